@@ -16,7 +16,6 @@ from typing import Any
 
 from evo_kernel.types import Call
 from evo_kernel.types.notes import Evidence, Note
-from populations.counters import Tally
 from populations.encoding import dumps, loads
 from populations.store import Store
 from populations.writing import write_calls
@@ -26,12 +25,12 @@ _WORD = re.compile(r"[a-z0-9_.]{2,}")
 
 
 class AgentLog:
-    """One population's: a TurnStore, and the workbench's Notebook. `tally` is what the live process counts by."""
+    """One population's: a TurnStore, and the workbench's Notebook."""
 
     keeps_calls = True
 
-    def __init__(self, store: Store, tally: Tally) -> None:
-        self._store, self._tally = store, tally
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     # ---- turns ----------------------------------------------------------------------------------------------------
 
@@ -46,19 +45,16 @@ class AgentLog:
     ) -> None:
         """The next turn of an attempt. `calls`, `charged`, `gpu_s`: what came on top since the turn before."""
         text = zlib.compress(dumps(data).encode(), 6)
-        with self._store.lock:
-            with self._store.write() as connection:
-                self._store.release(attempt)
-                sql = "SELECT IFNULL(MAX(position) + 1, 0), IFNULL(MAX(calls), 0) FROM turns WHERE attempt = ?"
-                position, before = connection.execute(sql, (attempt,)).fetchone()
-                so_far = before + len(calls)
-                (written,) = connection.execute("SELECT COUNT(*) FROM calls WHERE attempt = ?", (attempt,)).fetchone()
-                new = list(calls)[len(calls) - min(max(so_far - written, 0), len(calls)) :]
-                write_calls(connection, attempt, new)
-                values = (attempt, position, kind, text, so_far, dumps(dict(charged or {})), gpu_s, time.time())
-                connection.execute("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
-            self._tally.call(new)
-            self._tally.work(charged or {}, gpu_s)
+        with self._store.write() as connection:
+            self._store.release(attempt)
+            sql = "SELECT IFNULL(MAX(position) + 1, 0), IFNULL(MAX(calls), 0) FROM turns WHERE attempt = ?"
+            position, before = connection.execute(sql, (attempt,)).fetchone()
+            so_far = before + len(calls)
+            (written,) = connection.execute("SELECT COUNT(*) FROM calls WHERE attempt = ?", (attempt,)).fetchone()
+            new = list(calls)[len(calls) - min(max(so_far - written, 0), len(calls)) :]
+            write_calls(connection, attempt, new)
+            values = (attempt, position, kind, text, so_far, dumps(dict(charged or {})), gpu_s, time.time())
+            connection.execute("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def turns(self, attempt: int) -> Iterator[tuple[str, dict[str, Any]]]:
         """(kind, data) in their order, read one by one."""

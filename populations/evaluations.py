@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import astuple
 from typing import Any
 
-from evo_kernel.types import Evaluation, Measurement, PairedComparison, PlanVerdict
+from evo_kernel.types import Evaluation, Measurement, PlanVerdict
 from evo_kernel.types.evaluations import DRIFT
 from populations.encoding import digest, dumps, encode_features, encode_knobs, plan_key
 from populations.islands import Placement
 from populations.leaderboard import TakenVerdict
 from populations.store import Store
 
-INSERT_EVALUATION = (
-    "INSERT INTO evaluations (run, candidate, environment, purpose, status, score, log_us, log_variance, light_share,"
-    " cell, plan_key, cost, fresh, witnessed, reason, knobs, checks, charged, measured, gpu_s, wall_s, at)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-INSERT_MEASUREMENT = (
-    "INSERT INTO measurements VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?, ?, ?, ?,"
-    " (SELECT id FROM features WHERE digest = ?), ?, ?, ?, ?)"
-)
-INSERT_VERDICT = "INSERT INTO verdicts VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?)"
-INSERT_COMPARISON = (
-    "INSERT INTO comparisons VALUES (?, ?, (SELECT id FROM plans WHERE hash = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-INSERT_SOURCE_PLAN = "INSERT INTO source_plans VALUES (?, ?, ?, ?, ?, ?, (SELECT id FROM plans WHERE hash = ?))"
+LOOKUP = {
+    "plan": "(SELECT id FROM plans WHERE hash = ?)",
+    "features": "(SELECT id FROM features WHERE digest = ?)",
+}
+"""Columns that hold a row of another table, told by what that row is found by."""
+MEASURED = ("plan", "median_us", "iqr_us", "n", "low_us", "high_us", "light_share", "clock_mhz", "power_w", "drift")
 
 
 def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bool) -> TakenVerdict:
@@ -70,28 +62,49 @@ def write_evaluation(
     """The evaluation with all its parts; returns its id."""
     connection = store.connection
     measurements, verdicts = _number_measurements(evaluation)
-    values = (
-        run, verdict.candidate, environment, verdict.purpose, verdict.status, verdict.score, verdict.log_us,
-        verdict.log_variance, verdict.light_share, verdict.cell, verdict.plan_key, verdict.cost, verdict.fresh,
-        verdict.witnessed, evaluation.reason, encode_knobs(evaluation.knobs),
-        dumps([astuple(check) for check in evaluation.checks]), dumps(dict(evaluation.charged)),
-        len(evaluation.measurements), evaluation.gpu_s, evaluation.wall_s, at,
-    )  # fmt: skip
-    number = connection.execute(INSERT_EVALUATION, values).lastrowid
+    row = {
+        "run": run,
+        "environment": environment,
+        **verdict._asdict(),
+        "reason": evaluation.reason,
+        "knobs": encode_knobs(evaluation.knobs),
+        "checks": dumps([astuple(check) for check in evaluation.checks]),
+        "charged": dumps(dict(evaluation.charged)),
+        "measured": len(evaluation.measurements),
+        "gpu_s": evaluation.gpu_s,
+        "wall_s": evaluation.wall_s,
+        "at": at,
+    }
+    sql = f"INSERT INTO evaluations ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+    number = connection.execute(sql, tuple(row.values())).lastrowid
     assert number is not None
     _write_plans(connection, evaluation)
-    digests = _write_features(connection, measurements)
-    connection.executemany(INSERT_MEASUREMENT, _measurement_rows(number, measurements, digests))
-    connection.executemany(INSERT_VERDICT, _verdict_rows(number, verdicts))
-    connection.executemany(INSERT_COMPARISON, _comparison_rows(number, evaluation.comparisons))
     device = evaluation.environment.device
-    connection.executemany(
-        INSERT_SOURCE_PLAN,
-        (
-            (number, n, source, case, encode_knobs(knobs), device, plan)
-            for n, (case, knobs, plan) in enumerate(evaluation.plans)
-        ),
-    )
+    parts: dict[str, list[dict[str, Any]]] = {
+        "measurements": [_measurement(connection, one) for one in measurements],
+        "verdicts": [
+            {"case_name": one.case, "plan": one.plan, "status": str(one.status), "reason": one.reason,
+             "check_result": dumps(astuple(one.check)) if one.check is not None else None, "measurement": measurement}
+            for one, measurement in verdicts
+        ],
+        "comparisons": [
+            {"case_name": one.case, "case_kind": str(one.kind), "against": str(one.against), "plan": one.plan,
+             "ratio": one.ratio, "low": one.low, "high": one.high, "pairs": one.pairs, "verdict": one.verdict,
+             "claimed": one.claimed}
+            for one in evaluation.comparisons
+        ],
+        "source_plans": [
+            {"source": source, "case_name": case, "knobs": encode_knobs(knobs), "target": device, "plan": plan}
+            for case, knobs, plan in evaluation.plans
+        ],
+    }  # fmt: skip
+    for table, rows in parts.items():
+        if rows:
+            marks = ", ".join(LOOKUP.get(name, "?") for name in rows[0])
+            connection.executemany(
+                f"INSERT INTO {table} (evaluation, position, {', '.join(rows[0])}) VALUES (?, ?, {marks})",
+                [(number, position, *row.values()) for position, row in enumerate(rows)],
+            )
     return number
 
 
@@ -127,41 +140,12 @@ def _write_plans(connection: sqlite3.Connection, evaluation: Evaluation) -> None
     connection.executemany("INSERT OR IGNORE INTO plans (hash) VALUES (?)", ((plan,) for plan in sorted(plans)))
 
 
-def _write_features(connection: sqlite3.Connection, measurements: Sequence[Measurement]) -> list[str | None]:
-    """Features are the same for all measurements of a plan, mostly: each kind is stored once, found by its digest."""
-    digests: list[str | None] = []
-    for measurement in measurements:
-        if measurement.features is None:
-            digests.append(None)
-            continue
-        text = encode_features(measurement.features)
-        digests.append(digest(text))
-        connection.execute("INSERT OR IGNORE INTO features (digest, data) VALUES (?, ?)", (digests[-1], text))
-    return digests
-
-
-def _measurement_rows(
-    number: int, measurements: Sequence[Measurement], digests: Sequence[str | None]
-) -> Iterable[tuple[Any, ...]]:
-    for position, (m, features) in enumerate(zip(measurements, digests, strict=True)):
-        yield (
-            number, position, m.plan, m.case, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us,
-            dumps(dict(m.baselines_us)), m.light_share, features, dumps(dict(m.details)), m.clock_mhz, m.power_w,
-            m.drift,
-        )  # fmt: skip
-
-
-def _comparison_rows(number: int, comparisons: Sequence[PairedComparison]) -> Iterable[tuple[Any, ...]]:
-    for position, one in enumerate(comparisons):
-        yield (
-            number, position, one.plan, one.case, str(one.kind), str(one.against), one.ratio, one.low, one.high,
-            one.pairs, one.verdict, one.claimed,
-        )  # fmt: skip
-
-
-def _verdict_rows(number: int, verdicts: Sequence[tuple[PlanVerdict, int | None]]) -> Iterable[tuple[Any, ...]]:
-    for position, (verdict, measurement) in enumerate(verdicts):
-        check = dumps(astuple(verdict.check)) if verdict.check is not None else None
-        yield (
-            number, position, verdict.plan, verdict.case, str(verdict.status), verdict.reason, check, measurement,
-        )  # fmt: skip
+def _measurement(connection: sqlite3.Connection, one: Measurement) -> dict[str, Any]:
+    """Its columns. Features are the same for all measurements of a plan, mostly: each kind is stored once."""
+    found = None
+    if one.features is not None:
+        text = encode_features(one.features)
+        found = digest(text)
+        connection.execute("INSERT OR IGNORE INTO features (digest, data) VALUES (?, ?)", (found, text))
+    json = {"baselines_us": dumps(dict(one.baselines_us)), "details": dumps(dict(one.details))}
+    return {"case_name": one.case, **{name: getattr(one, name) for name in MEASURED}, **json, "features": found}

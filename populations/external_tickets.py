@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evo_kernel.errors import PopulationError
-from populations.connect import has_table
 
 TICKETS = (
     "SELECT t.attempt, t.holder, a.parent, t.at, t.expires_at, c.id, f.reason FROM tickets t"
@@ -80,7 +79,5 @@ def open_tickets(connection: sqlite3.Connection, now: float | None = None) -> li
 
 
 def _tickets(connection: sqlite3.Connection, where: str, parameters: tuple[Any, ...]) -> list[HandedOut]:
-    if not has_table(connection, "tickets"):
-        return []
     rows = connection.execute(f"{TICKETS} {where} ORDER BY t.attempt", parameters)
     return [HandedOut(*row) for row in rows]

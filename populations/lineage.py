@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Strategy
-from populations.connect import fetch_one
-from populations.row_decoders import fetch_parents, fetch_strategy
+from populations.connect import fetch_dicts, fetch_one
+from populations.encoding import decode_strategy
+from populations.row_decoders import fetch_parents
 
 if TYPE_CHECKING:
     import networkx as nx
 
 NODES = """
-SELECT c.id, c.operator, c.island, c.generation, c.parent, s.name, s.family, s.region, e.status, e.score, e.log_us,
-    e.cell, n.kind, n.device, e.reason
+SELECT c.id AS candidate, c.operator, c.island, c.generation, c.parent, s.name AS strategy, s.family, s.region,
+    s.parameters, e.status, e.score, e.log_us, e.cell, n.kind, n.device, e.reason, c.attempt, c.at
 FROM candidates c
 LEFT JOIN strategies s ON s.id = c.strategy
 LEFT JOIN evaluations e ON e.id = (
@@ -32,8 +33,6 @@ LEFT JOIN evaluations e ON e.id = (
 )
 LEFT JOIN environments n ON n.id = e.environment
 """
-COLUMNS = ("candidate", "operator", "island", "generation", "parent", "strategy", "family", "region", "status", "score")
-COLUMNS += ("log_us", "cell", "kind", "device", "reason")
 
 
 @dataclass(frozen=True)
@@ -59,22 +58,21 @@ def critical_path(connection: sqlite3.Connection, candidate: int, environment: i
     `environment`: a row of environments; the latest that judged anything if None.
     """
     environment = latest_environment(connection) if environment is None else environment
-    found: list[tuple[dict[str, Any], Strategy | None]] = []
-    at: int | None = candidate
-    while at:
-        row = connection.execute(f"{NODES} WHERE c.id = :at", {"environment": environment, "at": at}).fetchone()
-        if row is None:
-            raise PopulationError(f"There is no candidate {at} in this population.")
-        node: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
-        claimed = fetch_one(connection, "SELECT strategy FROM candidates WHERE id = ?", (at,))
-        found.append((node, fetch_strategy(connection, claimed) if claimed else None))
-        at = node["parent"]
+    sql = f"""
+    WITH RECURSIVE line(id, parent) AS (
+        SELECT id, parent FROM candidates WHERE id = :candidate
+        UNION ALL SELECT c.id, c.parent FROM candidates c JOIN line ON c.id = line.parent
+    ) {NODES} WHERE c.id IN (SELECT id FROM line) ORDER BY c.id
+    """
     steps, before = [], None
-    for node, strategy in reversed(found):
-        log_us = node["log_us"]
+    for node in fetch_dicts(connection, sql, {"environment": environment, "candidate": candidate}):
+        strategy, log_us = node["strategy"], node["log_us"]
+        named = decode_strategy(strategy, node["family"], node["region"], node["parameters"]) if strategy else None
         gain = before - log_us if before is not None and log_us is not None else None
-        steps.append(PathStep(node["candidate"], node["operator"], strategy, node["status"], node["score"], gain))
+        steps.append(PathStep(node["candidate"], node["operator"], named, node["status"], node["score"], gain))
         before = log_us
+    if not steps:
+        raise PopulationError(f"There is no candidate {candidate} in this population.")
     return steps
 
 
@@ -84,10 +82,11 @@ def latest_environment(connection: sqlite3.Connection) -> int | None:
     return fetch_one(connection, sql)
 
 
-def nodes(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    """Every candidate with its strategy and its latest score, as plain data."""
-    for row in connection.execute(f"{NODES} ORDER BY c.id", {"environment": latest_environment(connection)}):
-        yield dict(zip(COLUMNS, row, strict=True))
+def nodes(connection: sqlite3.Connection, numbers: Iterable[int] | None = None) -> list[dict[str, Any]]:
+    """Candidates (all, if left out) with strategy and latest score, as plain data, oldest first."""
+    which = "" if numbers is None else "WHERE c.id IN (SELECT value FROM json_each(:numbers))"
+    parameters = {"environment": latest_environment(connection), "numbers": json.dumps(list(numbers or ()))}
+    return fetch_dicts(connection, f"{NODES} {which} ORDER BY c.id", parameters)
 
 
 def donors(connection: sqlite3.Connection) -> list[tuple[int, int]]:
@@ -101,23 +100,16 @@ def donors(connection: sqlite3.Connection) -> list[tuple[int, int]]:
 
 def lines(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """Every candidate in full, for a line of JSON each: as in `nodes`, with its parents by role and its source."""
-    sql = (
-        "SELECT c.attempt, s.sha256, s.language, s.text, IFNULL(t.parameters, '[]'), c.at"
-        " FROM candidates c JOIN sources s ON s.id = c.source LEFT JOIN strategies t ON t.id = c.strategy"
-        " WHERE c.id = ?"
-    )
+    sql = "SELECT s.sha256, s.language, s.text FROM candidates c JOIN sources s ON s.id = c.source WHERE c.id = ?"
     for node in nodes(connection):
-        row = connection.execute(sql, (node["candidate"],)).fetchone()
-        attempt, sha256, language, text, parameters, at = row
-        parents = fetch_parents(connection, attempt)
-        yield {
-            **node,
+        sha256, language, text = connection.execute(sql, (node["candidate"],)).fetchone()
+        parents = fetch_parents(connection, node["attempt"])
+        yield node | {
             "parents": [{"role": role, "candidate": candidate} for role, candidate in parents],
-            "parameters": dict(json.loads(parameters)),
+            "parameters": dict(json.loads(node["parameters"] or "[]")),
             "source_sha256": sha256,
             "language": language,
             "source": text,
-            "at": at,
         }
 
 

@@ -19,8 +19,8 @@ from evo_kernel.types import (
     TaskCard,
 )
 from evo_kernel.types.notes import Version, VersionOrder
+from populations import statistics
 from populations.candidate_cache import Library
-from populations.counters import SearchTotals, read_tally, read_wall_s
 from populations.encoding import dumps, loads
 from populations.plan_verdicts import fetch_findings, write_findings
 from populations.replay import replay
@@ -51,8 +51,7 @@ class OpenPopulation:
         self.task_identity = task_identity
         self._store = store
         # What earlier sessions left behind is read before this one leaves its mark.
-        self._earlier_wall_s = read_wall_s(store.connection)
-        self._tally = read_tally(store.connection)
+        self._earlier_wall_s = statistics.wall_s(store.connection)
         self._state = replay(store.connection)
         self._previous_environment = environment_before(store.connection, environment)
         self._began = time.time()
@@ -153,17 +152,6 @@ class OpenPopulation:
         """The latest CREDITS_KEPT credits, in the order of `tell`."""
         with self._store.lock:
             return self._library.credits(self._state.earned)
-
-    def counters(self) -> SearchTotals:
-        """What was done and spent over all sessions."""
-        with self._store.lock:
-            return SearchTotals(
-                **asdict(self._tally),
-                candidates=len(self._state.lineage),
-                passed=self._board.passed,
-                wall_s=self._earlier_wall_s + time.time() - self._began,
-                best_score=self._board.score(self._board.best()),
-            )
 
     def digest(self) -> str:
         """sha256 of the search state: a replay of the file has the same."""

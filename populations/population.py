@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from evo_kernel.types import (
     Source,
     TaskCard,
 )
+from populations import statistics
 from populations.agent_log import AgentLog, open_attempts
-from populations.counters import NO_PROPOSAL
 from populations.evaluations import summarise, write_evaluation, write_placements
 from populations.external_tickets import HandedOut, fetch_ticket, hand_out
 from populations.open_population import OpenPopulation
@@ -38,6 +38,7 @@ from populations.parent_selection import Chooser
 from populations.parent_selectors import Mix
 from populations.sessions import last_id
 from populations.settings import PopulationSettings
+from populations.statistics import SearchTotals
 from populations.store import Store
 from populations.writing import (
     hold_attempt,
@@ -105,7 +106,7 @@ class LineagePopulation(OpenPopulation):
         self._confirmations: dict[str, tuple[Evaluation, int | None]] = {}  # of committed sources, by sha256
         self._said: Counter[str] = Counter()  # reasons of attempts that left nothing, since the last that did
         self._resumable = deque(open_attempts(store.connection))
-        self.diary = AgentLog(store, self._tally)
+        self.diary = AgentLog(store)
 
     def plant(self, source: Source, operator: str = "seed") -> Recorded:
         """A root candidate. Planting a source again returns the root that it already is."""
@@ -144,7 +145,6 @@ class LineagePopulation(OpenPopulation):
                     self._store.release(attempt)
                     hand_out(connection, attempt, holder, expires_at)
             self._attempts = attempt
-            self._tally.attempts += 1
             return self._brief(attempt, parent, island, shown, self.seed)
 
     def ticket(self, attempt: int) -> tuple[Brief, HandedOut]:
@@ -172,9 +172,8 @@ class LineagePopulation(OpenPopulation):
                 source = write_candidate(
                     self._store, len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation
                 )
-                calls = write_proposal(self._store, brief.attempt, proposal, parents)
+                write_proposal(self._store, brief.attempt, proposal, parents)
             candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
-            self._tally.spend(proposal, calls)
             return Recorded(candidate, brief, proposal)
 
     def tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool = False) -> Sequence[Credit]:
@@ -230,7 +229,6 @@ class LineagePopulation(OpenPopulation):
             earned, placements = self._state.tell(environment.key, verdict)
             if placements:
                 write_placements(connection, number, placements)
-        self._tally.judge(evaluation)
         self._library.told(recorded.candidate, evaluation)
         return self._library.credits(earned)
 
@@ -238,7 +236,6 @@ class LineagePopulation(OpenPopulation):
         self, brief: Brief, operator: str, reason: str, proposal: Proposal | None = None, exhausted: bool = False
     ) -> None:
         with self._store.lock:
-            self._tally.failures += 1
             if exhausted:
                 self._chooser.exhaust(brief.parent.candidate)
             if _left_nothing(proposal) and self._store.let_go(brief.attempt):
@@ -248,9 +245,23 @@ class LineagePopulation(OpenPopulation):
             with self._store.write():
                 self._store.release(brief.attempt)
                 write_failure(self._store, brief.attempt, operator, reason, brief.parent.candidate, proposal)
-                calls = write_proposal(self._store, brief.attempt, proposal) if proposal else []
-            if proposal:
-                self._tally.spend(proposal, calls)
+                if proposal:
+                    write_proposal(self._store, brief.attempt, proposal)
+
+    def counters(self) -> SearchTotals:
+        """What was done and spent over all sessions."""
+        with self._store.lock:
+            found: dict[str, Any] = asdict(statistics.totals(self._store.connection))
+            left_nothing = self._said.total()
+            found["failures"] += left_nothing
+            found["attempts"] += left_nothing + self._store.held
+            return SearchTotals(
+                **found,
+                candidates=len(self._state.lineage),
+                passed=self._board.passed,
+                wall_s=self._earlier_wall_s + time.time() - self._began,
+                best_score=self._board.score(self._board.best()),
+            )
 
     def close(self) -> None:
         with self._store.lock:
@@ -262,7 +273,9 @@ class LineagePopulation(OpenPopulation):
     def _tell_no_proposals(self) -> None:
         """One event for a stretch of attempts that left nothing."""
         if self._said:
-            self.event(NO_PROPOSAL, {"count": self._said.total(), "reasons": dict(self._said.most_common(REASONS))})
+            self.event(
+                statistics.NO_PROPOSAL, {"count": self._said.total(), "reasons": dict(self._said.most_common(REASONS))}
+            )
             self._said.clear()
 
     def dry(self) -> bool:
@@ -275,13 +288,10 @@ class LineagePopulation(OpenPopulation):
 
         They come home with the proposal again, and are known by then.
         """
-        if not calls:
-            return
-        with self._store.lock:
+        if calls:
             with self._store.write() as connection:
                 self._store.release(attempt)
                 write_calls(connection, attempt, calls)
-            self._tally.call(calls)
 
 
 def _left_nothing(proposal: Proposal | None) -> bool:

@@ -1,4 +1,4 @@
-"""Looking into a population without touching it: what `status`, `show`, `tree` and `export` read.
+"""Looking into a population without touching it: what `status`, `show`, `tree`, `serve` and `export` read.
 
 Works while a search writes the file, and from a read-only folder. Imports nothing slow: no numpy, no networkx, no
 sqlite-utils (`lineage.py` brings networkx when a graph is asked for).
@@ -7,7 +7,8 @@ sqlite-utils (`lineage.py` brings networkx when a graph is asked for).
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,9 +17,8 @@ from evo_kernel.types import Environment, Evaluation, PipelineState, ScoredCandi
 from populations import lineage, statistics
 from populations.candidate_cache import Library
 from populations.connect import connect_reader, fetch_one
-from populations.counters import read_tally, read_wall_s
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
-from populations.leaderboard import Leaderboard
+from populations.leaderboard import PASSED_CODE, Leaderboard, Lineage
 from populations.lock import announced, owner
 from populations.replay import Replay
 from populations.row_decoders import (
@@ -32,7 +32,7 @@ from populations.row_decoders import (
     fetch_source,
 )
 from populations.search_state import SearchState
-from populations.views import Best, CandidateView, ModelUse, OperatorUse, RunStatus, SessionView
+from populations.views import Best, CandidateView, CellView, ModelUse, OperatorUse, RunStatus, SessionView
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,7 +41,7 @@ _Values = TypeVar("_Values")
 
 
 class PopulationReader:
-    """A read-only view of a population file; use it as a context manager. For one thread."""
+    """A read-only view of a population file; use it as a context manager. For one thread at a time."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -57,6 +57,10 @@ class PopulationReader:
     def close(self) -> None:
         self.connection.close()
 
+    def changes(self) -> int:
+        """Another number whenever the file has changed."""
+        return fetch_one(self.connection, "PRAGMA data_version")
+
     # ---- overview -------------------------------------------------------------------------------------------------
 
     @property
@@ -67,7 +71,7 @@ class PopulationReader:
     def task_identity(self) -> str:
         return fetch_one(self.connection, "SELECT identity FROM tasks ORDER BY id LIMIT 1")
 
-    @cached_property
+    @property
     def environment_row(self) -> int | None:
         """Row of the environment that numbers are shown in: that of the latest score, else of the latest session."""
         found = lineage.latest_environment(self.connection)
@@ -90,8 +94,8 @@ class PopulationReader:
         ]  # fmt: skip
 
     def status(self) -> RunStatus:
-        connection = self.connection
-        tally, writer = read_tally(connection), owner(self.path)
+        connection, writer = self.connection, owner(self.path)
+        spent, state = statistics.totals(connection), self.state()
         open_attempts, abandoned, handed_out = statistics.unended_attempts(connection, live=writer is not None)
         return RunStatus(
             path=str(self.path),
@@ -99,19 +103,19 @@ class PopulationReader:
             task_identity=self.task_identity,
             environment=self.environment,
             sessions=fetch_one(connection, "SELECT COUNT(*) FROM runs"),
-            attempts=tally.attempts,
+            attempts=spent.attempts,
             open_attempts=open_attempts,
             abandoned=abandoned,
             handed_out=handed_out,
-            failures=tally.failures,
-            candidates=fetch_one(connection, "SELECT COUNT(*) FROM candidates"),
-            pending=statistics.pending(connection),
-            verdicts=self._board().verdicts(),
-            evaluations=dict(tally.evaluations),
-            gpu_s=tally.gpu_s,
-            wall_s=read_wall_s(connection),
-            dollars=tally.dollars,
-            tokens=tally.tokens,
+            failures=spent.failures,
+            candidates=len(state.lineage),
+            pending=len(state.lineage.never_judged()),
+            verdicts=self.board().verdicts(),
+            evaluations=dict(spent.evaluations),
+            gpu_s=spent.gpu_s,
+            wall_s=statistics.wall_s(connection),
+            dollars=spent.dollars,
+            tokens=spent.tokens,
             best=self.best(),
             champion=self.champion(),
             writer=writer,
@@ -130,6 +134,10 @@ class PopulationReader:
     def operators(self) -> tuple[OperatorUse, ...]:
         """What came of each operator's attempts; planted kernels are nobody's."""
         return statistics.operator_uses(self.connection, self.environment_row)
+
+    def strategies(self) -> list[dict[str, Any]]:
+        """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
+        return statistics.strategies(self.connection, self.environment_row)
 
     def ceilings(self, environment: Environment | None = None) -> dict[str, float]:
         """What the machine of an environment, else of the one shown, reaches at most; empty where not measured."""
@@ -152,34 +160,84 @@ class PopulationReader:
         """Raises PopulationError when this attempt was not handed out."""
         return fetch_ticket(self.connection, attempt)
 
+    # ---- who stands where, in the environment shown -----------------------------------------------------------------
+
+    def state(self) -> SearchState:
+        """The search's own state, replayed up to now."""
+        self.connection.execute("BEGIN")  # one moment for all tables
+        try:
+            self._replay.advance()
+        finally:
+            self.connection.execute("ROLLBACK")
+        return self._replay.state
+
+    def board(self) -> Leaderboard:
+        """The standings; with a place for every candidate."""
+        state = self.state()
+        board = state.board(self._key)
+        board.grow(len(state.lineage) + 1)
+        return board
+
+    @property
+    def family(self) -> Lineage:
+        """Who descends from whom, by number."""
+        return self._replay.state.lineage
+
     def best(self) -> Best | None:
-        """The fastest candidate that no confirmation refuted, as the search has it, in the environment shown."""
-        return self._best(self._board().best())
+        """The fastest candidate that no confirmation refuted, as the search has it."""
+        return self._best(self.board().best())
 
     def champion(self) -> Best | None:
         """The fastest confirmed candidate."""
-        return self._best(self._board().champion())
+        return self._best(self.board().champion())
 
     def leader(self) -> Best | None:
         """The champion; the best while nothing is confirmed."""
-        return self._best(self._board().leader())
+        return self._best(self.board().leader())
 
     def confirmation(self, candidate: int) -> Evaluation | None:
         """What settled whether a candidate may be a champion: its refutation, else its latest confirmation."""
         return statistics.confirmation(self.connection, self.environment_row, candidate)
 
     def leaders(self, count: int | None = None) -> list[int]:
-        """Candidates that passed and were not refuted, in the environment shown; the fastest first, at most `count`."""
-        return self._board().leaders()[:count]
+        """Candidates that passed and were not refuted; the fastest first, at most `count`."""
+        return self.board().leaders()[:count]
 
     def confirmed(self) -> list[int]:
-        """Confirmed candidates in the environment shown; the fastest first."""
-        board = self._board()
+        """Confirmed candidates; the fastest first."""
+        board = self.board()
         return [candidate for candidate in board.leaders() if candidate in board.confirmed]
 
     def history(self) -> list[dict[str, Any]]:
-        """How the best grew: a row for every score that beat all before it."""
+        """How the best grew: a row for every score that beat all before it, with what had been spent by then."""
         return statistics.history(self.connection, self.environment_row)
+
+    def cells(self) -> list[CellView]:
+        """The archive, all islands together, the fastest cell first."""
+        board = self.board()
+        passed = Counter(cell for cell, code in zip(board.cell, board.status, strict=True) if code == PASSED_CODE)
+        elites: dict[str, list[int]] = {}
+        for archive in board.islands.archives:
+            for name, cell in archive.cells.items():
+                elites.setdefault(name, []).append(cell.elite.candidate)
+        found = {name: min(several, key=lambda one: board.times[one]) for name, several in elites.items()}
+        return [
+            CellView(name, passed[board.cell_names.index(name)], elite, board.score(elite))
+            for name, elite in sorted(found.items(), key=lambda item: board.times[item[1]])
+        ]
+
+    def latest(self, count: int) -> list[int]:
+        """Candidates that were scored last, the latest first."""
+        sql = (
+            "SELECT candidate FROM evaluations WHERE environment = ? AND purpose = 'score' AND status != 'infra_error'"
+            " ORDER BY id DESC LIMIT ?"
+        )
+        rows = self.connection.execute(sql, (self.environment_row, 4 * count))
+        return list(dict.fromkeys(candidate for (candidate,) in rows))[:count]
+
+    def last_at(self) -> float | None:
+        """Unix time of the latest verdict."""
+        return fetch_one(self.connection, "SELECT at FROM evaluations ORDER BY id DESC LIMIT 1")
 
     # ---- one candidate --------------------------------------------------------------------------------------------
 
@@ -224,18 +282,13 @@ class PopulationReader:
     def relative(self, number: int) -> ScoredCandidate:
         """A candidate as operators see it, with its score in the environment shown."""
         self._known(number if 0 < number <= self.last_candidate() else None, number)
-        return self._library().relative(number)
-
-    # ---- lists ----------------------------------------------------------------------------------------------------
-
-    def strategies(self) -> list[dict[str, Any]]:
-        """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
-        return statistics.strategies(self.connection, self.environment_row)
+        return Library(self.connection, self.state(), self._key).relative(number)
 
     # ---- the lineage ----------------------------------------------------------------------------------------------
 
-    def nodes(self) -> list[dict[str, Any]]:
-        return list(lineage.nodes(self.connection))
+    def nodes(self, numbers: Iterable[int] | None = None) -> list[dict[str, Any]]:
+        """Candidates (all, if left out) with strategy and latest score, as plain data, oldest first."""
+        return lineage.nodes(self.connection, numbers)
 
     def critical_path(self, candidate: int) -> list[lineage.PathStep]:
         return lineage.critical_path(self.connection, candidate, self.environment_row)
@@ -259,22 +312,6 @@ class PopulationReader:
             )
         return found
 
-    def _board(self) -> Leaderboard:
-        """Who stands where in the environment shown: the search's own state, replayed up to now."""
-        return self._state().board(self._key)
-
-    def _library(self) -> Library:
-        return Library(self.connection, self._state(), self._key)
-
-    def _state(self) -> SearchState:
-        self.connection.execute("BEGIN")  # one moment for all tables
-        try:
-            for _ in self._replay.advance():
-                pass
-        finally:
-            self.connection.execute("ROLLBACK")
-        return self._replay.state
-
     @property
     def _key(self) -> str:
         environment = self.environment
@@ -285,7 +322,7 @@ class PopulationReader:
             return None
         told = self.confirmation(candidate)
         claims = (told.claimed, told.survived) if told is not None else (None, None)
-        return Best(candidate, self._board().score(candidate), told is not None, *claims)
+        return Best(candidate, self.board().score(candidate), told is not None, *claims)
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()

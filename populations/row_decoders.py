@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from evo_kernel.types import (
@@ -26,7 +26,7 @@ from evo_kernel.types import (
     Step,
     Strategy,
 )
-from populations.connect import has_table
+from populations.connect import fetch_dicts
 from populations.encoding import decode_features, decode_knobs, decode_strategy, loads
 
 BASELINE_FAULT = "baseline fault"
@@ -39,7 +39,7 @@ EVALUATION = (
 )
 MEASUREMENT = (
     "SELECT m.case_name, p.hash, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us, m.baselines_us, m.light_share,"
-    " f.data, m.details, {clock} FROM measurements m JOIN plans p ON p.id = m.plan"
+    " f.data, m.details, m.clock_mhz, m.power_w, m.drift FROM measurements m JOIN plans p ON p.id = m.plan"
     " LEFT JOIN features f ON f.id = m.features WHERE m.evaluation = ? ORDER BY m.position"
 )
 
@@ -55,10 +55,8 @@ def fetch_strategy(connection: sqlite3.Connection, rowid: int) -> Strategy:
 
 
 def fetch_environment(connection: sqlite3.Connection, rowid: int) -> Environment:
-    cursor = connection.execute("SELECT * FROM environments WHERE id = ?", (rowid,))
-    row = dict(zip((name for name, *_ in cursor.description), cursor.fetchone(), strict=True))
-    # An old file that is only read lacks some.
-    told: dict[str, Any] = {field.name: row[field.name] for field in fields(Environment) if field.name in row}
+    (row,) = fetch_dicts(connection, "SELECT * FROM environments WHERE id = ?", (rowid,))
+    told: dict[str, Any] = {field.name: row[field.name] for field in fields(Environment)}
     told["fp_fusion"] = bool(told["fp_fusion"])
     return Environment(**told)
 
@@ -97,8 +95,7 @@ def fetch_baseline_faults(connection: sqlite3.Connection, environment: int | Non
 def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
     row = connection.execute(f"{EVALUATION} WHERE e.id = ?", (number,)).fetchone()
     _, source, task, purpose, environment, status, reason, score, knobs, checks, charged, measured, gpu_s, wall_s = row
-    sql = _measurements_sql(connection)
-    measurements = [_measurement(found) for found in connection.execute(sql, (number,))]
+    measurements = [_measurement(found) for found in connection.execute(MEASUREMENT, (number,))]
     return Evaluation(
         source=source,
         task=task,
@@ -126,9 +123,8 @@ def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iter
         " AND EXISTS (SELECT 1 FROM verdicts v WHERE v.evaluation = e.id) ORDER BY e.id",
         (environment_key,),
     )
-    sql = _measurements_sql(connection)
     for (number,) in numbers:
-        measurements = [_measurement(found) for found in connection.execute(sql, (number,))]
+        measurements = [_measurement(found) for found in connection.execute(MEASUREMENT, (number,))]
         yield from _verdicts(connection, number, measurements)
 
 
@@ -155,15 +151,10 @@ def fetch_decisions(
 
 def fetch_calls(connection: sqlite3.Connection, attempt: int) -> tuple[Call, ...]:
     sql = (
-        "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, error, messages FROM calls"
-        " WHERE attempt = ? ORDER BY position"
+        "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, COALESCE(r.error, c.error), messages"
+        " FROM calls c LEFT JOIN call_remarks r USING (attempt, position) WHERE attempt = ? ORDER BY position"
     )
-    calls = [Call(*row) for row in connection.execute(sql, (attempt,))]
-    if calls and has_table(connection, "call_remarks"):
-        sql = "SELECT position, error FROM call_remarks WHERE attempt = ?"
-        for position, error in connection.execute(sql, (attempt,)).fetchall():
-            calls[position] = replace(calls[position], error=error)
-    return tuple(calls)
+    return tuple(Call(*row) for row in connection.execute(sql, (attempt,)))
 
 
 def fetch_parents(connection: sqlite3.Connection, attempt: int) -> tuple[tuple[str, int], ...]:
@@ -187,13 +178,6 @@ def fetch_proposal(connection: sqlite3.Connection, candidate: int) -> Proposal:
         probes=probes,
         wall_s=wall_s,
     )
-
-
-def _measurements_sql(connection: sqlite3.Connection) -> str:
-    """An old file that is only read has not been migrated: what it lacks is unknown."""
-    columns = {row[1] for row in connection.execute("PRAGMA table_info(measurements)")}
-    known = "m.clock_mhz, m.power_w, m.drift"
-    return MEASUREMENT.format(clock=known if "drift" in columns else "NULL, NULL, NULL")
 
 
 def _measurement(row: Sequence[Any]) -> Measurement:
@@ -233,8 +217,6 @@ def _verdicts(
 
 
 def _comparisons(connection: sqlite3.Connection, number: int) -> tuple[PairedComparison, ...]:
-    if not has_table(connection, "comparisons"):
-        return ()
     sql = (
         "SELECT c.case_name, c.case_kind, c.against, p.hash, c.ratio, c.low, c.high, c.pairs, c.verdict, c.claimed"
         " FROM comparisons c JOIN plans p ON p.id = c.plan WHERE c.evaluation = ? ORDER BY c.position"

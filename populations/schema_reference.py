@@ -28,6 +28,7 @@ SELECT s.text FROM champions c JOIN sources s ON s.sha256 = c.source_sha256 WHER
 The lineage with sources, one line of JSON a candidate: `evo-kernel tree POPULATION --to lineage.jsonl`."""
 
 ABOUT = {
+    "scores": "The latest score of each candidate in each environment.",
     "champions": "Confirmed candidates, fastest first; `place` 1 is the champion of its environment.",
     "improvements": "Every score that beat all before it in its environment, oldest first.",
     "strategy_credit": "What came of each strategy: tried, passed, seen in the plan (`witnessed`), gains over parents.",

@@ -82,6 +82,11 @@ class Store:
         """Keep an attempt's row until something is written that names it: most that come to nothing leave nothing."""
         self._held[attempt] = values
 
+    @property
+    def held(self) -> int:
+        """Rows that are kept so."""
+        return len(self._held)
+
     def release(self, attempt: int | None) -> None:
         """Write the row, if it was held. Inside `write`."""
         if attempt is not None and (values := self._held.pop(attempt, None)) is not None:

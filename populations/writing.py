@@ -47,13 +47,8 @@ def write_failure(
     store.connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
 
-def write_proposal(
-    store: Store, attempt: int, proposal: Proposal, parents: Sequence[tuple[str, int]] = ()
-) -> list[Call]:
-    """What thinking left behind, whether or not a candidate came of it; `parents` as (role, candidate).
-
-    Returns the calls that were not written as they were made.
-    """
+def write_proposal(store: Store, attempt: int, proposal: Proposal, parents: Sequence[tuple[str, int]] = ()) -> None:
+    """What thinking left behind, whether or not a candidate came of it; `parents` as (role, candidate)."""
     connection = store.connection
     for position, decision in enumerate(proposal.decisions):
         offered = dumps([store.intern_strategy(strategy) for strategy in decision.offered])
@@ -67,7 +62,7 @@ def write_proposal(
         "INSERT INTO parents VALUES (?, ?, ?, ?)",
         ((attempt, n, candidate, role) for n, (role, candidate) in enumerate(parents)),
     )
-    return _write_new_calls(connection, attempt, proposal.calls)
+    _write_new_calls(connection, attempt, proposal.calls)
 
 
 def write_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> None:
@@ -80,7 +75,7 @@ def write_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Ca
     )
 
 
-def _write_new_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> list[Call]:
+def _write_new_calls(connection: sqlite3.Connection, attempt: int, calls: Sequence[Call]) -> None:
     """Those of a finished attempt's calls that were not written as they were made.
 
     What its operator found wrong with an answer only after that is kept as a remark.
@@ -104,7 +99,6 @@ def _write_new_calls(connection: sqlite3.Connection, attempt: int, calls: Sequen
             remarks.append((attempt, position, call.error))
     connection.executemany("INSERT OR IGNORE INTO call_remarks VALUES (?, ?, ?)", remarks)
     write_calls(connection, attempt, new)
-    return new
 
 
 def claimed_strategy(proposal: Proposal) -> Strategy | None:

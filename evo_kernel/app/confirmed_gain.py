@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from evo_kernel.types import CaseKind, Evaluation, Gain, PairedComparison, Rival
+from evo_kernel.types import CaseKind, Evaluation, Gain, Rival
 
 
 def survival_line(confirmation: Evaluation | None) -> str:
@@ -12,7 +13,8 @@ def survival_line(confirmation: Evaluation | None) -> str:
     found = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH) if confirmation is not None else None
     if confirmation is None or found is None:
         return ""
-    over = f"over the first kernel, {_how(confirmation)}: {found}"
+    how = "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"
+    over = f"over the first kernel, {how}: {found}"
     if confirmation.survived is None or confirmation.claimed is None:
         return f"gain {over}"
     return f"{confirmation.survived:.0%} of the claimed gain survived: {confirmation.claimed:.3f}x claimed; {over}"
@@ -48,19 +50,7 @@ def confirmed_data(confirmation: Evaluation | None) -> dict[str, Any] | None:
         "status": str(confirmation.status),
         "reason": confirmation.reason,
         "claimed": confirmation.claimed,
-        "found": {"ratio": gain.ratio, "low": gain.low, "high": gain.high} if gain is not None else None,
+        "found": asdict(gain) if gain is not None else None,
         "survived": confirmation.survived,
-        "comparisons": comparisons_data(confirmation.comparisons),
+        "comparisons": [asdict(one) for one in confirmation.comparisons],
     }
-
-
-def comparisons_data(comparisons: tuple[PairedComparison, ...]) -> list[dict[str, Any]]:
-    return [
-        {"case": one.case, "kind": str(one.kind), "against": str(one.against), "plan": one.plan, "ratio": one.ratio,
-         "low": one.low, "high": one.high, "pairs": one.pairs, "verdict": one.verdict, "claimed": one.claimed}
-        for one in comparisons
-    ]  # fmt: skip
-
-
-def _how(confirmation: Evaluation) -> str:
-    return "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"

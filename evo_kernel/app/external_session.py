@@ -103,10 +103,7 @@ class ExternalSession:
         known = self.population.relative(ticket.candidate).evaluation
         if known is None or known.status is Status.INFRA_ERROR:
             return self.judge(recorded)
-        best = self.population.best()
-        return TellResult(
-            recorded, known, _witnessed(recorded, known), best is not None and best.candidate == recorded.candidate
-        )
+        return self._result(recorded, known)
 
     def submit(self, brief: Brief, proposal: Proposal) -> TellResult:
         """A proposal made durable, then judged."""
@@ -115,12 +112,13 @@ class ExternalSession:
     def judge(self, recorded: Recorded) -> TellResult:
         """The verdict on a durable candidate, stored. It stays pending where the machine fails beyond retries."""
         evaluation = self._judge.judge(recorded)
-        before = self.population.best()
-        witnessed = _witnessed(recorded, evaluation)
-        self.population.tell(recorded, evaluation, witnessed)
-        after = self.population.best()
-        is_best = after is not None and after.candidate == recorded.candidate != (before.candidate if before else 0)
-        return TellResult(recorded, evaluation, witnessed, is_best)
+        self.population.tell(recorded, evaluation, _witnessed(recorded, evaluation))
+        return self._result(recorded, evaluation)
+
+    def _result(self, recorded: Recorded, evaluation: Evaluation) -> TellResult:
+        best = self.population.best()
+        is_best = best is not None and best.candidate == recorded.candidate
+        return TellResult(recorded, evaluation, _witnessed(recorded, evaluation), is_best)
 
 
 @contextlib.contextmanager
@@ -154,15 +152,16 @@ def last_config(path: Path, device: str | None) -> Config:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-def ask(path: Path, holder: str, expires_at: float | None, wait_s: float) -> Brief:
-    """A new ticket. No judge is started."""
-    with _unjudged(path, wait_s) as population:
-        return population.ask(holder, expires_at)
+def ask(
+    path: Path, holder: str, expires_at: float | None, attempt: int | None, wait_s: float
+) -> tuple[Brief, float | None]:
+    """A new ticket, or that of an attempt again, and when it ends. No judge is started.
 
-
-def brief_of(path: Path, attempt: int, wait_s: float) -> tuple[Brief, float | None]:
-    """A ticket again, and when it ends. Raises PopulationError where nothing can be told for it any more."""
+    Raises PopulationError where nothing can be told for it any more.
+    """
     with _unjudged(path, wait_s) as population:
+        if attempt is None:
+            return population.ask(holder, expires_at), expires_at
         brief, ticket = population.ticket(attempt)
         ticket.check(time.time())
         return brief, ticket.expires_at

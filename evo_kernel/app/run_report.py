@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ablated:
-    """The champion without one edit."""
-
-    verdict: str  # a status, or why the edit cannot be taken out
-    score: float | None = None
-
-
-@dataclass(frozen=True)
 class ReportedEdit:
     """A step of the path from the first kernel to the one that is reported. Gains are factors of time."""
 
@@ -38,7 +30,9 @@ class ReportedEdit:
     score: float | None
     gain: float | None  # over its parent; None of the first kernel, and where one of the two has no time
     text: str  # the source after it, as it was proposed
-    without: Ablated | None = None  # None: not re-measured
+
+    def as_data(self) -> dict[str, Any]:
+        return {"candidate": self.candidate, "action": self.action, "score": self.score, "gain": self.gain}
 
 
 def edits_of(reader: PopulationReader, candidate: int | None) -> list[ReportedEdit]:
@@ -57,21 +51,8 @@ def edits_of(reader: PopulationReader, candidate: int | None) -> list[ReportedEd
     ]
 
 
-def report_data(edits: Sequence[ReportedEdit], again: float | None) -> dict[str, Any]:
-    """For scripts."""
-    return {
-        "again": again,
-        "path": [
-            {"candidate": edit.candidate, "action": edit.action, "score": edit.score, "gain": edit.gain,
-             "without": None if edit.without is None else
-             {"verdict": edit.without.verdict, "score": edit.without.score}}
-            for edit in edits
-        ],
-    }  # fmt: skip
-
-
-def blocks(reader: PopulationReader, edits: Sequence[ReportedEdit], again: float | None = None) -> list[Block]:
-    """The document. `again`: the last score, measured again beside what lacks an edit."""
+def blocks(reader: PopulationReader, edits: Sequence[ReportedEdit]) -> list[Block]:
+    """The document."""
     status, description = reader.status(), reader.task.description
     view = reader.candidate(edits[-1].candidate) if edits else None
     evaluation = view.evaluation if view else None
@@ -89,7 +70,7 @@ def blocks(reader: PopulationReader, edits: Sequence[ReportedEdit], again: float
                "Every candidate that passed, and the best so far. Scores are "
                f"{environment.label if environment else 'not judged yet'}."),
         Figure(lambda: _over_time(by_hour), "The best so far."),
-        *_path(edits, again),
+        *_path(edits),
         *_measured(evaluation, confirmed_lines(confirmation)),
         Heading("What it took"),
         Table(("what", "how much"), _spent(status)),
@@ -150,45 +131,19 @@ def _headline(view: CandidateView | None, confirmation: Evaluation | None) -> li
     return [said, *([f"{survival[0].upper()}{survival[1:]}."] if survival else [])]
 
 
-def _path(edits: Sequence[ReportedEdit], again: float | None) -> list[Block]:
+def _path(edits: Sequence[ReportedEdit]) -> list[Block]:
     if len(edits) < 2:
         return [Heading("Which edits made it"), Paragraph("None: the first kernel is the fastest.")]
-    ablated = any(edit.without is not None for edit in edits)
-    head = ("candidate", "edit", "score", "gain", *(("still worth", "without it") if ablated else ()))
-    rows = [
-        (str(edit.candidate), edit.action, _number(edit.score), _times(edit.gain))
-        + ((_times(still_worth(edit, again)), _verdict(edit.without)) if ablated else ())
-        for edit in edits
-    ]
-    told = "Gain: time of the parent by time of the child when the edit was made; a path's gains multiply to the whole."
-    if ablated:
-        told += (
-            " Still worth: time of the champion without the edit by its time with it, both tuned and measured now. An "
-            "edit that later ones build on cannot be taken out alone."
-        )
-    pictured = [(edit.action, edit.gain, still_worth(edit, again)) for edit in edits[1:]]
-    caption = "Gain of each edit" + (" (wide), and what it is still worth (narrow)" if ablated else "")
+    rows = [(str(edit.candidate), edit.action, _number(edit.score), _times(edit.gain)) for edit in edits]
+    pictured = [(edit.action, edit.gain) for edit in edits[1:]]
     diffs = [(after, _diff(before, after)) for before, after in pairwise(edits)]
     return [
         Heading("Which edits made it"),
-        Paragraph(told),
-        Figure(lambda: _pictures().gains(pictured), caption),
-        Table(head, rows),
+        Paragraph("Gain: time of the parent by time of the child. The gains of a path multiply to the whole."),
+        Figure(lambda: _pictures().gains(pictured), "Gain of each edit"),
+        Table(("candidate", "edit", "score", "gain"), rows),
         *(Code(diff, "diff", f"{edit.candidate}: {edit.action}") for edit, diff in diffs if diff),
     ]
-
-
-def still_worth(edit: ReportedEdit, again: float | None) -> float | None:
-    """Score of the champion, measured beside them, by its score without this edit."""
-    if again is None or edit.without is None or edit.without.score is None:
-        return None
-    return again / edit.without.score
-
-
-def _verdict(without: Ablated | None) -> str:
-    if without is None:
-        return ""
-    return without.verdict if without.score is None else f"{without.verdict}, score {without.score:.3f}"
 
 
 def _measured(evaluation: Evaluation | None, comparisons: Sequence[str]) -> list[Block]:
@@ -267,7 +222,6 @@ def _commands(reader: PopulationReader, view: CandidateView | None) -> list[str]
     if view is not None:
         number = view.candidate
         found += [f"evo-kernel show {path} {number}", f"evo-kernel export {path} --candidate {number} --to DIR"]
-        found += [f"evo-kernel report {path} --candidate {number} --ablate"]
     return found
 
 

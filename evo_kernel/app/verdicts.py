@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.confirmed_gain import comparison_lines, comparisons_data
+from evo_kernel.app.confirmed_gain import comparison_lines
 from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.observe.formatting import denominator
 from evo_kernel.types import CheckResult, Evaluation
@@ -29,14 +30,12 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "reason": evaluation.reason,
         "score": evaluation.score,
         "purpose": str(evaluation.purpose),
-        "environment": {"kind": environment.kind, "label": environment.label, "device": environment.device,
-                        "driver": environment.driver, "torch": environment.torch, "triton": environment.triton,
-                        "confinement": environment.confinement, "key": environment.key},
+        "environment": asdict(environment) | {"label": environment.label, "key": environment.key},
         "knobs": dict(evaluation.knobs),
         "checks": [{"case": c.case, "passed": c.passed, "error": c.error if _was_compared(c) else None,
                     "reason": c.reason} for c in checks.values()],
         "mixed": mixed_data(evaluation),
-        "comparisons": comparisons_data(evaluation.comparisons),
+        "comparisons": [asdict(one) for one in evaluation.comparisons],
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
                    "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
                    "speedup": m.speedup, "light_share": m.light_share,

@@ -50,10 +50,7 @@ def ask(
             click.echo(json.dumps([one.as_data(time.time()) for one in reader.tickets()]))
         return
     expires_at = time.time() + expires_h * 3600 if expires_h is not None else None
-    if attempt is None:
-        brief = external_session.ask(population, holder, expires_at, wait_s)
-    else:
-        brief, expires_at = external_session.brief_of(population, attempt, wait_s)
+    brief, expires_at = external_session.ask(population, holder, expires_at, attempt, wait_s)
     told_by = f"evo-kernel tell {population} --attempt {brief.attempt} FILE"
     click.echo(
         json.dumps(brief_data(brief, external_session.offered(brief)) | {"expires_at": expires_at, "tell": told_by}),

@@ -18,8 +18,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from evo_kernel.dashboard import compare, formatting, pages, plots
+from evo_kernel.dashboard.conversation import conversation
 from evo_kernel.dashboard.guard import Guard
-from evo_kernel.dashboard.runs import Run
+from evo_kernel.dashboard.runs import LOOK_S, Run
 from evo_kernel.errors import PopulationError
 
 HERE = Path(__file__).parent
@@ -28,8 +29,9 @@ HERE = Path(__file__).parent
 class Dashboard:
     """`app` is the ASGI application, which closes the files at its shutdown."""
 
-    def __init__(self, paths: Sequence[Path], token: str, cookie: str = "evo-kernel") -> None:
-        self.runs = tuple(Run(number, path) for number, path in enumerate(paths))
+    def __init__(self, paths: Sequence[Path], token: str, cookie: str = "evo-kernel", look_s: float = LOOK_S) -> None:
+        """`look_s`: between two looks at a file."""
+        self.runs = tuple(Run(number, path, look_s) for number, path in enumerate(paths))
         self._templates = _templates()
         routes = [
             Route("/", lambda request: RedirectResponse("/0/", 303)),
@@ -41,9 +43,7 @@ class Dashboard:
             Route("/{run:int}/go", self._go),
             Route("/{run:int}/candidate/{number:int}", self._page(pages.candidate, "candidate.html", "")),
             Route("/{run:int}/candidate/{number:int}/source", self._source),
-            Route(
-                "/{run:int}/candidate/{number:int}/conversation", self._page(pages.talk, "conversation.html", "")
-            ),
+            Route("/{run:int}/candidate/{number:int}/conversation", self._conversation),
             Route("/{run:int}/data/rises", self._data(lambda runs, request: plots.best_so_far(_run(runs, request)))),
         ]  # fmt: skip
         handlers: dict[Any, Any] = {HTTPException: self._problem, PopulationError: self._missing}
@@ -96,6 +96,11 @@ class Dashboard:
             text.encode("utf-8", "replace"),
             headers={"content-disposition": f'attachment; filename="candidate-{number}.py.txt"'},
         )
+
+    def _conversation(self, request: Request) -> Response:
+        with _run(self.runs, request).reader() as reader:
+            attempt = reader.attempt_of(request.path_params["number"])
+            return PlainTextResponse(conversation(reader.connection, attempt) or "No model was asked.")
 
     def _problem(self, request: Request, error: HTTPException) -> Response:
         del request

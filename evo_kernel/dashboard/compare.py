@@ -11,16 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from evo_kernel.dashboard.formatting import count, dollars, hours, ratio
-from evo_kernel.dashboard.runs import Run
+from evo_kernel.dashboard.runs import Overview, Run
 from evo_kernel.types import Evaluation
-from populations.views import Overview
 
 
 @dataclass(frozen=True)
 class ComparedRun:
     run: Run
     told: Overview
-    identity: str  # of its task
     evaluation: Evaluation | None  # of its best
     config: Mapping[str, Any]  # of its last session
 
@@ -49,42 +47,34 @@ def chosen(runs: Sequence[Run], request: Request) -> tuple[Run, Run]:
 
 def _side(run: Run) -> ComparedRun:
     told = run.overview()
+    best = told.status.best
     with run.reader() as reader:
-        evaluation = reader.candidate(told.best).evaluation if told.best else None
-        sessions = reader.sessions()
-        return ComparedRun(run, told, reader.task_identity, evaluation, sessions[-1].config if sessions else {})
+        evaluation = reader.candidate(best.candidate).evaluation if best else None
+        return ComparedRun(run, told, evaluation, reader.sessions()[-1].config)
 
 
 def _warnings(first: ComparedRun, second: ComparedRun) -> list[str]:
     found = []
-    if first.identity != second.identity:
+    if first.told.status.task_identity != second.told.status.task_identity:
         found.append("The tasks differ: what they score is not the same work.")
-    places = [one.told.environment for one in (first, second)]
+    places = [one.told.status.environment for one in (first, second)]
     if places[0] and places[1] and places[0].key != places[1].key:
         found.append(f"The environments differ ({places[0].label}, {places[1].label}): scores compare only inside one.")
     return found
 
 
-def _score(told: Overview) -> str:
-    return ratio(told.scores.get(told.best)) if told.best else "–"
-
-
-def _champion(told: Overview) -> str:
-    return ratio(told.scores.get(told.champion)) if told.champion else "none"
-
-
 _ROWS = (
-    ("environment", lambda told: told.environment.label if told.environment else "–"),
-    ("best score", _score),
-    ("champion", _champion),
-    ("candidates", lambda told: count(told.candidates)),
-    ("passed", lambda told: count(told.verdicts.get("passed", 0))),
-    ("attempts without a candidate", lambda told: count(told.failures)),
+    ("environment", lambda told: told.status.environment.label if told.status.environment else "–"),
+    ("best score", lambda told: ratio(told.status.best.score) if told.status.best else "–"),
+    ("champion", lambda told: ratio(told.status.champion.score) if told.status.champion else "none"),
+    ("candidates", lambda told: count(told.status.candidates)),
+    ("passed", lambda told: count(told.status.verdicts.get("passed", 0))),
+    ("attempts without a candidate", lambda told: count(told.status.failures)),
     ("improvements", lambda told: count(len(told.rises))),
     ("evaluations", lambda told: count(told.evaluations)),
     ("time", lambda told: hours(told.hours)),
-    ("dollars", lambda told: dollars(told.dollars)),
-    ("tokens", lambda told: count(told.tokens)),
+    ("dollars", lambda told: dollars(told.status.dollars)),
+    ("tokens", lambda told: count(told.status.tokens)),
     ("archive cells", lambda told: count(len(told.cells))),
 )
 

@@ -8,12 +8,13 @@ else is a number at the node that it hangs on.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from populations.incremental_statistics import Follower
+from populations.reading import PopulationReader
 
 MOST = 1200  # nodes
 CHILDREN = 40
@@ -49,22 +50,22 @@ class LineageTree:
     left_out: int  # candidates of improving lines that are not drawn: the oldest
 
 
-def tree(follower: Follower, best: int | None, at: int | None) -> LineageTree:
-    chosen = _chosen(follower, best, at)
+def tree(reader: PopulationReader, best: int | None, at: int | None) -> LineageTree:
+    parents, times = reader.family.parent, reader.board().times
+    rose = {row["candidate"] for row in reader.history()}
+    chosen = _chosen(parents, times, [*rose, *filter(None, (best, at))], at)
     numbers = sorted(chosen)[-MOST:]
-    drawn = set(numbers)
-    children = Counter(follower.parent)
-    drawn_children = Counter(follower.parent[number] for number in numbers)
-    rose, path = set(follower.rose), set(line(follower, best))
-    levels = [follower.board.times[number] for number in numbers if math.isfinite(follower.board.times[number])]
+    drawn, rows = set(numbers), {row["candidate"]: row for row in reader.nodes(numbers)}
+    children, drawn_children = Counter(parents), Counter(parents[number] for number in numbers)
+    path = set(line(parents, best))
+    levels = [times[number] for number in numbers if math.isfinite(times[number])]
     low, high = min(levels, default=0.0), max(levels, default=1.0)
     spread = max(high - low, 0.02)
-    heights = (_height(follower.board.times[number], low, spread) for number in numbers)
-    places = {number: (EDGE + STEP * rank, y) for rank, (number, y) in enumerate(zip(numbers, heights, strict=True))}
+    places = {number: (EDGE + STEP * rank, _height(times[number], low, spread)) for rank, number in enumerate(numbers)}
     nodes = tuple(
         LineageNode(
-            number, *places[number], follower.action_of(number), follower.status_of(number),
-            follower.board.score(number), children[number], children[number] - drawn_children[number],
+            number, *places[number], rows[number]["strategy"] or rows[number]["operator"], rows[number]["status"] or "",
+            rows[number]["score"], children[number], children[number] - drawn_children[number],
             " ".join(
                 name
                 for name, given in (("rise", number in rose), ("best", number == best), ("at", number == at))
@@ -74,39 +75,31 @@ def tree(follower: Follower, best: int | None, at: int | None) -> LineageTree:
         for number in numbers
     )  # fmt: skip
     edges = tuple(
-        LineageEdge(_curve(places[follower.parent[number]], places[number]), number in path)
+        LineageEdge(_curve(places[parents[number]], places[number]), number in path)
         for number in numbers
-        if follower.parent[number] in drawn
+        if parents[number] in drawn
     )
     width = 2 * EDGE + STEP * max(len(numbers) - 1, 1)
     return LineageTree(nodes, edges, tuple(_ticks(low, spread)), width, HEIGHT + 2 * EDGE, len(chosen) - len(numbers))
 
 
-def _chosen(follower: Follower, best: int | None, at: int | None) -> set[int]:
+def _chosen(parents: Sequence[int], times: Sequence[float], ends: Iterable[int], at: int | None) -> set[int]:
+    """These ends with their ancestors; of one candidate its fastest children too."""
     chosen: set[int] = set()
-    for number in follower.rose:
-        _climb(follower, number, chosen)
-    for number in (best, at):
-        if number:
-            _climb(follower, number, chosen)
+    for end in ends:
+        above = list(itertools.takewhile(lambda number: number not in chosen, line(parents, end)))
+        chosen.update(above)
     if at:
-        hanging = (number for number, parent in enumerate(follower.parent) if parent == at)
-        chosen.update(heapq.nsmallest(CHILDREN, hanging, key=lambda number: _order(follower.board.times[number])))
+        hanging = (number for number, parent in enumerate(parents) if parent == at)
+        chosen.update(heapq.nsmallest(CHILDREN, hanging, key=lambda number: _order(times[number])))
     return chosen
 
 
-def _climb(follower: Follower, number: int, into: set[int]) -> None:
-    """A candidate and its ancestors, up to one that is in already."""
-    while number and number not in into:
-        into.add(number)
-        number = follower.parent[number]
-
-
-def line(follower: Follower, number: int | None) -> Iterable[int]:
+def line(parents: Sequence[int], number: int | None) -> Iterable[int]:
     """A candidate and its main ancestors, the nearest first."""
     while number:
         yield number
-        number = follower.parent[number]
+        number = parents[number]
 
 
 def _order(log_us: float) -> float:

@@ -3,49 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from evo_kernel.dashboard import conversation
+from evo_kernel.dashboard.conversation import conversation
 from evo_kernel.dashboard.diffs import diff_lines
 from evo_kernel.dashboard.formatting import clip, count, dollars, highlighted
 from evo_kernel.dashboard.intervals import case_times
-from evo_kernel.dashboard.lineage_view import line, tree
+from evo_kernel.dashboard.lineage_view import tree
 from evo_kernel.dashboard.runs import Run
 from evo_kernel.types import CaseKind, Evaluation, Rival
-from populations.incremental_statistics import Follower
 from populations.views import CandidateView
 
 ANCESTORS = 300
 """That a candidate can be compared with, its nearest."""
 
 
-@dataclass(frozen=True)
-class Judged:
-    candidate: int
-    action: str
-    status: str
-    score: float | None
-
-
-def _judged(follower: Follower, number: int) -> Judged:
-    return Judged(number, follower.action_of(number), follower.status_of(number), follower.board.score(number))
-
-
 def overview(run: Run, request: Request) -> dict[str, Any]:
     del request
     told = run.overview()
-    with run.following() as follower:
-        latest = [_judged(follower, number) for number in told.latest]
-    return {
-        "told": told,
-        "doing": run.doing(),
-        "latest": latest,
-        "cells": sorted(told.cells, key=lambda cell: -(cell.score or 0.0)),
-    }
+    return {"told": told, "status": told.status, "doing": run.doing()}
 
 
 def candidate(run: Run, request: Request) -> dict[str, Any]:
@@ -53,7 +32,7 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
     with run.reader() as reader:
         view = reader.candidate(number)
         path, confirmation = reader.critical_path(number), reader.confirmation(number)
-        turns = conversation.length(reader.connection, view.attempt)
+        talked = bool(conversation(reader.connection, view.attempt))
         parents = reader.parents(view.attempt)
         last = reader.last_candidate()
         ancestors = [(step.candidate, step.action) for step in path[:-1]][::-1]
@@ -78,31 +57,22 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         "against": against,
         "diff": diff_lines(before, view.proposal.source.text) if against else [],
         "source": highlighted(view.proposal.source.text),
-        "turns": turns,
+        "talked": talked,
         "cost": _cost(view),
         "last": last,
     }
 
 
-def talk(run: Run, request: Request) -> dict[str, Any]:
-    number = request.path_params["number"]
-    with run.reader() as reader:
-        attempt = reader.attempt_of(number)
-        messages = conversation.conversation(reader.connection, attempt)
-    return {"candidate": number, "attempt": attempt, "messages": messages}
-
-
 def lineage(run: Run, request: Request) -> dict[str, Any]:
     asked = request.query_params.get("at", "")
-    with run.following() as follower:
+    with run.reader() as reader:
+        best = reader.board().best() or None
+        candidates = len(reader.family)
         at = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 12 else None
-        if asked and (at is None or not 0 < at < len(follower.parent)):
+        if asked and (at is None or not 0 < at <= candidates):
             raise HTTPException(404, f"There is no candidate {clip(asked, 20)}.")
-        best = follower.board.best() or None
-        drawn = tree(follower, best, at)
-        path = [_judged(follower, number) for number in line(follower, best)]
-        candidates = len(follower.parent) - 1
-    return {"tree": drawn, "at": at, "path": path[:200], "candidates": candidates}
+        path = reader.critical_path(best)[::-1] if best else []
+        return {"tree": tree(reader, best, at), "at": at, "path": path[:200], "candidates": candidates}
 
 
 def _against(request: Request, ancestors: Sequence[tuple[int, str]]) -> int:

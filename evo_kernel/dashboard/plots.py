@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from evo_kernel.dashboard.runs import Run
-from populations.views import Overview
+from evo_kernel.dashboard.runs import Overview, Run
 
 AXES = ("evaluations", "hours", "dollars")
 
@@ -18,12 +16,12 @@ def best_so_far(*runs: Run) -> dict[str, Any]:
 
 def _columns(title: str, told: Overview) -> dict[str, Any]:
     """By axis, strictly growing `x` and the best `score` there, with a last point at now."""
-    now = {"evaluations": told.evaluations, "hours": told.hours, "dollars": told.dollars}
+    now = {"evaluations": told.evaluations, "hours": told.hours, "dollars": told.status.dollars}
     columns: dict[str, Any] = {}
     for axis in AXES:
         best: dict[float, float | None] = {}  # several at one place: the last is the best
         for rise in told.rises:
-            best[getattr(rise, axis)] = None if math.isnan(rise.score) else rise.score
+            best[rise[axis]] = rise["score"]
         if best:
             best[now[axis]] = next(reversed(best.values()))
         columns[axis] = {"x": list(best), "score": list(best.values())}

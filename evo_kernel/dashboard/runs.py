@@ -1,50 +1,60 @@
-"""A population file that is looked at: followed once for everybody, opened anew for each page."""
+"""A population file that is looked at: one reader for everybody, and numbers that are read anew at intervals."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from evo_kernel.dashboard.formatting import ratio
 from evo_kernel.observe.formatting import age_text, busy_text, stages_text
-from populations.connect import connect_reader
-from populations.incremental_statistics import Follower
 from populations.lock import owner
 from populations.reading import PopulationReader, pipeline
-from populations.views import Overview
+from populations.views import CellView, RunStatus
 
 LOOK_S = 1.0
-"""The file is looked at no more often than this, however many pages are open."""
+"""The file is read no more often than this, however many pages are open."""
+SHARE = 0.2
+"""Of the time that reading may take: a large population is read less often."""
+LATEST = 12
 
 
 @dataclass(frozen=True)
-class Doing:
-    """What the process that writes the file says of itself."""
+class Overview:
+    """A run in numbers."""
 
-    writer: str  # empty: nobody writes
-    stages: str
-    busy: str
-    age: str
+    status: RunStatus
+    rises: Sequence[dict[str, Any]]  # rows of `PopulationReader.history`
+    cells: Sequence[CellView]
+    strategies: Sequence[dict[str, Any]]
+    latest: Sequence[dict[str, Any]]  # rows of `PopulationReader.nodes`, the latest first
+    last_at: float | None  # Unix time of the latest verdict
+
+    @property
+    def hours(self) -> float:
+        return self.status.wall_s / 3600
+
+    @property
+    def evaluations(self) -> int:
+        return sum(self.status.evaluations.values())
 
 
 class Run:
     """One population. Thread-safe."""
 
-    def __init__(self, number: int, path: Path) -> None:
+    def __init__(self, number: int, path: Path, look_s: float) -> None:
         self.number, self.path = number, path
         self._lock = threading.Lock()
-        self._connection = connect_reader(path)
-        self._follower = Follower(self._connection)
-        self._looked_at = -math.inf
+        self._reader = PopulationReader(path)
         self._overview: Overview | None = None
-        self._doing: tuple[float, Doing] | None = None
-        with self.reader() as reader:
-            self.task = reader.task.name
+        self._look_s, self._look_again = look_s, -math.inf  # on the monotonic clock
+        self._seen = -1  # `PopulationReader.changes` at the last look
+        self.task = self._reader.task.name
 
     @property
     def title(self) -> str:
@@ -52,50 +62,49 @@ class Run:
 
     @contextmanager
     def reader(self) -> Iterator[PopulationReader]:
-        """For one request."""
-        with PopulationReader(self.path) as reader:
-            yield reader
-
-    @contextmanager
-    def following(self) -> Iterator[Follower]:
-        """The follower as it stands after a look, held for as long as the block lasts: keep it short."""
+        """For one page at a time: keep it short."""
         with self._lock:
-            self._look()
-            yield self._follower
+            yield self._reader
 
     def overview(self) -> Overview:
-        with self._lock:
-            self._look()
-            if self._overview is None:
-                self._overview = self._follower.overview()
+        with self.reader() as reader:
+            began = time.monotonic()
+            if self._overview is not None and began < self._look_again:
+                return self._overview
+            seen = reader.changes()
+            if self._overview is None or seen != self._seen:
+                self._overview, self._seen = _looked(reader), seen
+            now = time.monotonic()
+            self._look_again = now + self._look_s * max(1.0, (now - began) / SHARE)
             return self._overview
 
     def headline(self) -> str:
         """Where it stands, on every page."""
-        told, running = self.overview(), "● running" if self.doing().writer else "○ not running"
-        best = f"best {ratio(told.scores[told.best])}" if told.best else "nothing passed yet"
-        return f"{running}, {best}, {told.candidates:,} candidates"
+        status = self.overview().status
+        best = f"best {ratio(status.best.score)}" if status.best else "nothing passed yet"
+        return f"{'● running' if owner(self.path) else '○ not running'}, {best}, {status.candidates:,} candidates"
 
-    def doing(self) -> Doing:
-        with self._lock:
-            if self._doing is None or time.monotonic() - self._doing[0] > LOOK_S:
-                self._doing = (time.monotonic(), self._ask())
-            return self._doing[1]
-
-    def _ask(self) -> Doing:
+    def doing(self) -> str:
+        """What the process that writes the file says of itself."""
         writer, state = owner(self.path), pipeline(self.path)
-        told = f"process {writer[0]} on {writer[1]}" if writer else ""
-        if state is None:
-            return Doing(told, "", "", "")
-        return Doing(told, " ".join(stages_text(state).split()), busy_text(state), age_text(state, time.time()))
+        told = [f"written by process {writer[0]} on {writer[1]}" if writer else "not running"]
+        if state is not None:
+            told += [" ".join(stages_text(state).split()), busy_text(state), age_text(state, time.time())]
+        return "; ".join(filter(None, told))
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()
+            self._reader.close()
 
-    def _look(self) -> None:
-        if time.monotonic() - self._looked_at < LOOK_S:
-            return
-        if self._follower.look():
-            self._overview = None
-        self._looked_at = time.monotonic()
+
+def _looked(reader: PopulationReader) -> Overview:
+    latest = reader.latest(LATEST)
+    rows = {row["candidate"]: row for row in reader.nodes(latest)}
+    return Overview(
+        status=reader.status(),
+        rises=reader.history(),
+        cells=reader.cells(),
+        strategies=reader.strategies(),
+        latest=[rows[number] for number in latest],
+        last_at=reader.last_at(),
+    )

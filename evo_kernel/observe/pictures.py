@@ -78,16 +78,14 @@ def trajectory(dots: Sequence[tuple[float, float]], best: Sequence[tuple[float, 
     return picture
 
 
-def gains(rows: Sequence[tuple[str, float | None, float | None]]) -> Figure:
-    """Bars on a logarithmic axis: (edit, gain when it was made, gain that it still is; None where not known)."""
+def gains(rows: Sequence[tuple[str, float | None]]) -> Figure:
+    """Bars on a logarithmic axis: (edit, gain; None where not known)."""
     picture, axes = figure(height=0.9 + 0.32 * len(rows))
-    for number, (_, *values) in enumerate(rows):
-        for value, height, at in zip(values, (0.4, 0.2), (number - 0.1, number + 0.25), strict=True):
-            if value is not None:
-                axes.barh(at, math.log(value), height, color=GAIN if value >= 1.0 else LOSS)
-        if values[0] is not None:
-            axes.text(max(math.log(values[0]), 0.0), number, f" {values[0]:.2f}x", va="center", size="small")
-    names = [printable(name) if len(name) <= 40 else f"{printable(name[:39])}…" for name, *_ in rows]
+    for number, (_, value) in enumerate(rows):
+        if value is not None:
+            axes.barh(number, math.log(value), 0.5, color=GAIN if value >= 1.0 else LOSS)
+            axes.text(max(math.log(value), 0.0), number, f" {value:.2f}x", va="center", size="small")
+    names = [printable(name) if len(name) <= 40 else f"{printable(name[:39])}…" for name, _ in rows]
     axes.set_yticks(range(len(rows)), names, parse_math=False)
     axes.invert_yaxis()
     axes.axvline(0.0, color=EDGE, linewidth=1)

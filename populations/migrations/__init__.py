@@ -89,6 +89,13 @@ def assembler(database: Database) -> None:
     database.table("environments").add_column("assembler", str, not_null_default="")
 
 
+@migrations(name="0010_views")
+def views_anew(database: Database) -> None:
+    """Views tell the row of the environment: two may have one label."""
+    for name, sql in views.VIEWS.items():
+        database.create_view(name, sql.strip(), replace=True)
+
+
 def migrate(database: Database) -> None:
     """Bring a file, new or old, to the present schema."""
     migrations.apply(database)

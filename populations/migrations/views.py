@@ -1,38 +1,39 @@
 """What people ask a file about their runs, under plain names: views for Datasette, sqlite3 and notebooks.
 
-They count as `status` does. `environment` is in all of them: scores compare only within one.
+They count as `status` does, which reads them too. Scores compare only within one environment: `environment_id`.
 """
 
 from __future__ import annotations
 
-LATEST = """
-SELECT environment, candidate, MAX(id) AS evaluation, status, score, log_us, witnessed FROM evaluations
-WHERE purpose = 'score' AND status != 'infra_error' GROUP BY environment, candidate
-"""  # SQLite takes the bare columns from the row that holds the maximum
+LABEL = "n.kind || ' (' || n.device || ')' AS environment"
 
 VIEWS = {
+    "scores": """
+SELECT environment AS environment_id, candidate, MAX(id) AS evaluation, status, score, log_us, witnessed
+FROM evaluations WHERE purpose = 'score' AND status != 'infra_error' GROUP BY environment, candidate
+""",  # SQLite takes the bare columns from the row that holds the maximum
     "champions": f"""
-SELECT n.kind || ' (' || n.device || ')' AS environment,
-    RANK() OVER (PARTITION BY l.environment ORDER BY l.log_us, l.candidate) AS place,
+SELECT l.environment_id, {LABEL}, RANK() OVER (PARTITION BY l.environment_id ORDER BY l.log_us, l.candidate) AS place,
     l.candidate, l.score, l.log_us, s.name AS strategy, c.operator, c.generation, c.parent, o.sha256 AS source_sha256,
     datetime(f.at, 'unixepoch') AS confirmed_utc
-FROM ({LATEST}) l
+FROM scores l
 JOIN (
     SELECT environment, candidate, MIN(status = 'passed') AS passed, MAX(at) AS at FROM evaluations
     WHERE purpose = 'confirm' AND status != 'infra_error' GROUP BY environment, candidate
-) f ON f.environment = l.environment AND f.candidate = l.candidate AND f.passed
-JOIN environments n ON n.id = l.environment
+) f ON f.environment = l.environment_id AND f.candidate = l.candidate AND f.passed
+JOIN environments n ON n.id = l.environment_id
 JOIN candidates c ON c.id = l.candidate
 JOIN sources o ON o.id = c.source
 LEFT JOIN strategies s ON s.id = c.strategy
 WHERE l.status = 'passed' AND l.log_us IS NOT NULL
-ORDER BY l.environment, place
+ORDER BY l.environment_id, place
 """,
-    "improvements": """
-SELECT n.kind || ' (' || n.device || ')' AS environment, e.candidate, c.parent, s.name AS strategy, c.operator, e.score,
-    e.log_us, e.before - e.log_us AS log_gain, e.evaluation, datetime(e.at, 'unixepoch') AS utc
+    "improvements": f"""
+SELECT e.environment AS environment_id, {LABEL}, e.candidate, c.attempt, c.parent, s.name AS strategy, c.operator,
+    e.score, e.log_us, e.before - e.log_us AS log_gain, e.evaluation, e.run AS session, e.at,
+    datetime(e.at, 'unixepoch') AS utc
 FROM (
-    SELECT id AS evaluation, environment, candidate, score, log_us, at, MIN(log_us) OVER (
+    SELECT id AS evaluation, run, environment, candidate, score, log_us, at, MIN(log_us) OVER (
         PARTITION BY environment ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS before FROM evaluations WHERE purpose = 'score' AND log_us IS NOT NULL
 ) e
@@ -43,16 +44,16 @@ WHERE e.before IS NULL OR e.log_us < e.before
 ORDER BY e.evaluation
 """,
     "strategy_credit": f"""
-SELECT n.kind || ' (' || n.device || ')' AS environment, s.name AS strategy, s.family, COUNT(*) AS tried,
+SELECT e.environment_id, {LABEL}, s.name AS strategy, s.family, COUNT(*) AS tried,
     SUM(e.status = 'passed') AS passed, SUM(e.status = 'passed' AND e.witnessed) AS witnessed,
     AVG(p.log_us - e.log_us) AS mean_log_gain, MAX(p.log_us - e.log_us) AS best_log_gain
 FROM candidates c
 JOIN strategies s ON s.id = c.strategy
-JOIN ({LATEST}) e ON e.candidate = c.id
-JOIN environments n ON n.id = e.environment
-LEFT JOIN ({LATEST}) p ON p.candidate = c.parent AND p.environment = e.environment
-GROUP BY e.environment, s.name, s.family
-ORDER BY e.environment, best_log_gain DESC
+JOIN scores e ON e.candidate = c.id
+JOIN environments n ON n.id = e.environment_id
+LEFT JOIN scores p ON p.candidate = c.parent AND p.environment_id = e.environment_id
+GROUP BY e.environment_id, s.name, s.family
+ORDER BY e.environment_id, best_log_gain DESC
 """,
     "ledger": """
 SELECT session, what, of, SUM(amount) AS amount, unit FROM (

@@ -41,7 +41,7 @@ class Site:
     def __init__(self, home: str, nasty: int, live: Path) -> None:
         self.home, self.nasty, self.live = home, nasty, live
         one = f"/0/candidate/{nasty}"
-        self.pages = ("/0/", "/0/lineage", f"/0/lineage?at={nasty}", one, f"{one}/conversation", f"/0/candidate/{nasty + 1}",
+        self.pages = ("/0/", "/0/lineage", f"/0/lineage?at={nasty}", one, f"/0/candidate/{nasty + 1}",
                       "/1/", "/compare?a=0&b=1")  # fmt: skip
 
 

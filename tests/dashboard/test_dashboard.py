@@ -22,12 +22,10 @@ pytest.importorskip("jinja2", reason="the extra [serve] is not installed")
 
 from starlette.testclient import TestClient
 
-from evo_kernel.dashboard import conversation, runs
+from evo_kernel.dashboard import conversation
 from evo_kernel.dashboard.app import Dashboard
 from evo_kernel.dashboard.guard import Guard
 from evo_kernel.types import Source
-from populations.connect import connect_reader
-from populations.incremental_statistics import Follower
 from populations.population import open_population
 from populations.reading import PopulationReader
 from tests.dashboard.nasty import MARK, SOURCE, Inspector, hostile
@@ -49,12 +47,11 @@ class Served:
         self.pages = (
             *PAGES,
             one,
-            f"{one}/conversation",
-            f"/0/candidate/{nasty - 1}/conversation",
             f"/0/lineage?at={nasty}",
             f"/0/candidate/{nasty + 1}",
         )
         self.data = ("/0/data/rises", "/data/compare")
+        self.texts = (f"{one}/conversation", f"/0/candidate/{nasty - 1}/conversation")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +76,7 @@ def _text(served: Served, path: str, between: str = "") -> str:
 
 
 def test_nothing_is_told_without_the_token(served: Served):
-    for path in (*served.pages, *served.data, "/", "/static/app.js", "/nothing"):
+    for path in (*served.pages, *served.data, *served.texts, "/", "/static/app.js", "/nothing"):
         answer = served.outside.get(path, follow_redirects=False)
         assert answer.status_code == 401, path
         assert "softmax" not in answer.text
@@ -125,7 +122,15 @@ def test_a_short_token_is_refused(served: Served):
 
 
 def test_every_answer_bears_the_headers(served: Served):
-    for path in (*served.pages, *served.data, "/static/app.css", "/0/candidate/99999", "/nothing", "/7/"):
+    for path in (
+        *served.pages,
+        *served.data,
+        *served.texts,
+        "/static/app.css",
+        "/0/candidate/99999",
+        "/nothing",
+        "/7/",
+    ):
         headers = served.client.get(path).headers
         policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
         assert policy["default-src"] == "'none'" and policy["frame-ancestors"] == "'none'", path
@@ -152,8 +157,10 @@ def test_hostile_text_is_shown_for_what_it_is(served: Served):
     assert f"<script>{MARK}()</script>" in text and "⟨U+202E⟩" in text
     assert "more characters in this line" in text
     for number in (served.nasty, served.nasty - 1):  # turns of an agent; calls of a model
-        talk = _text(served, f"/0/candidate/{number}/conversation")
-        assert talk.count(MARK) > 5 and "{{7*7}}" in talk
+        answer = served.client.get(f"/0/candidate/{number}/conversation")
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert answer.text.count(MARK) > 5 and "{{7*7}}" in answer.text
+        assert not re.search("[\u202e\u2066\u200b\x07\x1b]", answer.text)
 
 
 def test_a_row_that_unfolds_to_gigabytes_is_not_unfolded():
@@ -210,11 +217,11 @@ def test_a_candidate_against_an_ancestor(served: Served):
 
 
 def test_measured_times_have_intervals_against_each_baseline(served: Served):
-    text = " ".join(_text(served, f"/1/candidate/{served.dashboard.runs[1].overview().best}", " ").split())
     with PopulationReader(served.paths[1]) as reader:
         best = reader.best()
         assert best is not None
         evaluation = reader.candidate(best.candidate).evaluation
+    text = " ".join(_text(served, f"/1/candidate/{best.candidate}", " ").split())
     assert evaluation is not None
     first = evaluation.measurements[0]
     assert f"{100.0 / first.median_us:.3f}× {100.0 / first.high_us:.3f}× to {100.0 / first.low_us:.3f}×" in text
@@ -252,51 +259,12 @@ def test_the_lineage_is_collapsed_and_opens_around_a_candidate(tmp_path: Path):
 # ---- following ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_followed_equals_what_is_read_at_once(tmp_path: Path):
-    path, rng = tmp_path / "p.db", random.Random(4)
-    with open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=4) as population:
-        followed = Follower(connect_reader(path))
-        for part in range(4):
-            done = search(population, 10, rng)
-            again = next(one for one in done[part:] if population.relative(one.candidate).evaluation.passed)
-            population.tell(again, passed(again.proposal.source, rng))  # the latest counts, credit stays
-            followed.look()
-            _assert_as_read(followed, path)
-    with open_population(path, task=CARD, task_identity=TASK, environment=MEASURED, seed=4) as population:
-        search(population, 5, rng)  # candidates of elsewhere are pending here
-        followed.look()
-        _assert_as_read(followed, path)
-
-
-def _assert_as_read(followed: Follower, path: Path) -> None:
-    anew = Follower(connect_reader(path))
-    anew.look()
-    told = followed.overview()
-    assert told == anew.overview()
-    with PopulationReader(path) as reader:
-        status = reader.status()
-        assert told.environment == status.environment
-        assert told.verdicts == status.verdicts
-        assert told.best == (status.best.candidate if status.best else None)
-        assert (told.candidates, told.failures, told.attempts) == (status.candidates, status.failures, status.attempts)
-        assert (told.tokens, told.evaluations) == (status.tokens, sum(status.evaluations.values()))
-        assert told.dollars == pytest.approx(status.dollars) and told.gpu_s == pytest.approx(status.gpu_s)
-        assert [rise.candidate for rise in told.rises] == [row["candidate"] for row in reader.history()]
-        by_operator = {one.operator: one for one in status.operators}
-        for one in told.operators:  # candidates that wait for their verdict here are not among them
-            known = by_operator[one.name]
-            assert one.candidates <= known.candidates and one.passed == known.passed
-            if one.candidates == known.candidates:
-                assert one.dollars == pytest.approx(known.dollars)
-                assert one.candidates + one.failures == known.attempts
-
-
-def test_pages_follow_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs, "LOOK_S", 0.0)
+def test_pages_follow_a_run(tmp_path: Path):
     path, rng = tmp_path / "p.db", random.Random(6)
     with open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=6) as population:
         search(population, 3, rng)
-        client = TestClient(Dashboard([path], TOKEN).app, base_url=HOME, headers={"authorization": f"Bearer {TOKEN}"})
+        app = Dashboard([path], TOKEN, look_s=0.0).app
+        client = TestClient(app, base_url=HOME, headers={"authorization": f"Bearer {TOKEN}"})
 
         def headline() -> str:
             found = re.search(r'id="live" data-live>(.*?)</span>', client.get("/0/lineage").text)

@@ -1,16 +1,13 @@
-"""Pictures, documents and merges: what is drawn is there, and what others wrote stays text."""
+"""Pictures and documents: what is drawn is there, and what others wrote stays text."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evo_kernel.errors import UserError
 from evo_kernel.observe import document, pictures
-from evo_kernel.observe.merging import merge, without_edit
 
 HOSTILE = "</script><script>alert(1)</script> \u202e ]]> & \"'\x00"
 
@@ -53,7 +50,7 @@ def test_a_deep_lineage_is_drawn_without_recursion() -> None:
 
 def test_svg_is_xml_whatever_names_hold() -> None:
     drawn = pictures.ancestry([node(1, name=HOSTILE), node(2, 1, name=HOSTILE + "$x_")], [2], [1, 2], [], whole=False)
-    for picture in (pictures.lineage(drawn, "modeled"), pictures.gains([(HOSTILE, 2.0, None), ("$x_", 2.0, None)])):
+    for picture in (pictures.lineage(drawn, "modeled"), pictures.gains([(HOSTILE, 2.0), ("$x_", 2.0)])):
         root = parsed(pictures.svg(picture))
         assert not list(root.iter("{http://www.w3.org/2000/svg}script")) and "\u202e" not in "".join(root.itertext())
         assert "alert(" in "".join(root.itertext())
@@ -65,9 +62,9 @@ def test_charts() -> None:
     assert staircase.get_drawstyle() == "steps-post" and staircase.get_xydata().tolist()[-1] == [50, 2.5]
     assert mark.get_xydata().tolist() == [[50, 2.5]] and len(axes.collections[0].get_offsets()) == 9
     parsed(pictures.svg(pictures.trajectory([], [], "hours")))
-    (axes,) = pictures.gains([("a", 2.0, 1.5), ("b", 0.9, None), ("c", None, None)]).axes
+    (axes,) = pictures.gains([("a", 2.0), ("b", 0.9), ("c", None)]).axes
     widths = [bar.get_width() for bar in axes.patches]
-    assert widths[0] > widths[1] > 0 > widths[2] and len(widths) == 3
+    assert widths[0] > 0 > widths[1] and len(widths) == 2
 
 
 def test_a_picture_is_written_by_its_ending(tmp_path) -> None:
@@ -79,27 +76,10 @@ def test_a_picture_is_written_by_its_ending(tmp_path) -> None:
 def test_documents_escape_everything() -> None:
     blocks = [
         document.Heading(HOSTILE), document.Paragraph(HOSTILE), document.Table((HOSTILE,), [(HOSTILE,)]),
-        document.Code(HOSTILE + "\n```\n+x", "diff", HOSTILE), document.Figure(lambda: pictures.gains([(HOSTILE, 2.0, None)]), HOSTILE),
+        document.Code(HOSTILE + "\n```\n+x", "diff", HOSTILE), document.Figure(lambda: pictures.gains([(HOSTILE, 2.0)]), HOSTILE),
     ]  # fmt: skip
     page = document.html(HOSTILE, blocks)
     assert "<script" not in page and "default-src 'none'" in page
     text = document.markdown(blocks)
     fenced = text.split("````")[1]
     assert "<script" not in text.replace(fenced, "") and "```" in fenced  # code stays as it is, inside a longer fence
-
-
-def test_an_edit_is_taken_out_where_later_ones_do_not_need_it() -> None:
-    first = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\n"
-    second = first.replace("a = 1", "a = 10")
-    third = second.replace("e = 5", "e = 50")
-    fourth = third.replace("a = 10", "a = 100")
-    assert without_edit([first, second, third], 1) == first.replace("e = 5", "e = 50")
-    assert without_edit([first, second, third], 2) == second
-    assert without_edit([first, second, third, fourth], 1) is None
-    assert merge("a\nb\n", "a\nx\nb\n", "a\ny\nb\n") is None and merge("a\n", "b\n", "b\n") == "b\n"
-
-
-@given(st.lists(st.sampled_from("abc\n"), max_size=30), st.lists(st.sampled_from("abc\n"), max_size=30))
-def test_a_merge_with_nothing_is_the_other_change(base: list[str], other: list[str]) -> None:
-    one, two = "".join(base), "".join(other)
-    assert merge(one, two, one) == two and merge(one, one, two) == two and merge(one, two, two) == two

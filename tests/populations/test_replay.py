@@ -94,7 +94,7 @@ def test_replay_equals_live(sessions, seed):
                 followed = followed or Replay(connect_reader(path))
                 for part in (acts[::2], acts[1::2]):  # whoever follows the file meanwhile has the same state
                     earned.extend(play(population, part, rng))
-                    list(followed.advance())
+                    followed.advance()
                     assert followed.state.digest() == population.digest()
                 with PopulationReader(path) as reader:
                     if reader.environment == environment:

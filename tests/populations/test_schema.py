@@ -13,7 +13,8 @@ from sqlite_utils import Database
 
 from evo_kernel.types import Purpose
 from populations import schema_reference
-from populations.migrations import migrate
+from populations.connect import MIGRATIONS
+from populations.migrations import migrate, migrations
 from populations.migrations.views import VIEWS
 from populations.population import open_population
 from populations.reading import PopulationReader
@@ -35,6 +36,7 @@ def test_every_table_and_view_is_described() -> None:
     database = Database(memory=True)
     migrate(database)
     tables = [name for name in database.table_names() if not name.startswith(("_", "sqlite"))]
+    assert len(migrations.pending(Database(memory=True))) == MIGRATIONS
     assert set(schema_reference.ABOUT) == {*tables, *database.view_names()} and set(VIEWS) == set(database.view_names())
 
 
@@ -80,6 +82,11 @@ def test_views_say_what_the_reader_says(grown: Path) -> None:
     money = sum(row["amount"] for row in spent if row["what"] == "money")
     gpu_s = sum(row["amount"] for row in spent if row["what"] == "gpu")
     assert (tokens, money, gpu_s) == (status.tokens, pytest.approx(status.dollars), pytest.approx(status.gpu_s))
+    assert history[0]["evaluations"] >= 1 and history[-1]["evaluations"] <= sum(status.evaluations.values())
+    assert 0 <= history[0]["hours"] <= history[-1]["hours"] <= status.wall_s / 3600
+    assert 0 < history[-1]["dollars"] <= status.dollars
+    spent_by_then = [[row["evaluations"], row["hours"], row["dollars"]] for row in history]
+    assert all(sorted(column) == list(column) for column in zip(*spent_by_then, strict=True))
     champions = rows(grown, "SELECT * FROM champions")
     assert [row["candidate"] for row in champions] == confirmed
     assert status.champion is not None

@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from operators.learning.tree import state_id
 from operators.micro.coder import RewriteCoder
 
 EVERY_KERNEL = 1e9  # tune_within: slow kernels are tuned too, for a gain compares parent and child treated alike
+
+_JobRows = tuple[dict[str, Any] | None, dict[str, Any] | None]  # rows of a candidate that was judged, and of an edge
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,11 @@ class Grower:
         self._task = problem_of_a_tree(problem)
         self.name = self._task.name
         self._card, self._coder = self._task.card(), RewriteCoder()
-        self._changed = threading.Condition()
+        self._writing = threading.Lock()  # the judge's threads write baselines
+        self._pool = ThreadPoolExecutor(want.threads, thread_name_prefix="grow")
+        self._flying: dict[Future[_JobRows], str | None] = {}  # with the state that each started from; None: the root
         self._frontier = Frontier(np.random.default_rng([want.seed, len(self.rows.candidates), *self.name.encode()]))
         self._texts: dict[str, str] = {}  # state -> text
-        self._flying: dict[str, list[tuple[str, Strategy, int]]] = {}  # candidate -> edges that wait for it
-        self._busy, self._over, self._closed = 0, False, False
         self.trouble: list[str] = []
         if self.rows.slices != 1 and not any(COMPILED in times for times in baselines.values()):
             setattr(self._task.reference_function, "compiled_baseline", False)  # noqa: B010 (functions have no such field)
@@ -85,30 +87,28 @@ class Grower:
         return found.as_data() if found.measured else {}
 
     def close(self, seconds: float = 0.0) -> None:
-        """`seconds`: that it took in all, opening too."""
-        self._closed = True
+        """`seconds`: that it took in all, opening too. What is in flight is lost."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._write({"kind": "slice", "seconds": seconds})
         self._judge.close()
 
     def grow(self, until: float) -> bool:
         """Judge until that time (of time.monotonic); whether there would be more to do."""
-        pool = ThreadPoolExecutor(self._want.threads, thread_name_prefix="grow")
-        try:
-            for _ in range(self._want.threads):
-                pool.submit(self._work, until)
-        finally:
-            pool.shutdown(wait=False)
-        with self._changed:
-            while time.monotonic() < until and not self._over:
-                self._changed.wait(0.25)
-            return not self._over
+        if not self.rows.candidates and not self._flying:
+            self._flying[self._pool.submit(self._root)] = None
+        while time.monotonic() < until:
+            while len(self._flying) < self._want.threads and (job := self._frontier.next()) is not None:
+                self._flying[self._pool.submit(self._tried, *job)] = job[0]
+            if not self._flying:
+                return False
+            self._take(until)
+        return True
 
     def drain(self, until: float) -> bool:
         """Wait for what is in flight, until that time at most; whether nothing is left."""
-        with self._changed:
-            while self._busy and time.monotonic() < until:
-                self._changed.wait(0.25)
-            return not self._busy
+        while self._flying and time.monotonic() < until:
+            self._take(until)
+        return not self._flying
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
@@ -153,81 +153,42 @@ class Grower:
         left = (one for one in map(strategy_of, row["offers"]) if one.key not in tried.get(name, ()))
         self._frontier.add(name, float(row["log_us"]), depth, tuple(left))
 
-    # -- judging ------------------------------------------------------------------------------------------------------
-
-    def _work(self, until: float) -> None:
-        """The life of a thread."""
-        root = None
-        with self._changed:
-            if not self.rows.candidates and not self._flying:
-                root = first_kernel(self._task)
-                self._flying[root.sha256] = []
-                self._busy += 1
-        if root is not None:
-            self._guarded(lambda: self._judged(root, 0, root=True))
-        while time.monotonic() < until:
-            with self._changed:
-                job = self._frontier.next()
-                if job is None:
-                    if not self._busy:
-                        self._over = True
-                        self._changed.notify_all()
-                        return
-                    self._changed.wait(0.25)
-                    continue
-                self._busy += 1
-            self._guarded(lambda job=job: self._tried(*job))
-
-    def _guarded(self, work: Any) -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 (one job: the others are still wanted)
-            if not self._closed:  # what ends with the judge is nobody's fault
+    def _take(self, until: float) -> None:
+        """Wait for a job, until that time at most, and write down what came of it."""
+        done, _ = wait(self._flying, max(0.0, until - time.monotonic()), FIRST_COMPLETED)
+        for future in done:
+            parent = self._flying.pop(future)
+            try:
+                row, edge = future.result()
+            except Exception as error:  # noqa: BLE001 (one job: the others are still wanted)
                 known = isinstance(error, EvoKernelError)
-                self.trouble.append(str(error)[:300] if known else traceback.format_exc()[-600:])
-        finally:
-            with self._changed:
-                self._busy -= 1
-                self._changed.notify_all()
+                self.trouble.append(str(error)[:300] if known else "".join(traceback.format_exception(error))[-600:])
+                continue
+            if row is not None and row["sha"] not in self.rows.candidates:
+                depth = 0 if parent is None else self._frontier.depth(parent) + 1
+                self._write(row | {"depth": depth} | ({"root": True} if parent is None else {}))
+                if row["status"] == Status.PASSED:
+                    self._add(row, depth, {})
+            if edge is not None:
+                self._write(edge)
 
-    def _tried(self, parent: str, strategy: Strategy) -> None:
-        row = {"kind": "edge", "parent": parent, "strategy": strategy_data(strategy)}
+    # -- judging, in threads ------------------------------------------------------------------------------------------
+
+    def _root(self) -> _JobRows:
+        return self._judged(first_kernel(self._task)), None
+
+    def _tried(self, parent: str, strategy: Strategy) -> _JobRows:
+        edge = {"kind": "edge", "parent": parent, "strategy": strategy_data(strategy)}
         try:
             source = Source(self._texts[parent])
-            text = self._coder.implement(source, strategy, self._card, np.random.default_rng(0))
+            child = Source(self._coder.implement(source, strategy, self._card, np.random.default_rng(0)))
         except OperatorFailed as failure:
-            return self._write(row | {"sha": None, "reason": str(failure)[:200]})
-        child = Source(text)
-        with self._changed:
-            depth = self._frontier.depth(parent) + 1
-            known = child.sha256 in self.rows.candidates
-            if not known and child.sha256 in self._flying:
-                self._flying[child.sha256].append((parent, strategy, depth))
-                return None
-            if not known:
-                self._flying[child.sha256] = [(parent, strategy, depth)]
-        if known:
-            return self._write(row | {"sha": child.sha256})
-        return self._judged(child, depth)
+            return None, edge | {"sha": None, "reason": str(failure)[:200]}
+        known = child.sha256 in self.rows.candidates
+        return None if known else self._judged(child), edge | {"sha": child.sha256}
 
-    def _judged(self, source: Source, depth: int, root: bool = False) -> None:
-        try:
-            found = self._evaluated(source)
-            row = self._row(source, found) | {"depth": depth} | ({"root": True} if root else {})
-        except BaseException:
-            with self._changed:
-                self._flying.pop(source.sha256, None)
-            raise
-        with self._changed:
-            self._write(row)
-            edges = self._flying.pop(source.sha256)
-            for parent, strategy, _ in edges:
-                self._write(
-                    {"kind": "edge", "parent": parent, "strategy": strategy_data(strategy), "sha": source.sha256}
-                )
-            if found.passed:
-                self._add(row, min([depth, *(one[2] for one in edges)]), {})
-            self._changed.notify_all()
+    def _judged(self, source: Source) -> dict[str, Any]:
+        return self._row(source, self._evaluated(source))
 
     def _evaluated(self, source: Source) -> Evaluation:
         """Raises InfraError where the machine failed twice."""
@@ -261,7 +222,7 @@ class Grower:
     def _write(self, row: dict[str, Any]) -> None:
         """To the file, flushed, and to what is known."""
         text = pack_tree.line(row)
-        with self._changed:
+        with self._writing:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
             self.rows.take(row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from evo_kernel.app.workbench import rooms_of
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine, EngineSettings
+from evo_kernel.engine.attempts import Attempts
 from operators.avo.operator import AvoOperator
 from operators.mix import MixOperator
 from populations.population import open_population
@@ -42,8 +43,8 @@ def test_a_run_that_ends_sets_its_conversation_aside(tmp_path):
             tmp_path / "rooms", stopping=lambda: next(left),
         )  # fmt: skip
         engine = Engine(population, agent, judge, ledger, EngineSettings(barren=1, infra_wait_s=0.0))
-        engine._attempt()
-        assert not engine._failures and not population.counters().failures
+        Attempts(engine).make()
+        assert not engine.failures and not population.counters().failures
         turns = len(list(population.diary.turns(2)))
         assert turns > 3
     with opened(tmp_path) as population:
