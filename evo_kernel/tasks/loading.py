@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import TaskError
+from evo_kernel.tasks.builtin import builtin_names, folder_of, text_of
 from evo_kernel.tasks.public import public_text
 from evo_kernel.tasks.task import TOLERANCES, Case, Function, Task, Tolerance, describe, did_you_mean, line_in
 from evo_kernel.types import CaseKind, Source
 
-BUILTIN = Path(__file__).parent / "builtin"
 SMALL_ELEMENTS = 2_000_000
 """Search cases with at most this many input elements may stand in for missing check cases: without a GPU they
 are executed whole in every regime, on a CPU."""
@@ -32,16 +32,14 @@ IMPORTERS = {
 _EXAMPLE_CASES = 'CASES = {"check": [{"n": 37}], "search": [{"n": 4096}]}'
 
 
-def builtin_names() -> tuple[str, ...]:
-    """Names of the built-in tasks, sorted."""
-    return tuple(sorted(path.parent.name for path in BUILTIN.glob("*/task.py")))
-
-
 def load(spec: str | Path) -> Task:
     """The task that `spec` names. Raises TaskError."""
     if (importer := importer_of(str(spec))) is not None:
         entry = problem_of(str(spec))
         return _Reader(entry.task, entry.path, importer.text_of(entry), entry.spec).task()
+    if spec in builtin_names():
+        name = str(spec)
+        return _Reader(name, folder_of(name) / "task.py", text_of(name, "task.py"), name).task()
     path = _find(str(spec))
     try:
         text = path.read_text(encoding="utf-8")
@@ -72,8 +70,6 @@ def problem_of(spec: str) -> Any:
 
 
 def _find(spec: str) -> Path:
-    if spec in builtin_names():
-        return BUILTIN / spec / "task.py"
     path = Path(spec).expanduser()
     if path.is_dir():
         if (path / "task.py").is_file():
@@ -283,8 +279,9 @@ class _Reader:
             raise self._fail(f"SEED is a {type(raw).__name__}. Make it a path relative to this file.")
         if isinstance(raw, str) and "\n" in raw:
             return Source(raw)  # the text itself: an imported problem brings its own
-        path = self.path.parent / raw
         try:
-            return Source(path.read_text(encoding="utf-8"))
+            if self.origin in builtin_names():
+                return Source(text_of(self.origin, str(raw)))
+            return Source((self.path.parent / raw).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise self._fail(f"SEED {str(raw)!r} cannot be read ({describe(error)}). Mend the path.") from error

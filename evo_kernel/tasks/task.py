@@ -110,7 +110,7 @@ class Task:
     seed: Source | None = None
     description: str = ""
     public_text: str = ""  # the file's text without its confirm cases
-    origin: str = ""  # what names an imported task, such as kernelbench:PATH/level1/23; empty for a task file
+    origin: str = ""  # a built-in name, or what names an imported task (kernelbench:PATH/level1/23); else empty
     notes: tuple[str, ...] = ()  # what loading assumed because the file does not say, one sentence each
     _specs: dict[Case, tuple[TensorSpec | Number, ...]] = field(default_factory=dict, repr=False, compare=False)
     _host: dict[Case, Mapping[int, torch.Tensor]] = field(default_factory=dict, repr=False, compare=False)
@@ -266,7 +266,7 @@ class Task:
         """Inputs whose values are of no use."""
         # Imported problems go by FakeTensorMode, which takes a second to import.
         modes: tuple[Callable[[], TorchDispatchMode], ...] = (
-            (FakeTensorMode,) if self.origin else (Blank, FakeTensorMode)
+            (FakeTensorMode,) if ":" in self.origin else (Blank, FakeTensorMode)
         )
         for mode in modes:
             # Where it fails the file reads values, or uses an operation that knows no tensors without memory.
