@@ -315,7 +315,7 @@ def special(x, y):
     inside = torch.tanh(y)
     circular = inside.asin(), inside.acos(), y.atan(), torch.atan2(y, x), torch.hypot(x, y)
     hyperbolic = y.asinh(), (x + 1).acosh(), (inside * 0.9).atanh()
-    bessel = torch.special.i0(y), torch.special.bessel_j1(y), torch.special.bessel_y0(x)
+    bessel = torch.special.i0(y), torch.special.i1(y)
     return *circular, *hyperbolic, *bessel, torch.lgamma(x), torch.erfinv(inside * 0.9), torch.special.erfcx(y)
 
 
@@ -489,14 +489,6 @@ def pooling_1d(x):
 def order(x):
     values, positions = x.sort(dim=1, descending=True)
     return values, positions, *x.topk(3, dim=-1), x.argsort(-1)
-
-
-@entry(matrix, (3, 70), (7, 33))
-def series(x):
-    return (
-        torch.digamma(x * 3), torch.polygamma(1, x * 3), torch.polygamma(2, x.abs() * 9 + 0.1), torch.polygamma(5, x),
-        torch.special.chebyshev_polynomial_t(x, 4), torch.special.chebyshev_polynomial_t(x.clamp(-1, 1), 9),
-    )  # fmt: skip
 
 
 def _network(gates, layers, twice, biased=True):

@@ -7,7 +7,7 @@ of a reduction: one program a row, `for start in range(0, n_cols, BLOCK)` inside
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import sympy
 import torch
@@ -175,36 +175,41 @@ def _load(operand: Operand, offset: str, mask: str) -> str:
     return f"tl.load({operand.param}_ptr + {offset}" + (f", mask={mask})" if mask else ")")
 
 
-@dataclass
 class RowFrame:
-    """A kernel with one program a row: `kept` dimensions number the rows, `reduced` ones are walked inside.
+    """A kernel with one program a row of `source`, whose dimensions in `reduced` are walked inside; the others number
+    the rows.
 
-    Operands whose shape lacks the reduced dimensions (results of a reduction) are aligned by the caller with stride 0
-    there. Addresses read `x_ptr + row * x_stride + start + cols`.
+    Its first parameter is `x`, the source; `operands` follow, aligned by `align` or, results of a reduction, by `keep`.
+    Rows are computed in `dtype`. Addresses read `x_ptr + row * x_stride + start + cols`.
     """
 
-    kernel: LoweredKernel
-    shape: Sequence[Expr]
-    kept_dims: Sequence[int]
-    reduced_dims: Sequence[int]
-    operands: Sequence[Operand]
-    kept: list[Group] = field(init=False)
-    reduced: list[Group] = field(init=False)
-    n: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        kernel = self.kernel
-        for operand in self.operands:
+    def __init__(
+        self,
+        module: LoweredModule,
+        name: str,
+        source: LoweredValue,
+        reduced: Sequence[int],
+        operands: Sequence[Operand],
+        dtype: torch.dtype,
+    ) -> None:
+        self.x, self.dtype = align("x", source, source.shape), dtype
+        self.cast = f".to({tl_type(dtype)})" if dtype != source.dtype else ""
+        kernel = self.kernel = LoweredKernel(name, module)
+        for operand in (self.x, *operands):
             kernel.pointer(operand.param, operand.name)
-        self.kept = collapse(self.shape, self.kept_dims, self.operands)
-        self.reduced = collapse(self.shape, self.reduced_dims, self.operands)
+        self.kept = collapse(source.shape, kept_dims(source, reduced), (self.x, *operands))
+        self.reduced = collapse(source.shape, reduced, (self.x, *operands))
         size = product([group.size for group in self.reduced])
         self.n = kernel.size("n_cols", size)
-        kernel.knobs.setdefault("BLOCK", kernel.module.block(size))
+        kernel.knobs["BLOCK"] = module.block(size)
         if self.kept:
-            kernel.body.append(f"    row = {kernel.module.program(0)}")
+            kernel.body.append(f"    row = {module.program(0)}")
         kernel.body.append("    cols = tl.arange(0, BLOCK)")
-        self._row_indices = kernel.split("row", self.kept, "row") if self.kept else []
+        self._row_indices = kernel.split("row", self.kept, "row")
+
+    def say(self, *lines: str) -> None:
+        """Lines outside of loops."""
+        self.kernel.body += [f"    {line}" for line in lines]
 
     def row(self, operand: Operand) -> str:
         """Offset of an operand's row, or ""."""
@@ -221,26 +226,41 @@ class RowFrame:
             inner = "start + cols" if inner == place else inner
         return " + ".join(part for part in (f"{operand.param}_ptr", self.row(operand), inner) if part)
 
-    def loop(self, lines: Sequence[str], load: Sequence[tuple[str, Operand, str, str]]) -> None:
-        """`for start ...`: loads (name, operand, other, cast), then lines. `mask` is the block's mask."""
+    def loop(self, *lines: str, other: str = "0", more: Sequence[Operand] = (), put: Operand | None = None) -> None:
+        """`for start ...`: loads `x` and `more` by their names, then lines, then stores `y` to `put`.
+
+        `mask` is the block's mask; what lies outside reads as `other`.
+        """
         body = self.kernel.body
         body += [f"    for start in range(0, {self.n}, BLOCK):", f"        mask = start + cols < {self.n}"]
         if len(self.reduced) > 1:
             body.append("        index = start + cols")
             self.kernel.split("index", self.reduced, "col", indent="        ")
-        for name, operand, other, cast in load:
-            tail = f", other={other}" if other else ""
-            body.append(f"        {name} = tl.load({self.address(operand)}, mask=mask{tail}){cast}")
+        for one in (self.x, *more):
+            body.append(f"        {one.param} = tl.load({self.address(one)}, mask=mask, other={other}){self.cast}")
         body += [f"        {line}" for line in lines]
+        if put is not None:
+            body.append(f"        tl.store({self.address(put)}, y, mask=mask)")
 
     def store(self, operand: Operand, value: str) -> None:
         """One number a row."""
         offset = self.row(operand)
-        self.kernel.body.append(f"    tl.store({operand.param}_ptr{' + ' + offset if offset else ''}, {value})")
+        self.say(f"tl.store({operand.param}_ptr{' + ' + offset if offset else ''}, {value})")
 
     def launch(self) -> None:
         size = product([group.size for group in self.kept])
         self.kernel.module.launch(self.kernel, f"({self.kernel.module.size(size)},)")
+
+
+def kept_dims(source: LoweredValue, reduced: Sequence[int]) -> list[int]:
+    return [dim for dim in range(len(source.shape)) if dim not in reduced]
+
+
+def lanes(dtype: torch.dtype, start: str = "0") -> str:
+    """A value of BLOCK lanes that all start from one number."""
+    if start == "0":
+        return f"tl.zeros([BLOCK], {tl_type(dtype)})"
+    return f"tl.full([BLOCK], {start}, {tl_type(dtype)})"
 
 
 def keep(param: str, value: LoweredValue, shape: Sequence[Expr], reduced: Sequence[int]) -> Operand:

@@ -21,7 +21,6 @@ from evo_kernel.tasks.lowering import (  # noqa: F401  imported for what they re
     reduction,
     rows,
     sorting,
-    special,
     views,
 )
 from evo_kernel.tasks.lowering.frames import covers_storage

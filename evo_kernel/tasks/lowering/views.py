@@ -131,11 +131,6 @@ def alias(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return node.value(0)
 
 
-@lowers(aten.view_as_real, aten.view_as_complex)
-def complex_view(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    raise NotLowered("complex numbers")
-
-
 @lowers(aten.full, aten.full_like, aten.scalar_tensor, aten.new_full)
 def full(module: LoweredModule, node: AtenNode) -> LoweredValue:
     position = 0 if node.operation == "aten.scalar_tensor" else 2 if node.operation == "aten.new_full" else 1
