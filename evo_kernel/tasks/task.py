@@ -134,10 +134,10 @@ class Task:
 
     def case(self, name: str) -> Case:
         """The case with this name."""
-        for case in self.cases:
-            if case.name == name:
-                return case
-        raise TaskError(f"{self.name} has no case {name!r}; it has {', '.join(case.name for case in self.cases)}.")
+        found = {case.name: case for case in self.cases}
+        if name not in found:
+            raise TaskError(f"{self.name} has no case {name!r}; it has {', '.join(found)}.")
+        return found[name]
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
@@ -203,7 +203,8 @@ class Task:
         """What the file's `inputs` returns, validated."""
         made = self._call(
             self.inputs_function,
-            f"inputs(case, generator, device) for case {case.name!r} ({_spell(case.sizes)})",
+            f"inputs(case, generator, device) for case {case.name!r} "
+            f"({', '.join(f'{name}={value}' for name, value in case.sizes.items())})",
             (case, generator, torch.device(device)),
         )
         values = list(made) if isinstance(made, (tuple, list)) else [made]
@@ -254,7 +255,8 @@ class Task:
         if case not in self._specs:
             specs = [spec_of(value) for value in self._without_values(case)]
             for position in self.host_known.intersection(range(len(specs))):
-                specs[position] = _contiguous(specs[position])
+                if isinstance(spec := specs[position], TensorSpec):  # handed over dense, whatever the file's strides
+                    specs[position] = spec_of(torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta"))
             self._specs[case] = tuple(specs)
         return self._specs[case]
 
@@ -351,10 +353,6 @@ def line_in(path: Path, error: BaseException) -> str:
     return f":{lines[-1]}" if lines else ""
 
 
-def _spell(sizes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sizes.items())
-
-
 def spec_of(value: Input) -> TensorSpec | Number:
     """A tensor's dtype, shape and strides; a number as it is."""
     if not isinstance(value, torch.Tensor):
@@ -366,10 +364,3 @@ def without_data(value: Input | TensorSpec) -> Input:
     """A tensor of the meta device like this one, or of this spec; a number as it is."""
     spec = spec_of(value) if isinstance(value, torch.Tensor) else value
     return spec.empty("meta") if isinstance(spec, TensorSpec) else spec
-
-
-def _contiguous(spec: TensorSpec | Number) -> TensorSpec | Number:
-    """Host-known inputs are handed over dense, whatever strides the file gave them."""
-    if not isinstance(spec, TensorSpec):
-        return spec
-    return TensorSpec(spec.dtype, spec.shape, torch.empty(spec.shape, device="meta").stride())
