@@ -60,7 +60,7 @@ class Host:
             case ast.Delete():
                 return
             case ast.Assign(targets=[ast.Tuple(elts=given)], value=ast.Name(id="args")):
-                self._known |= {_name(one): name for one, name in zip(given, self.traced.tensors, strict=True)}
+                self._known |= dict(zip(map(ast.unparse, given), self.traced.tensors, strict=True))
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self._assign(name, value)
             case ast.Expr(value=ast.Call() as call):
@@ -220,8 +220,3 @@ def _expression(node: ast.expr) -> Any:
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return _expression(left) * _expression(right)
     return sympy.Symbol(ast.unparse(node).replace(" ", ""))
-
-
-def _name(node: ast.expr) -> str:
-    assert isinstance(node, ast.Name), ast.unparse(node)
-    return node.id

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import sympy
 import torch
@@ -119,19 +119,16 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     rank = len(x.shape) - 2
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16) or not w.contiguous or rank not in (1, 2, 3):
         raise NotLowered("a convolution of this dtype, rank or memory format")
-    stride, padding, dilation = (_numbers(node.argument(index), rank) for index in (3, 4, 5))
+    stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
-    phases = _phases(stride, padding, dilation) if transposed else [_plain(stride, padding, dilation)]
+    plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
+    phases = _phases(stride, padding, dilation) if transposed else [plain]
     if len(phases) > PHASES:
         raise NotLowered(f"a transposed convolution of {len(phases)} phases")
     for phase in phases:
         _launch(module, x, w, bias, y, phase, groups, bool(transposed))
     return y
-
-
-def _plain(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[Along]:
-    return [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
 
 
 def _phases(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[list[Along]]:
@@ -238,9 +235,8 @@ def _every(module: LoweredModule, value: LoweredValue, taken: Sequence[tuple[int
     """A view of what is taken of the dimensions from the third on."""
     if all(one == (0, 1) for one in taken):
         return value
-    name = module.fresh(f"{value.name}_part")
     shown = [":0" if one is None else f"{one[0] or ''}::{one[1]}" for one in taken]
-    module.line(f"{name} = {value.name}[:, :, {', '.join(shown)}]")
+    name = module.named(f"{value.name}_part", f"{value.name}[:, :, {', '.join(shown)}]")
     shape, strides = list(value.shape[:2]), list(value.strides[:2])
     for one, size, stride in zip(taken, value.shape[2:], value.strides[2:], strict=True):
         start, step = one or (0, 1)
@@ -267,9 +263,3 @@ def _by_taps(
     target = module.scratch(name, source.shape, w.dtype)
     copy_into(module, source, target)
     return target
-
-
-def _numbers(values: list[Any], rank: int) -> list[int]:
-    if any(not isinstance(value, int) for value in values):
-        raise NotLowered("strides that vary with the case")
-    return list(values) if len(values) == rank else list(values) * rank

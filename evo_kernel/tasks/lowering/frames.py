@@ -26,7 +26,7 @@ class FrameRead:
 
     value: LoweredValue
     as_type: torch.dtype | None = None
-    along: tuple[int | None, ...] | None = None  # output dimension → the value's (None: stays); broadcasting if absent
+    along: Sequence[int | None] | None = None  # output dimension → the value's (None: stays); broadcasting if absent
     load: bool = True
 
     def cast(self) -> str:
@@ -38,7 +38,7 @@ class FrameRead:
         if self.along is None:
             return align(param, self.value, shape)
         strides = tuple(sympy.Integer(0) if dim is None else self.value.strides[dim] for dim in self.along)
-        return Operand(param, self.value.name, self.value.dtype, strides, self.along)
+        return Operand(param, self.value.name, self.value.dtype, strides, tuple(self.along))
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ def write_map(
     scalars: Sequence[str],
     compute: Compute,
     out: LoweredValue,
-    like: object,
-) -> None:
-    """Write and launch a kernel that computes every element of `out` from what `reads` holds for it.
+    like: torch.Tensor | None = None,
+) -> LoweredValue:
+    """`out`, after a kernel that computes every element of it from what `reads` holds for it.
 
     `scalars` are Python expressions over sizes that the kernel takes as numbers `c0`, `c1`, ...; `like` is the fake
     result, whose memory order the kernel follows.
     """
-    order = storage_order(like) if isinstance(like, torch.Tensor) else tuple(range(len(out.shape)))
+    order = tuple(range(len(out.shape))) if like is None else storage_order(like)
     operands: list[Operand] = []
     free = iter(PARAM_NAMES)
     for position, read in enumerate(reads):
@@ -102,10 +102,9 @@ def write_map(
     target = align("out", out, out.shape)
     groups = collapse(out.shape, order, [*operands, target])
     inner = [o.strides[groups[-1].dim] for o in (*operands, target)] if groups else []
-    simple = all(stride in (0, 1) for stride in inner)
     # An address that does not move along the row would be one number where its loads are masked blocks.
     fixed = any(isinstance(r, FrameRead) and not r.load and s == 0 for r, s in zip(reads, inner, strict=False))
-    simple = simple and not fixed
+    simple = all(stride in (0, 1) for stride in inner) and not fixed
     suffix = "" if len(groups) <= 1 and simple else "_rows" if len(groups) == 2 and simple else "_strided"
     kernel = LoweredKernel(base + suffix, module)
     for operand in operands:
@@ -115,6 +114,7 @@ def write_map(
     work = _Work(list(zip(operands, reads, strict=True)), scalars, compute)
     frame = _by_rows if suffix == "_rows" else _flat
     frame(kernel, groups, work, target, out)
+    return out
 
 
 def _flat(kernel: LoweredKernel, groups: list[Group], work: _Work, target: Operand, out: LoweredValue) -> None:

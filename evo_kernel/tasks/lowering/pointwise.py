@@ -162,9 +162,7 @@ def write(module: LoweredModule, node: AtenNode, job: PointwiseJob) -> LoweredVa
             texts.append(what if kind == "literal" else names[what if kind == "read" else len(reads) + what])
         return [line.format(*texts) for line in job.lines[:-1]], job.lines[-1].format(*texts)
 
-    out = module.empty(node.name, fake)
-    write_map(module, job.name, reads, scalars, compute, out, fake)
-    return out
+    return write_map(module, job.name, reads, scalars, compute, module.empty(node.name, fake), fake)
 
 
 def promoted(node: AtenNode, operands: tuple[Any, ...]) -> torch.dtype:

@@ -253,8 +253,8 @@ def _make_graph(
 
 def _functional(graph: fx.GraphModule, fakes: Sequence[Any], table: Mapping[Any, Callable[..., Any]]) -> fx.GraphModule:
     """Rewrite in-place operations as functional ones; the graph is traced again only where it has any."""
-    mutating = [node for node in graph.graph.nodes if _mutates(node)]
-    if mutating:
+    operations = (node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload))
+    if any(operation._schema.is_mutable for operation in operations):
         graph = _make_graph(torch.func.functionalize(graph, remove="mutations"), fakes, table)
         # Functionalising reads a mutated view back into itself; that copy is the value it copies.
         for node in list(graph.graph.nodes):
@@ -264,10 +264,6 @@ def _functional(graph: fx.GraphModule, fakes: Sequence[Any], table: Mapping[Any,
                 )
     graph.graph.eliminate_dead_code()
     return graph
-
-
-def _mutates(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _fake(mode: FakeTensorMode, value: Any, index: int, fixed: frozenset[tuple[int, int]]) -> Any:
