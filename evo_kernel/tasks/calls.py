@@ -1,10 +1,9 @@
 """A benchmark's function with a script that calls it (TritonBench) as the functions of a task.
 
 A problem file is a reference, a line of 146 `#`, and a test; a second file may hold the sizes of its timings. A case is
-one call: `{"test": 2}` is the third call of the test, `{"perf": 9}` the tenth set of inputs of the timings. All cases
-of a task have one *form*: the same function with the same arguments where they are no tensors. Seeds of the scripts are
-not set, so that every draw is fresh. Tensors written out in numbers would be the same in every draw, and a remembered
-output would pass: floats are scaled by factors from [0.9, 1), integers are shuffled.
+one call: `{"test": 2}` is the third call of the test, `{"perf": 9}` the tenth set of inputs of the timings; all of a
+task have one form. Scripts' seeds are not set, and what they write out in numbers is changed in every draw: a
+remembered output would pass.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.builtin import builtin_names, folder_of, text_of
+from evo_kernel.tasks.builtin import builtin_names, path_of, text_of
 from evo_kernel.tasks.public import public_text
 from evo_kernel.tasks.task import TOLERANCES, Case, Function, Task, Tolerance, describe, did_you_mean, line_in
 from evo_kernel.types import CaseKind, Source
@@ -38,9 +38,8 @@ def load(spec: str | Path) -> Task:
     if (importer := importer_of(str(spec))) is not None:
         entry = problem_of(str(spec))
         return _Reader(entry.task, entry.path, importer.text_of(entry), entry.spec).task()
-    if spec in builtin_names():
-        name = str(spec)
-        return _Reader(name, folder_of(name) / "task.py", text_of(name, "task.py"), name).task()
+    if (name := str(spec)) in builtin_names():
+        return _Reader(name, path_of(name, "task.py"), text_of(name, "task.py"), name).task()
     path = _find(str(spec))
     try:
         text = path.read_text(encoding="utf-8")

@@ -142,9 +142,7 @@ class Task:
     @cached_property
     def input_names(self) -> tuple[str, ...]:
         """The reference's parameter names, as far as it names them."""
-        named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = inspect.signature(self.reference_function).parameters.values()
-        return tuple(parameter.name for parameter in parameters if parameter.kind in named)
+        return tuple(positional_names(self.reference_function))
 
     def inputs(self, case: Case, generator: torch.Generator, device: str | torch.device) -> tuple[Input, ...]:
         """Draw the inputs of a case. `generator` lives on `device`; the same state of it draws the same values.
@@ -319,6 +317,15 @@ class Task:
             raise
         except Exception as error:  # a user's function may raise anything: all of it is theirs to mend
             raise TaskError(f"{self.path}{line_in(self.path, error)}: {what} failed: {describe(error)}") from error
+
+
+def positional_names(function: Function) -> list[str]:
+    """Names of the parameters that may be given by position; none of a builtin, which does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def as_float64(value: Input) -> Input:

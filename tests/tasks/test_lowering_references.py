@@ -315,7 +315,7 @@ def special(x, y):
     inside = torch.tanh(y)
     circular = inside.asin(), inside.acos(), y.atan(), torch.atan2(y, x), torch.hypot(x, y)
     hyperbolic = y.asinh(), (x + 1).acosh(), (inside * 0.9).atanh()
-    bessel = torch.special.i0(y), torch.special.i1(y)
+    bessel = torch.special.i0(y), torch.special.bessel_j1(y), torch.special.bessel_y0(x)
     return *circular, *hyperbolic, *bessel, torch.lgamma(x), torch.erfinv(inside * 0.9), torch.special.erfcx(y)
 
 

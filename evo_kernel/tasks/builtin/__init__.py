@@ -22,18 +22,20 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(sorted([*alone, *(name for members in FAMILIES.values() for name in members)]))
 
 
-def folder_of(name: str) -> Path:
-    """Where a task's files are."""
-    return HOME / next((family for family, members in FAMILIES.items() if name in members), name)
+def path_of(name: str, file: str) -> Path:
+    """Where a task's file is, such as `task.py` or `seed.py`, or the template that it comes from."""
+    path = HOME / next((family for family, members in FAMILIES.items() if name in members), name) / file
+    template = path.with_name(f"{file}.j2")
+    return template if template.is_file() else path
 
 
 def text_of(name: str, file: str) -> str:
-    """The text of a built-in task's file, such as `task.py` or `seed.py`. Raises OSError."""
-    path = folder_of(name) / file
-    template = path.with_name(f"{file}.j2")
-    if not template.is_file():
-        return path.read_text(encoding="utf-8")
+    """The text of a built-in task's file. Raises OSError."""
+    path = path_of(name, file)
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".j2":
+        return text
     from jinja2 import Environment, StrictUndefined
 
     own = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    return own.from_string(template.read_text(encoding="utf-8")).render(name=name)
+    return own.from_string(text).render(name=name)

@@ -33,14 +33,18 @@ PHASES = 64  # launches of one transposed convolution, at most
 HEAD = """\
     pixels = {program} * BLOCK_M + tl.arange(0, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    group = tl.program_id(2)
-    rest = pixels
-{places}    x_from = x_ptr + rest * x_stride_n + group * in_channels * x_stride_c
+{group}    rest = pixels
+{places}    x_from = x_ptr + rest * x_stride_n{x_group}
     y_at = y_ptr + rest * y_stride_n{y_places}
-    out = group * out_channels + channels
-    n_out = tl.num_programs(2) * out_channels
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+{out}    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
 """
+
+GROUPED = {
+    "group": "    group = tl.program_id(2)\n",
+    "x_group": " + group * in_channels * x_stride_c",
+    "out": "    out = group * out_channels + channels\n    n_out = tl.num_programs(2) * out_channels\n",
+}
+DEPTHWISE = {"group": "", "x_group": "", "out": "    out = channels\n"}
 
 TAP_BY_TAP = """\
     blocks = tl.cdiv(in_channels, BLOCK_K)
@@ -70,14 +74,7 @@ ALL_TAPS = """\
         acc = tl.dot(x, w, acc{precision})
 """
 
-DEPTHWISE_HEAD = """\
-    pixels = {program} * BLOCK_M + tl.arange(0, BLOCK_M)
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rest = pixels
-{places}    x_from = x_ptr + rest * x_stride_n
-    y_at = y_ptr + rest * y_stride_n{y_places}
-    out = channels
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+BY_CHANNEL = """\
     for tap in range(0, window):
         x_at = x_from
         inside = pixels < n_pixels
@@ -197,8 +194,9 @@ def _launch(
     }  # fmt: skip
     if not depthwise:
         kernel.knobs["BLOCK_K"] = module.block(cast(Expr, in_channels * usual_window) if few else in_channels, most=32)
-    head, loop = (DEPTHWISE_HEAD, "") if depthwise else (HEAD, ALL_TAPS if few else TAP_BY_TAP)
-    text = (head + loop).format(
+    loop = BY_CHANNEL if depthwise else ALL_TAPS if few else TAP_BY_TAP
+    text = (HEAD + loop).format(
+        **(DEPTHWISE if depthwise else GROUPED),
         program=module.program(0),
         places="".join(f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(letters)),
         y_places="".join(f" + out_at_{a} * y_stride_{a}" for a in letters),

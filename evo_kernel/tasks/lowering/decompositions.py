@@ -1,8 +1,4 @@
-"""Which aten operations are broken into simpler ones before lowering, and which are kept whole.
-
-Kept whole is what has a kernel of its own worth starting from (softmax, gelu, ...); broken up is the long tail that
-a few pointwise and reduction kernels can express.
-"""
+"""Which aten operations are broken into simpler ones before lowering, and which have a kernel worth starting from."""
 
 from __future__ import annotations
 

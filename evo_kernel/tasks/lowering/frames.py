@@ -6,6 +6,7 @@ of a reduction: one program a row, `for start in range(0, n_cols, BLOCK)` inside
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -47,9 +48,6 @@ class Index:
 
     dim: int
     load: bool = False
-
-    def cast(self) -> str:
-        return ""
 
     def operand(self, param: str, shape: Sequence[Expr]) -> Operand:
         strides = tuple(sympy.Integer(int(dim == self.dim)) for dim in range(len(shape)))
@@ -265,20 +263,10 @@ def lanes(dtype: torch.dtype, start: str = "0") -> str:
 
 def keep(param: str, value: LoweredValue, shape: Sequence[Expr], reduced: Sequence[int]) -> Operand:
     """Align the result of a reduction (with or without kept dimensions of size one) to the reduced value's shape."""
-    strides: list[Expr] = []
-    dims: list[int | None] = []
-    squeezed = len(value.shape) != len(shape)
-    own = 0
-    for dim in range(len(shape)):
-        if dim in reduced:
-            strides.append(shape[dim] * 0)
-            dims.append(None)
-            own += 0 if squeezed else 1
-            continue
-        strides.append(value.strides[own])
-        dims.append(own)
-        own += 1
-    return Operand(param, value.name, value.dtype, tuple(strides), tuple(dims))
+    squeezed, left = len(value.shape) != len(shape), itertools.count()
+    dims = [None if dim in reduced else next(left) if squeezed else dim for dim in range(len(shape))]
+    strides = tuple(sympy.Integer(0) if dim is None else value.strides[dim] for dim in dims)
+    return Operand(param, value.name, value.dtype, strides, tuple(dims))
 
 
 def covers_storage(value: LoweredValue) -> bool:

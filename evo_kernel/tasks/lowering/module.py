@@ -16,18 +16,8 @@ from evo_kernel.tasks.lowering.trace import RESERVED, Expr, Traced
 PARAM_NAMES = ("x", "y", "z", "w", "v", "u", "t", "s", "r", "q", "p", "o")
 """Names of a kernel's tensor parameters, in order."""
 
-TL_TYPES = {
-    torch.float32: "tl.float32",
-    torch.float64: "tl.float64",
-    torch.float16: "tl.float16",
-    torch.bfloat16: "tl.bfloat16",
-    torch.int64: "tl.int64",
-    torch.int32: "tl.int32",
-    torch.int16: "tl.int16",
-    torch.int8: "tl.int8",
-    torch.uint8: "tl.uint8",
-    torch.bool: "tl.int1",
-}
+_NAMES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
+TL_TYPES = {torch.bool: "tl.int1", **{getattr(torch, name): f"tl.{name}" for name in _NAMES}}
 
 
 def tl_type(dtype: torch.dtype) -> str:

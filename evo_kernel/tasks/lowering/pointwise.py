@@ -74,6 +74,13 @@ def _signs(**signs: str) -> dict[Any, tuple[str, tuple[str, ...]]]:
     return {getattr(aten, name): (name, (f"{{0}} {sign} {{1}}",)) for name, sign in signs.items()}
 
 
+_RENAMED = {
+    "erfcx": aten.special_erfcx, "cyl_bessel_i0": aten.i0, "cyl_bessel_i1": aten.special_i1,
+    "j0": aten.special_bessel_j0, "j1": aten.special_bessel_j1,
+    "y0": aten.special_bessel_y0, "y1": aten.special_bessel_y1,
+}  # fmt: skip
+"""Function of CUDA's math library → operation."""
+
 # Results are floating point; integers are computed in float32.
 FLOAT_OPS: Table = {
     **_alike("tl.NAME({0})", "exp exp2 log log2 sqrt rsqrt sin cos sigmoid erf"),
@@ -81,9 +88,7 @@ FLOAT_OPS: Table = {
         "tl.extra.cuda.libdevice.NAME({0})", "acos acosh asin asinh atan atanh lgamma erfinv"
     ),
     **_alike("tl.extra.cuda.libdevice.NAME({0}, {1})", "atan2 hypot"),
-    aten.special_erfcx: ("erfcx", ("tl.extra.cuda.libdevice.erfcx({0})",)),
-    aten.i0: ("cyl_bessel_i0", ("tl.extra.cuda.libdevice.cyl_bessel_i0({0})",)),
-    aten.special_i1: ("cyl_bessel_i1", ("tl.extra.cuda.libdevice.cyl_bessel_i1({0})",)),
+    **{operation: (name, (f"tl.extra.cuda.libdevice.{name}({{0}})",)) for name, operation in _RENAMED.items()},
     aten.expm1: ("expm1", EXPM1),
     aten.log10: ("log10", (f"tl.log2({{0}}) * {1 / LOG2_10!r}",)),
     aten.log1p: ("log1p", LOG1P),
