@@ -136,7 +136,7 @@ def do_bench(task: Task, source: Source, case: Case) -> float | str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "seed.py"
         path.write_text(source.text)
-        command = [sys.executable, "-P", "-c", DO_BENCH, str(task.path), case.name, str(path)]
+        command = [sys.executable, "-P", "-c", DO_BENCH, task.spec, case.name, str(path)]
         found = []
         for _ in range(3):
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

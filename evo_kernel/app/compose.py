@@ -24,7 +24,7 @@ from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.tasks.first import First, beside_first, first_of
-from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
+from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Judge, Source
 from populations.population import LineagePopulation, open_population
@@ -57,11 +57,6 @@ def task_of(config: Config) -> Task:
         offered = plugins.load(plugins.TASKS, config.task)
         return load(str(offered() if callable(offered) else offered))
     return load(config.task)
-
-
-def lasting_name(task: Task) -> str:
-    """What finds the task again from any working folder: a built-in name, or the whole path."""
-    return task.name if task.path.is_relative_to(BUILTIN) else task.spec
 
 
 def lasting(config: Config) -> Config:

@@ -8,8 +8,7 @@ from pathlib import Path
 from evo_kernel.fitness.runners import process
 from evo_kernel.fitness.runners.nvml import Nvml
 from evo_kernel.fitness.sandbox import preloaded
-
-_BUILTIN = Path(__file__).parents[1] / "tasks" / "builtin"  # what loads tasks imports torch
+from evo_kernel.tasks.builtin import builtin_names
 
 
 def begin(task: str | None, device: str | None) -> None:
@@ -19,14 +18,14 @@ def begin(task: str | None, device: str | None) -> None:
     """
     preloaded.start()
     has_gpu = device != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Nvml().arch
-    if has_gpu and task is not None and (file := _file(task)) is not None:
-        process.load_ahead(str(file))
+    if has_gpu and task is not None and (spec := _spec(task)) is not None:
+        process.load_ahead(spec)
 
 
-def _file(task: str) -> Path | None:
+def _spec(task: str) -> str | None:
     """As `Task.spec` has it; None of a benchmark's problem, and of what is no task."""
-    if (builtin := _BUILTIN / task / "task.py").is_file():
-        return builtin.absolute()
+    if task in builtin_names():
+        return task
     path = Path(task).expanduser()
     path = path / "task.py" if path.is_dir() else path
-    return path.resolve() if path.is_file() else None
+    return str(path.resolve()) if path.is_file() else None

@@ -29,7 +29,7 @@ def run(config: Config, traffic: Traffic, *, dry: bool, as_json: bool, began: fl
     """
     task = compose.task_of(config)
     path = compose.population_path(config, task)
-    config = compose.lasting(config).model_copy(update={"task": compose.lasting_name(task), "population": path})
+    config = compose.lasting(config).model_copy(update={"task": task.spec, "population": path})
     if dry:
         from evo_kernel.app.dry_run import dry_run
 

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_expression
+from evo_kernel.tasks.task import positional_names
 
 _HERE = "the inputs' device"
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -135,11 +136,7 @@ def parameters_of(function: Any) -> list[str]:
     owner: Any = getattr(function, "__self__", None)
     if is_differentiable(owner):
         return parameters_of(owner.forward)[1:]  # without its context
-    try:
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]
-    except (TypeError, ValueError):
-        return []
+    return positional_names(function)
 
 
 def free_name(wanted: str, taken: Sequence[str]) -> str:

@@ -1,10 +1,9 @@
 """A benchmark's function with a script that calls it (TritonBench) as the functions of a task.
 
 A problem file is a reference, a line of 146 `#`, and a test; a second file may hold the sizes of its timings. A case is
-one call: `{"test": 2}` is the third call of the test, `{"perf": 9}` the tenth set of inputs of the timings. All cases
-of a task have one *form*: the same function with the same arguments where they are no tensors. Seeds of the scripts are
-not set, so that every draw is fresh. Tensors written out in numbers would be the same in every draw, and a remembered
-output would pass: floats are scaled by factors from [0.9, 1), integers are shuffled.
+one call: `{"test": 2}` is the third call of the test, `{"perf": 9}` the tenth set of inputs of the timings; all of a
+task have one form. Scripts' seeds are not set, and what they write out in numbers is changed in every draw: a
+remembered output would pass.
 """
 
 from __future__ import annotations
@@ -116,8 +115,11 @@ class Called:
     def inputs(self, case: Mapping[str, Any], generator: torch.Generator, device: torch.device) -> tuple[Any, ...]:
         """The tensors of the case's call, fresh but for integers that the script writes out."""
         seed, place = drawing_seed(generator, device, without_data=1), str(device)
-        if not is_fake():
-            self._refuse_too_large(case, device)
+        if not is_fake() and "perf" in case:
+            with own_numbers("cpu"):
+                tensors = self._one_timed(case["perf"], "meta").tensors
+            needed = sum(tensor.nbytes for tensor in tensors)
+            refuse_too_large(self.path, needed, device, "check it at the sizes of its test only")
         with self._lock, own_numbers(device), torch.no_grad():
             torch.manual_seed(seed)
             call = self._one_test(case["test"], place) if "test" in case else self._one_timed(case["perf"], place)
@@ -220,14 +222,6 @@ class Called:
         names |= {"Performance_Metrics": Metrics, "do_bench_config": lambda *a, **k: None, "__name__": "_timings"}
         exec(compile(self._perf, self._label, "exec"), names)
         return names, names["performance_metrics"]()
-
-    def _refuse_too_large(self, case: Mapping[str, Any], device: torch.device) -> None:
-        if "perf" not in case:
-            return
-        with own_numbers("cpu"):
-            call = self._one_timed(case["perf"], "meta")
-        needed = sum(tensor.numel() * tensor.element_size() for tensor in call.tensors)
-        refuse_too_large(self.path, needed, device, "check it at the sizes of its test only")
 
 
 class _Stop(BaseException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib
+import itertools
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import TaskError
+from evo_kernel.tasks.builtin import builtin_names, path_of, text_of
 from evo_kernel.tasks.public import public_text
 from evo_kernel.tasks.task import TOLERANCES, Case, Function, Task, Tolerance, describe, did_you_mean, line_in
 from evo_kernel.types import CaseKind, Source
 
-BUILTIN = Path(__file__).parent / "builtin"
 SMALL_ELEMENTS = 2_000_000
 """Search cases with at most this many input elements may stand in for missing check cases: without a GPU they
 are executed whole in every regime, on a CPU."""
@@ -32,16 +33,13 @@ IMPORTERS = {
 _EXAMPLE_CASES = 'CASES = {"check": [{"n": 37}], "search": [{"n": 4096}]}'
 
 
-def builtin_names() -> tuple[str, ...]:
-    """Names of the built-in tasks, sorted."""
-    return tuple(sorted(path.parent.name for path in BUILTIN.glob("*/task.py")))
-
-
 def load(spec: str | Path) -> Task:
     """The task that `spec` names. Raises TaskError."""
     if (importer := importer_of(str(spec))) is not None:
         entry = problem_of(str(spec))
         return _Reader(entry.task, entry.path, importer.text_of(entry), entry.spec).task()
+    if (name := str(spec)) in builtin_names():
+        return _Reader(name, path_of(name, "task.py"), text_of(name, "task.py"), name).task()
     path = _find(str(spec))
     try:
         text = path.read_text(encoding="utf-8")
@@ -72,8 +70,6 @@ def problem_of(spec: str) -> Any:
 
 
 def _find(spec: str) -> Path:
-    if spec in builtin_names():
-        return BUILTIN / spec / "task.py"
     path = Path(spec).expanduser()
     if path.is_dir():
         if (path / "task.py").is_file():
@@ -168,10 +164,9 @@ class _Reader:
             found = "has no CASES" if raw is None else f"has CASES of type {type(raw).__name__}"
             raise self._fail(f"the file {found}. Write for example: {_EXAMPLE_CASES}")
         kinds = [kind.value for kind in CaseKind]
-        for kind in raw:
-            if kind not in kinds:
-                hint = did_you_mean(str(kind), kinds)
-                raise self._fail(f"CASES has a kind {kind!r}; kinds are check, search and confirm.{hint}")
+        for kind in set(raw) - set(kinds):
+            hint = did_you_mean(str(kind), kinds)
+            raise self._fail(f"CASES has a kind {kind!r}; kinds are check, search and confirm.{hint}")
         if not raw.get("search"):
             raise self._fail(f"CASES has no search cases: they steer the search. Write for example: {_EXAMPLE_CASES}")
         taken: set[str] = set()
@@ -192,40 +187,34 @@ class _Reader:
             entries = list(raw)
         else:
             raise self._fail(f"CASES[{kind.value!r}] is a {type(raw).__name__}. Make it a list of dicts of sizes.")
-        cases = []
         for entry in entries:
             if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
-                raise self._fail(
-                    f'CASES[{kind.value!r}] holds {entry!r}. Make it a dict of sizes, such as {{"n": 64}}.'
-                )
-            sizes = {key: value for key, value in entry.items() if key != "name"}
-            cases.append(Case(self._case_name(kind, entry.get("name"), sizes, taken), kind, sizes))
-        return cases
+                example = 'Make it a dict of sizes, such as {"n": 64}.'
+                raise self._fail(f"CASES[{kind.value!r}] holds {entry!r}. {example}")
+        named = [(entry.get("name"), {k: v for k, v in entry.items() if k != "name"}) for entry in entries]
+        return [Case(self._case_name(kind, name, sizes, taken), kind, sizes) for name, sizes in named]
 
     def _case_name(self, kind: CaseKind, given: object, sizes: Mapping[str, Any], taken: set[str]) -> str:
         """The given name, or one made of the sizes; unique within the task."""
-        name = str(given) if given is not None else "-".join(f"{key}{value}" for key, value in sizes.items())
-        if given is None:
-            base, number = name or kind.value, 2
-            name = base
-            while name in taken:
-                name, number = f"{base}-{number}", number + 1
-        elif name in taken:
+        base = name = str(given or "-".join(f"{key}{value}" for key, value in sizes.items()) or kind.value)
+        if given is not None and name in taken:
             raise self._fail(f"two cases are named {name!r}. Give each its own name.")
+        numbers = itertools.count(2)
+        while name in taken:
+            name = f"{base}-{next(numbers)}"
         taken.add(name)
         return name
 
     def _with_check(self, task: Task) -> Task:
         """The task with its small search cases as check cases too. Raises TaskError when they are large."""
-        small = []
-        for case in task.cases_of(CaseKind.SEARCH):
-            if task.elements(case) <= SMALL_ELEMENTS:
-                small.append(Case(f"check-{case.name}", CaseKind.CHECK, case.sizes))
+        searched = task.cases_of(CaseKind.SEARCH)
+        small = [
+            Case(f"check-{case.name}", CaseKind.CHECK, case.sizes)
+            for case in searched
+            if task.elements(case) <= SMALL_ELEMENTS
+        ]
         if not small:
-            sizes = {
-                name: min(value, 67) if type(value) is int else value
-                for name, value in task.cases_of(CaseKind.SEARCH)[0].sizes.items()
-            }
+            sizes = {n: min(value, 67) if type(value) is int else value for n, value in searched[0].sizes.items()}
             raise self._fail(
                 f"CASES has no check cases, and its search cases are too large to check without a GPU (more than "
                 f'{SMALL_ELEMENTS:,} input elements). Add small ones with odd sizes: CASES["check"] = [{sizes!r}]'
@@ -255,7 +244,7 @@ class _Reader:
         if isinstance(raw, str):
             if raw not in TOLERANCES:
                 raise self._fail(f"TOLERANCE is {raw!r}. Named ones are {', '.join(TOLERANCES)}; or give a dict.")
-            return Tolerance(**(vars(TOLERANCES[raw]) | precision))
+            return replace(TOLERANCES[raw], **precision)
         fields = vars(Tolerance())
         if not isinstance(raw, Mapping):
             raise self._fail(f"TOLERANCE is a {type(raw).__name__}. Make it a name or a dict of {', '.join(fields)}.")
@@ -283,8 +272,9 @@ class _Reader:
             raise self._fail(f"SEED is a {type(raw).__name__}. Make it a path relative to this file.")
         if isinstance(raw, str) and "\n" in raw:
             return Source(raw)  # the text itself: an imported problem brings its own
-        path = self.path.parent / raw
         try:
-            return Source(path.read_text(encoding="utf-8"))
+            if self.origin in builtin_names():
+                return Source(text_of(self.origin, str(raw)))
+            return Source((self.path.parent / raw).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise self._fail(f"SEED {str(raw)!r} cannot be read ({describe(error)}). Mend the path.") from error

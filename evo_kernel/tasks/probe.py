@@ -147,28 +147,27 @@ def _degenerate(task: Task, drawn: list[_Drawn]) -> list[ProbeFinding]:
     checked = "on every check case that was probed (" + ", ".join(draw.case.name for draw in drawn) + ")"
     accepted = "Make the inputs such that the output depends on them, or tighten TOLERANCE."
     found = []
-    if _passes(task, drawn, lambda draw: tuple(torch.zeros_like(part) for part in draw.honest)):
-        sentence = f"{task.name}: an output of zeros passes {checked}. {accepted}"
-        found.append(ProbeFinding("zeros", sentence, fatal=True))
-    elif _passes(task, drawn, lambda draw: task.outputs(*draw.others)):
-        sentence = f"{task.name}: the output for other inputs passes {checked}: it is as good as constant. {accepted}"
-        found.append(ProbeFinding("constant", sentence, fatal=True))
-    else:
-        found += [
-            ProbeFinding(
-                "ignored-input", f"{task.name}: the output hardly depends on {name}: other values of it pass {checked}."
-            )
-            for position, name in _tensors(task, drawn[0])
-            if _passes(task, drawn, lambda draw, position=position: _without(task, draw, position))
-        ]
-    for position, name in _tensors(task, drawn[0]):
-        if _passes(task, drawn, lambda draw, position=position: _passed_through(draw, position)):
-            sentence = f"{task.name}: {name} passed through as the output passes {checked}. {accepted}"
-            found.append(ProbeFinding("passed-through", sentence))
+
+    def tried(name: str, sentence: str, answer: Callable[[_Drawn], Outputs | None], fatal: bool = False) -> bool:
+        passes = _passes(task, drawn, answer)
+        found.extend([ProbeFinding(name, f"{task.name}: {sentence}", fatal)] if passes else [])
+        return passes
+
+    zeros = f"an output of zeros passes {checked}. {accepted}"
+    constant = f"the output for other inputs passes {checked}: it is as good as constant. {accepted}"
+    tensors = list(_tensors(task, drawn[0]))
+    if not tried("zeros", zeros, lambda draw: tuple(map(torch.zeros_like, draw.honest)), fatal=True) and not tried(
+        "constant", constant, lambda draw: task.outputs(*draw.others), fatal=True
+    ):
+        for position, name in tensors:
+            ignored = f"the output hardly depends on {name}: other values of it pass {checked}."
+            tried("ignored-input", ignored, lambda draw, position=position: _without(task, draw, position))
+    for position, name in tensors:
+        through = f"{name} passed through as the output passes {checked}. {accepted}"
+        tried("passed-through", through, lambda draw, position=position: _passed_through(draw, position))
     for (left, one), (right, other) in _pairs(task, drawn[0]):
-        if _passes(task, drawn, lambda draw, left=left, right=right: _swapped(task, draw, left, right)):
-            sentence = f"{task.name}: the output with {one} and {other} swapped passes {checked}. {accepted}"
-            found.append(ProbeFinding("swapped", sentence))
+        swapped = f"the output with {one} and {other} swapped passes {checked}. {accepted}"
+        tried("swapped", swapped, lambda draw, left=left, right=right: _swapped(task, draw, left, right))
     return found
 
 
@@ -194,7 +193,6 @@ def _tensors(task: Task, draw: _Drawn) -> Iterator[tuple[int, str]]:
 
 def _pairs(task: Task, draw: _Drawn) -> list[tuple[tuple[int, str], tuple[int, str]]]:
     """Pairs of tensor inputs of one shape and dtype, evenly spread where many: each costs a reference call."""
-
     found = [
         (one, other)
         for one, other in combinations(_tensors(task, draw), 2)

@@ -165,7 +165,6 @@ class _Variant:
         self.shapes = tuple(tuple(tensor.shape) for tensor in tensors)
         self.held = self.shapes[len(tensors) - len(held) :]
         self.bytes = sum(tensor.nbytes for tensor in tensors)
-        self.bytes_held = sum(tensor.nbytes for tensor in held)
         self.specs = tuple(map(spec_of, (*drawn, *held)))
         self.names = _names(self.model, self.count, self.lifted)
         self.fixed = False  # whether other cases have another module, so that a trace must not pass for both

@@ -1,8 +1,6 @@
 """What shared-prompt attention is timed against: what one does without a kernel for it. Shapes as in the task.
 
-Three ways: every response gets its own copy of the prompt; three calls whose results are merged by log-sum-exp; and
-FlexAttention with the mask as a predicate. The first two are by cuDNN where there is a GPU. Index tensors and masks
-that follow from the offsets are made once for each set of shapes, as a training step would for all of its layers.
+Index tensors and masks are made once for each set of shapes, as a training step would for all of its layers.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Task:
     seed: Source | None = None
     description: str = ""
     public_text: str = ""  # the file's text without its confirm cases
-    origin: str = ""  # what names an imported task, such as kernelbench:PATH/level1/23; empty for a task file
+    origin: str = ""  # a built-in name, or what names an imported task (kernelbench:PATH/level1/23); else empty
     notes: tuple[str, ...] = ()  # what loading assumed because the file does not say, one sentence each
     _specs: dict[Case, tuple[TensorSpec | Number, ...]] = field(default_factory=dict, repr=False, compare=False)
     _host: dict[Case, Mapping[int, torch.Tensor]] = field(default_factory=dict, repr=False, compare=False)
@@ -134,17 +134,15 @@ class Task:
 
     def case(self, name: str) -> Case:
         """The case with this name."""
-        for case in self.cases:
-            if case.name == name:
-                return case
-        raise TaskError(f"{self.name} has no case {name!r}; it has {', '.join(case.name for case in self.cases)}.")
+        found = {case.name: case for case in self.cases}
+        if name not in found:
+            raise TaskError(f"{self.name} has no case {name!r}; it has {', '.join(found)}.")
+        return found[name]
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
         """The reference's parameter names, as far as it names them."""
-        named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = inspect.signature(self.reference_function).parameters.values()
-        return tuple(parameter.name for parameter in parameters if parameter.kind in named)
+        return tuple(positional_names(self.reference_function))
 
     def inputs(self, case: Case, generator: torch.Generator, device: str | torch.device) -> tuple[Input, ...]:
         """Draw the inputs of a case. `generator` lives on `device`; the same state of it draws the same values.
@@ -203,7 +201,8 @@ class Task:
         """What the file's `inputs` returns, validated."""
         made = self._call(
             self.inputs_function,
-            f"inputs(case, generator, device) for case {case.name!r} ({_spell(case.sizes)})",
+            f"inputs(case, generator, device) for case {case.name!r} "
+            f"({', '.join(f'{name}={value}' for name, value in case.sizes.items())})",
             (case, generator, torch.device(device)),
         )
         values = list(made) if isinstance(made, (tuple, list)) else [made]
@@ -254,7 +253,8 @@ class Task:
         if case not in self._specs:
             specs = [spec_of(value) for value in self._without_values(case)]
             for position in self.host_known.intersection(range(len(specs))):
-                specs[position] = _contiguous(specs[position])
+                if isinstance(spec := specs[position], TensorSpec):  # handed over dense, whatever the file's strides
+                    specs[position] = spec_of(torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta"))
             self._specs[case] = tuple(specs)
         return self._specs[case]
 
@@ -266,7 +266,7 @@ class Task:
         """Inputs whose values are of no use."""
         # Imported problems go by FakeTensorMode, which takes a second to import.
         modes: tuple[Callable[[], TorchDispatchMode], ...] = (
-            (FakeTensorMode,) if self.origin else (Blank, FakeTensorMode)
+            (FakeTensorMode,) if ":" in self.origin else (Blank, FakeTensorMode)
         )
         for mode in modes:
             # Where it fails the file reads values, or uses an operation that knows no tensors without memory.
@@ -319,6 +319,15 @@ class Task:
             raise TaskError(f"{self.path}{line_in(self.path, error)}: {what} failed: {describe(error)}") from error
 
 
+def positional_names(function: Function) -> list[str]:
+    """Names of the parameters that may be given by position; none of a builtin, which does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
 def as_float64(value: Input) -> Input:
     """A float64 copy of a floating-point tensor; anything else as it is."""
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
@@ -351,10 +360,6 @@ def line_in(path: Path, error: BaseException) -> str:
     return f":{lines[-1]}" if lines else ""
 
 
-def _spell(sizes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sizes.items())
-
-
 def spec_of(value: Input) -> TensorSpec | Number:
     """A tensor's dtype, shape and strides; a number as it is."""
     if not isinstance(value, torch.Tensor):
@@ -366,10 +371,3 @@ def without_data(value: Input | TensorSpec) -> Input:
     """A tensor of the meta device like this one, or of this spec; a number as it is."""
     spec = spec_of(value) if isinstance(value, torch.Tensor) else value
     return spec.empty("meta") if isinstance(spec, TensorSpec) else spec
-
-
-def _contiguous(spec: TensorSpec | Number) -> TensorSpec | Number:
-    """Host-known inputs are handed over dense, whatever strides the file gave them."""
-    if not isinstance(spec, TensorSpec):
-        return spec
-    return TensorSpec(spec.dtype, spec.shape, torch.empty(spec.shape, device="meta").stride())

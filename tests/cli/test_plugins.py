@@ -47,11 +47,11 @@ def test_operators_and_policies_join_the_mix(offered: Path) -> None:
 
 
 def test_tasks_are_found_by_name(offered: Path) -> None:
-    from evo_kernel.app.compose import lasting_name, task_of
+    from evo_kernel.app.compose import task_of
 
     task = task_of(load_config(None, ["task=mine"]))
     assert task.path == offered
-    assert lasting_name(task) == str(offered)
+    assert task.spec == str(offered)
 
 
 def test_what_is_missing_is_named(offered: Path) -> None:

@@ -247,7 +247,7 @@ def timed(function: Callable[..., Any], device: FakeDevice, us: float) -> Callab
 
 def worker_command(task: Task) -> tuple[str, ...]:
     """What starts a worker process around a simulated GPU."""
-    return command("tests.fitness.fake_gpu", str(task.path))
+    return command("tests.fitness.fake_gpu", task.spec)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from evo_kernel.tasks.builtin import text_of
 from evo_kernel.types import CaseCard, CaseKind, TaskCard
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
@@ -64,7 +65,7 @@ def run(a, b):
 
 
 def seed(name: str) -> str:
-    return (ROOT / "evo_kernel/tasks/builtin" / name / "seed.py").read_text()
+    return text_of(name, "seed.py")
 
 
 def card(dtype: str = "bfloat16", inputs: int = 2, precision: str = "ieee") -> TaskCard:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from evo_kernel.tasks.builtin import text_of
 from evo_kernel.types import (
     Brief,
     CaseCard,
@@ -33,11 +33,10 @@ CASES = (
     CaseCard("large", CaseKind.SEARCH, {"m": 2048, "n": 1024}, (SHAPE,)),
 )
 TASK = TaskCard("softmax", "", "kernels", "ieee", False, CASES)
-_BUILTIN = Path(__file__).parents[2] / "evo_kernel" / "tasks" / "builtin"
 
 
 def seed_of(task: str) -> Source:
-    return Source(next((_BUILTIN / task).glob("seed*.py")).read_text())
+    return Source(text_of(task, "seed.py"))
 
 
 def kernel(**changes) -> KernelFeatures:

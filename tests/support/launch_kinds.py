@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from evo_kernel.tasks.loading import BUILTIN, load
+from evo_kernel.tasks.builtin import text_of
+from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Source
 
@@ -231,7 +232,7 @@ KINDS = {
     "assertion that holds": Kind(HEAD + ASSERT.replace("LIMIT", "1e30")),
     "constant table": Kind(HEAD + CONSTANTS, SCALE),
     "copy": Kind(HEAD + COPIES.replace(", OPTIONS", ""), TRANSPOSED),
-    "CUDA C++ softmax": Kind((BUILTIN / "softmax" / "seed_cuda.py").read_text(), "", interpreted=False),
+    "CUDA C++ softmax": Kind(text_of("softmax", "seed_cuda.py"), "", interpreted=False),
     "CUDA C++ with dynamic shared memory": Kind(HEAD + CUDA_SHARED, interpreted=False),
 }
 FAILING_ASSERT = HEAD + ASSERT.replace("LIMIT", "-1e30")

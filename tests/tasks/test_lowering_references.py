@@ -491,14 +491,6 @@ def order(x):
     return values, positions, *x.topk(3, dim=-1), x.argsort(-1)
 
 
-@entry(matrix, (3, 70), (7, 33))
-def series(x):
-    return (
-        torch.digamma(x * 3), torch.polygamma(1, x * 3), torch.polygamma(2, x.abs() * 9 + 0.1), torch.polygamma(5, x),
-        torch.special.chebyshev_polynomial_t(x, 4), torch.special.chebyshev_polynomial_t(x.clamp(-1, 1), 9),
-    )  # fmt: skip
-
-
 def _network(gates, layers, twice, biased=True):
     """Weights of a recurrent network that reads 5 numbers and holds 9."""
 

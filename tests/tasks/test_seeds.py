@@ -1,13 +1,15 @@
 """The built-in seeds: right on the CPU, compilable for sm_90, in the house style, naive and mendable."""
 
 import ast
+import hashlib
 
 import pytest
 import torch
 
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.ir.reductions import tf32
-from evo_kernel.tasks.loading import BUILTIN, builtin_names, load
+from evo_kernel.tasks.builtin import FAMILIES, builtin_names, text_of
+from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import within
 from evo_kernel.tasks.task import TensorSpec
 from evo_kernel.types import CaseKind
@@ -47,11 +49,11 @@ NAMES = (
     "gqa", "grouped_matmul", "int4_matmul", "layernorm", "layernorm_backward", "linear_gelu", "matmul", "qk_norm", "rmsnorm",
     "rmsnorm_backward", "rotary", "router_softmax", "shared_prompt", "shared_prompt_backward", "softmax", "swiglu",
 )  # fmt: skip
+OTHERS = {"conv2d": ("seed_direct", "seed_im2win"), "conv2d_tf32": ("seed_im2win",)}
 SEEDS = {
-    name if path.stem == "seed" else f"{name}-{path.stem}": path
+    name if stem == "seed" else f"{name}-{stem}": text_of(name, f"{stem}.py")
     for name in NAMES
-    for path in sorted((BUILTIN / name).glob("seed*.py"))
-    if path.stem != "seed_cuda"  # for NVRTC: no IR of Triton's
+    for stem in ("seed", *OTHERS.get(name, ()))
 }
 TWO_LAUNCHES = {
     "attention_backward", "conv2d-seed_im2win", "conv2d_tf32-seed_im2win", "layernorm_backward", "linear_gelu", "qk_norm",
@@ -73,8 +75,10 @@ def compiler():
     child.close()
 
 
-def executed(executor, path, rounds, folder):
+def executed(executor, text, rounds, folder):
     """A seed's outputs for a list of (knobs, input tuple)."""
+    path = folder / "seed.py"
+    path.write_text(text)
     torch.save(rounds, folder / "inputs")
     executor.ask(seed=str(path), inputs=str(folder / "inputs"), outputs=str(folder / "outputs"))
     outputs = torch.load(folder / "outputs")
@@ -97,6 +101,26 @@ def passes(task, inputs, outputs):
 
 def test_the_built_in_tasks_are_these():
     assert builtin_names() == NAMES
+
+
+TEXTS = {
+    "attention_causal": "1041a20b485ac0aa",
+    "attention_full": "c982ce818c20f96d",
+    "conv2d": "6d9d74de8fdda902",
+    "conv2d_bf16": "6616b6d3331eee98",
+    "conv2d_channels_last": "813d1974dce123e4",
+    "conv2d_tf32": "38b3667b612d2510",
+    "gqa": "72bb96e8466b1ed5",
+}
+"""Of a family's tasks: the sha256 of task and first kernel as they were when each had files of its own, from its start."""
+
+
+def test_texts_of_a_family_are_those_that_scores_belong_to():
+    """A population that an earlier version made resumes only where the task's text is the same, byte by byte."""
+    assert sorted(TEXTS) == sorted(name for members in FAMILIES.values() for name in members)
+    for name, wanted in TEXTS.items():
+        made = text_of(name, "task.py") + text_of(name, "seed.py")
+        assert hashlib.sha256(made.encode()).hexdigest().startswith(wanted), name
 
 
 def asked_of(name, cases):
@@ -122,9 +146,9 @@ def test_a_seed_is_right_on_every_check_case(name, executor, tmp_path):
 def test_a_wrong_seed_would_be_seen(executor, tmp_path):
     """The same check, on a softmax whose sum is off by one part in a hundred thousand."""
     task = load("softmax")
-    (tmp_path / "seed.py").write_text(task.seed.text.replace("/ row_sum", "/ (row_sum * 1.00001)"))
+    wrong = task.seed.text.replace("/ row_sum", "/ (row_sum * 1.00001)")
     inputs = draw(task, task.cases_of(CaseKind.CHECK)[1], 0)
-    assert not passes(task, inputs, executed(executor, tmp_path / "seed.py", [({}, inputs)], tmp_path)[0])
+    assert not passes(task, inputs, executed(executor, wrong, [({}, inputs)], tmp_path)[0])
 
 
 def specs_of(task, case):
@@ -139,12 +163,14 @@ def specs_of(task, case):
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_a_seed_compiles_for_sm_90_at_real_sizes(name, compiler):
+def test_a_seed_compiles_for_sm_90_at_real_sizes(name, compiler, tmp_path):
     task = load(name.partition("-")[0])
     real = task.cases_of(CaseKind.SEARCH) + task.cases_of(CaseKind.CONFIRM)
     # What the host knows is drawn with all other inputs: gigabytes, at real sizes. Heads of 128 are the last check case's.
     cases = task.cases_of(CaseKind.CHECK)[::-1] if task.host_known else real
-    launches = compiler.ask(seed=str(SEEDS[name]), specs=[specs_of(task, case) for case in cases])
+    path = tmp_path / "seed.py"
+    path.write_text(SEEDS[name])
+    launches = compiler.ask(seed=str(path), specs=[specs_of(task, case) for case in cases])
     assert len(launches) == len(cases) * (2 if name in TWO_LAUNCHES else 1)
     for launch in launches:
         assert launch["code"] > 1000
@@ -155,7 +181,7 @@ def test_a_seed_compiles_for_sm_90_at_real_sizes(name, compiler):
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_seed_keeps_the_house_style(name):
     """What the rewriter and the tuner rely on: knobs are module constants, pointers end in _ptr, `run` is the door."""
-    tree = ast.parse(SEEDS[name].read_text())
+    tree = ast.parse(SEEDS[name])
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     kernels = {key: node for key, node in functions.items() if node.decorator_list}
     assert "run" in functions and kernels

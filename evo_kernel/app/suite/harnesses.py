@@ -13,16 +13,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from evo_kernel.app.solutions import kernelbench_solution, solution_text, write_solution
+from evo_kernel.app.suite import kernelbench_harness
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.export.tritonbench import PREDICTIONS
-from evo_kernel.tasks.importers import kernelbench, kernelbench_harness
+from evo_kernel.observe.harness_verdict import NONE, Stock
+from evo_kernel.tasks.importers import kernelbench
 from evo_kernel.tasks.importers.checkout import read_text
-from evo_kernel.tasks.importers.kernelbench_harness import Heard
 from evo_kernel.tasks.loading import load, problem_of
 from evo_kernel.types import CaseKind, Source
 
 
-def asked(spec: str, kernel: str, folder: str, device: str, ask: bool, expected_us: float | None = None) -> Heard:
+def asked(spec: str, kernel: str, folder: str, device: str, ask: bool, expected_us: float | None = None) -> Stock:
     """Write the kernel into `folder` as a solution of the problem; then, if wanted, ask KernelBench's harness about it.
 
     `expected_us`: kernel and reference together, where they were measured. Raises UserError, and what a harness does.
@@ -33,15 +34,15 @@ def asked(spec: str, kernel: str, folder: str, device: str, ask: bool, expected_
     for name in (f"{Path(spec).name}.py", PREDICTIONS):  # of an earlier kernel, as TritonBench wants them
         (Path(folder) / name).unlink(missing_ok=True)
     write_solution(spec, text, Path(folder))
-    return Heard("no verdict")
+    return Stock(NONE)
 
 
-def _kernelbench(spec: str, text: str, folder: Path, device: str, ask: bool, expected_us: float | None) -> Heard:
+def _kernelbench(spec: str, text: str, folder: Path, device: str, ask: bool, expected_us: float | None) -> Stock:
     solution = kernelbench_solution(spec, text)
     (folder / solution.file_name(0)).unlink(missing_ok=True)  # of an earlier kernel
     write_solution(spec, text, folder)
     if not ask:
-        return Heard("no verdict")
+        return Stock(NONE)
     entry = problem_of(spec)
     source = read_text(entry.path)
     harness = kernelbench_harness.harness_of(kernelbench_harness.home_of(entry.path))
@@ -65,12 +66,12 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     began = time.monotonic()
     try:
-        heard = asked(**order)
+        stock = asked(**order)
     except EvoKernelError as error:
-        heard = Heard("no verdict", str(error))
+        stock = Stock(NONE, str(error))
     except Exception as error:  # noqa: BLE001  somebody else's harness may raise anything: that is no verdict
-        heard = Heard("no verdict", f"its harness failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
-    told = asdict(heard) | {"seconds": time.monotonic() - began}
+        stock = Stock(NONE, f"its harness failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    told = asdict(stock) | {"seconds": time.monotonic() - began}
     os.write(answer, json.dumps(told).encode() + b"\n")
     sys.stderr.flush()
     os._exit(0)  # threads of the harness, and a context that a kernel has broken, are not waited for

@@ -28,7 +28,7 @@ def problem_of_a_tree(problem: str) -> Task:
     """The same of what is no benchmark's: what is trained on a tree must not have seen what it is compared on."""
     task = problem_task(problem)
     spec = problem.partition("@")[0]
-    if task.origin or importer_of(spec) is not None:
+    if importer_of(task.spec) is not None:
         raise UserError(f"{spec} is a benchmark's problem: a tree to train on must hold none. Leave it out of --tasks.")
     return task
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-PRODUCT = """@triton.jit
+_FUNCTIONS = '''@triton.jit
 def product(a, b):
     return a * b
-"""
-LARGER = '''@triton.jit
+
+@triton.jit
 def larger(a, a_index, b, b_index):
     """The larger value with its index: NaN before everything, the first among equals."""
     equal = (a == b) | ((a != a) & (b != b))
     wins = (a > b) | ((a != a) & (b == b)) | (equal & (a_index < b_index))
     return tl.where(wins, a, b), tl.where(wins, a_index, b_index)
-'''
-SMALLER = '''@triton.jit
+
+@triton.jit
 def smaller(a, a_index, b, b_index):
     """The smaller value with its index: NaN before everything, the first among equals."""
     equal = (a == b) | ((a != a) & (b != b))
     wins = (a < b) | ((a != a) & (b == b)) | (equal & (a_index < b_index))
     return tl.where(wins, a, b), tl.where(wins, a_index, b_index)
-'''
-JOINED = '''@triton.jit
+
+@triton.jit
 def joined_moments(mean, squares, count, other_mean, other_squares, other_count):
     """Mean, sum of squared differences from it, and count of two sets together (Chan, Golub, LeVeque 1979)."""
     total = count + other_count
@@ -28,36 +28,28 @@ def joined_moments(mean, squares, count, other_mean, other_squares, other_count)
     difference = other_mean - mean
     squares = squares + other_squares + difference * difference * count * share
     return mean + difference * share, squares, total
-'''
-ADDED = '''@triton.jit
+
+@triton.jit
 def added_moments(value, mean, squares, count):
     """The same after one more value (Welford 1962)."""
     total = count + 1
     moved = mean + (value - mean) / total
     return moved, squares + (value - mean) * (value - moved), total
-'''
-FLOOR = '''@triton.jit
+
+@triton.jit
 def floor_division(a, b):
     """Division of integers towards minus infinity; `//` goes towards zero."""
     quotient = a // b
     return tl.where((a % b != 0) & ((a < 0) != (b < 0)), quotient - 1, quotient)
-'''
-MODULO = '''@triton.jit
+
+@triton.jit
 def modulo(a, b):
     """The remainder with the sign of b; `%` has that of a."""
     rest = a % b
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 '''
-
-HELPERS = {
-    "product": PRODUCT,
-    "larger": LARGER,
-    "smaller": SMALLER,
-    "joined_moments": JOINED,
-    "added_moments": ADDED,
-    "floor_division": FLOOR,
-    "modulo": MODULO,
-}
+HELPERS = {text.split("def ")[1].split("(")[0]: text.rstrip() + "\n" for text in _FUNCTIONS.split("\n\n")}
+"""Name of a function → its text."""
 
 CALLS = {
     "maximum": "tl.maximum({0}, {1})",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class Host:
             case ast.Delete():
                 return
             case ast.Assign(targets=[ast.Tuple(elts=given)], value=ast.Name(id="args")):
-                self._known |= {_name(one): name for one, name in zip(given, self.traced.tensors, strict=True)}
+                self._known |= dict(zip(map(ast.unparse, given), self.traced.tensors, strict=True))
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 self._assign(name, value)
             case ast.Expr(value=ast.Call() as call):
@@ -204,6 +205,9 @@ def _contiguous(shape: ast.Tuple, strides: ast.Tuple) -> bool:
     return True
 
 
+_SIGNS: Any = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+
 def _expression(node: ast.expr) -> Any:
     """A size as sympy reads it; only names, integers, and + - * are read."""
     match node:
@@ -213,15 +217,6 @@ def _expression(node: ast.expr) -> Any:
             return sympy.Symbol(name)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_expression(operand)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _expression(left) + _expression(right)
-        case ast.BinOp(left=left, op=ast.Sub(), right=right):
-            return _expression(left) - _expression(right)
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _expression(left) * _expression(right)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _SIGNS:
+            return _SIGNS[type(sign)](_expression(left), _expression(right))
     return sympy.Symbol(ast.unparse(node).replace(" ", ""))
-
-
-def _name(node: ast.expr) -> str:
-    assert isinstance(node, ast.Name), ast.unparse(node)
-    return node.id

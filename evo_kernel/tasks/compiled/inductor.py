@@ -1,8 +1,7 @@
 """The text that Inductor, torch.compile's back end, generates for a reference. No GPU; nothing compiled or timed.
 
-The reference is traced as for lowering, by its symbolic sizes and with Inductor's decompositions, and the graph is put
-on a CUDA device that exists in name only. What Inductor assumes of the sizes beyond that becomes conditions of the
-trace, as the tracer's own assumptions are.
+The reference is traced as for lowering, with Inductor's decompositions, on a CUDA device that exists in name only. What
+Inductor assumes of the sizes becomes conditions of the trace.
 """
 
 from __future__ import annotations

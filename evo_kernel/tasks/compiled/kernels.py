@@ -37,7 +37,8 @@ class Cleaned:
     def grid(self, args: Sequence[str], tail: Sequence[str]) -> str:
         """The grid of a launch with these arguments; knobs in braces. `tail`: a template's own grid."""
         if self.grid_kind == "FixedGrid":
-            return "(" + ", ".join(_with_tiles(text, self.knobs) for text in tail) + ",)"
+            tiles = _Tiles(self.knobs)
+            return "(" + ", ".join(ast.unparse(tiles.visit(parse_expression(text))) for text in tail) + ",)"
         given = dict(zip(self.params, args, strict=True))
 
         def blocks(dimension: str) -> str:
@@ -86,7 +87,8 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
         raise LoweringError(f"torch.compile's kernel {raw.name} takes {', '.join(left)}, which is not known here.")
     fixed |= passed
     for name, value in passed.items():
-        function.body.insert(0, _assign(name, value))
+        constant = ast.AnnAssign(ast.Name(name, ast.Store()), parse_expression("tl.constexpr"), ast.Constant(value), 1)
+        function.body.insert(0, constant)
     signature = ", ".join([*params, *(f"{name}: tl.constexpr" for name in knobs)])
     body = "\n".join("    " + line for line in ast.unparse(ast.Module(function.body, [])).splitlines())
     knobs["NUM_WARPS"] = raw.warps or _warps(raw, knobs | fixed)
@@ -156,10 +158,6 @@ def _in_words(node: ast.Call) -> ast.expr:
     return node
 
 
-def _assign(name: str, value: int) -> ast.stmt:
-    return ast.AnnAssign(ast.Name(name, ast.Store()), parse_expression("tl.constexpr"), ast.Constant(value), 1)
-
-
 def _constants(function: ast.FunctionDef) -> dict[str, int]:
     """`NAME: tl.constexpr = 32` in a body, integers only."""
     found: dict[str, int] = {}
@@ -218,11 +216,6 @@ def _base(raw: Raw) -> str:
     what = re.sub(r"^triton_[a-z]+_fused_?|_?\d+$", "", raw.name).strip("_")
     short = re.match(r"^.{1,40}(?=_|$)", what)
     return re.sub(r"\W", "_", short[0] if short else what[:40]).strip("_") or raw.kind.removeprefix("persistent_")
-
-
-def _with_tiles(text: str, knobs: Mapping[str, int]) -> str:
-    """One axis of a template's grid with its tile sizes as knobs again."""
-    return ast.unparse(_Tiles(knobs).visit(parse_expression(text)))
 
 
 def _movable(tail: Sequence[str], constants: Mapping[str, int]) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from evo_kernel.tasks.compiled.host import Host, Start
 from evo_kernel.tasks.compiled.inductor import generate
 from evo_kernel.tasks.compiled.kernels import Cleaned, clean
 from evo_kernel.tasks.compiled.reading import read
-from evo_kernel.tasks.lowering.lower import fixed_sizes, ones
+from evo_kernel.tasks.lowering.lower import branches, ones
 from evo_kernel.tasks.lowering.module import Branch, LoweredLaunch
 from evo_kernel.tasks.lowering.render import render
 from evo_kernel.tasks.lowering.trace import Traced
@@ -33,22 +33,18 @@ def compiled_function(
     LoweringError where Inductor leaves operations to libraries and `allow_aten` is false, or writes what has no plain
     form yet.
     """
-    branches: list[tuple[Branch, list[Sequence[Any]]]] = []
+    modules: list[tuple[Branch, list[Sequence[Any]]]] = []
     functions: dict[str, str] = {}
-    waiting = sorted(cases, key=lambda case: (ones(case), -_elements(case)))
-    while waiting:
-        traced, text = generate(reference, waiting[0], fixed_sizes(waiting[0], cases), templates)
-        branch, helpers = _branch(traced, text, allow_aten, precision == "tf32")
-        served = [waiting[0], *(case for case in waiting[1:] if traced.covers(case))]
-        waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
-        branches.append((branch, served))
-        _add(functions, helpers)
+    ordered = sorted(cases, key=lambda case: (ones(case), -sum(x.numel() for x in case if isinstance(x, torch.Tensor))))
+    for (traced, text), served in branches(ordered, lambda first, fixed: generate(reference, first, fixed, templates)):
+        modules.append((_branch(traced, text, allow_aten, precision == "tf32", functions), served))
     label = name or getattr(reference, "__name__", "reference")
     title = f"Kernels of {label} as torch.compile's back end generates them, cleaned."
-    return render(title, branches, list(functions.values()))
+    return render(title, modules, list(functions.values()))
 
 
-def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Branch, dict[str, str]]:
+def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool, functions: dict[str, str]) -> Branch:
+    """What is printed of a trace; the functions that its kernels call are added to `functions`."""
     found = read(text)
     host = Host(traced, found)
     if host.library and not allow_aten:
@@ -69,17 +65,10 @@ def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool) -> tuple[Br
             branch.lines.append(launch)
         else:
             branch.lines.append(step)
-    helpers: dict[str, str] = {}
-    for kernel in cleaned.values():
-        _add(helpers, kernel.helpers)
-    return branch, helpers
-
-
-def _add(functions: dict[str, str], more: Mapping[str, str]) -> None:
-    """Functions by name; a name means one function."""
-    for name, text in more.items():
-        if functions.setdefault(name, text) != text:
+    for name, helper in (item for kernel in cleaned.values() for item in kernel.helpers.items()):
+        if functions.setdefault(name, helper) != helper:
             raise LoweringError(f"torch.compile's kernels combine by two functions of one name, {name}.")
+    return branch
 
 
 def _launch(kernel: Cleaned, step: Start) -> LoweredLaunch:
@@ -88,8 +77,4 @@ def _launch(kernel: Cleaned, step: Start) -> LoweredLaunch:
             f"torch.compile's kernel {kernel.base} takes {len(kernel.params)} arguments and is given {len(step.args)}."
         )
     grid = kernel.grid(step.args, step.tail)
-    return LoweredLaunch(f"{kernel.base}\0{kernel.text}", grid, step.args, tuple(kernel.knobs), ())
-
-
-def _elements(case: Sequence[Any]) -> int:
-    return sum(value.numel() for value in case if isinstance(value, torch.Tensor))
+    return LoweredLaunch(f"{kernel.base}\0{kernel.text}", grid, step.args, tuple(kernel.knobs))

@@ -91,11 +91,9 @@ def _literal(node: ast.expr | None, default: Any) -> Any:
 
 def _entry(node: ast.expr | None, key: str) -> str:
     """A string of a dictionary that holds other things than literals too."""
-    if isinstance(node, ast.Dict):
-        for name, value in zip(node.keys, node.values, strict=True):
-            if isinstance(name, ast.Constant) and name.value == key and isinstance(value, ast.Constant):
-                return str(value.value)
-    return ""
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    found = (value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key)
+    return next((str(value.value) for value in found if isinstance(value, ast.Constant)), "")
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -1,8 +1,6 @@
 """What Inductor asks of the GPU while it writes kernels, answered for one H200 though there may be none.
 
-Nothing is launched or timed: the answers shape the text (how many blocks fill the device, which tiles fit), so the
-same text comes out on every machine. All that would start the CUDA runtime is answered here too: in a build of PyTorch
-for CUDA it fails where the GPU is hidden, and in one for the CPU there is none.
+The answers shape the text (how many blocks fill the device, which tiles fit), so that it is the same on every machine.
 """
 
 from __future__ import annotations

@@ -64,6 +64,27 @@ def chosen(groups: Mapping[str, Sequence[Entry]], group: str | None, problem: st
     return named
 
 
+def task_text(
+    description: str,
+    imported: str,
+    held: Mapping[str, str],
+    cases: Mapping[str, Sequence[Mapping[str, Any]]],
+    allow: str,
+    more: str,
+    made: str,
+) -> str:
+    """An imported problem as a task file. A text decides its task's identity: do not change what it says.
+
+    `held`: texts of constants; `more`: lines after ALLOW; `made`: `name = Class(...)`, whose methods are the task's.
+    """
+    name = made.partition(" ")[0]
+    constants = "".join(f"{key} = {text}\n\n" for key, text in held.items())
+    return (
+        f"{description!r}\n\n{imported}\n\n{constants}CASES = {dict(cases)!r}\nALLOW = {allow!r}\n{more}\n{made}\n"
+        f"inputs = {name}.inputs\nreference = {name}.reference()\n"
+    )
+
+
 def allow_of(reference: Callable[[], Callable[..., Any]], inputs: Callable[[], Sequence[Sequence[Any]] | None]) -> str:
     """`kernels` where every operation of the reference has a kernel to start from, else `mixed`.
 

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.definitions import Definition, dtype_of
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, existing, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, existing, read_text, task_text
 from evo_kernel.tasks.task import describe, did_you_mean
 
 SCHEME = "flashinfer"
@@ -97,18 +97,10 @@ def _text(entry: Entry, root: str, definition_text: str, lines: str) -> str:
     allow = _allow(made, cases["check"])
     told = definition.get("description") or definition["op_type"]
     description = f"FlashInfer-Bench {definition['name']}: {' '.join(str(told).split())}"
-    return (
-        f"{description!r}\n\n"
-        "from evo_kernel.tasks.definitions import Definition\n\n"
-        f"DEFINITION = {definition!r}\n\n"
-        f"WORKLOADS = {workloads!r}\n\n"
-        f"CASES = {cases!r}\n"
-        f"ALLOW = {allow!r}\n"
-        f"HOST_KNOWN = {known!r}\n\n"
-        f"_definition = Definition(DEFINITION, WORKLOADS, {root!r}, __file__)\n"
-        "inputs = _definition.inputs\n"
-        "reference = _definition.reference()\n"
-    )
+    imported = "from evo_kernel.tasks.definitions import Definition"
+    held = {"DEFINITION": repr(definition), "WORKLOADS": repr(workloads)}
+    text = f"_definition = Definition(DEFINITION, WORKLOADS, {root!r}, __file__)"
+    return task_text(description, imported, held, cases, allow, f"HOST_KNOWN = {known!r}\n", text)
 
 
 def _refuse(entry: Entry, definition: Mapping[str, Any]) -> None:

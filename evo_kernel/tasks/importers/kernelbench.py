@@ -15,7 +15,7 @@ from typing import Any
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module, quoted
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text, task_text
 from evo_kernel.tasks.importers.shrink_sizes import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.problems import NEEDED, Problem
 from evo_kernel.tasks.task import describe, line_in
@@ -90,18 +90,13 @@ def _text(entry: Entry, source: str) -> str:
     description = f"KernelBench level {entry.group.removeprefix('level')}, problem {entry.name}: {entry.title}."
     if not cast:
         description += " Inputs keep their dtypes: cast to float32, as in its harness, the problem does not run."
-    return (
-        f"{description!r}\n\n"
-        "from evo_kernel.tasks.problems import Problem\n\n"
-        f"SOURCE = {quoted(source)}\n\n"
-        f"CASES = {cases!r}\n"
-        f"ALLOW = {allow!r}\n\n"
-        "_sizes = [{name: size for name, size in case.items() if name != 'name'} "
-        "for kind in ('search', 'check') for case in CASES[kind]]\n"
-        f"_problem = Problem(SOURCE, __file__, _sizes, cast={cast})\n"
-        "inputs = _problem.inputs\n"
-        "reference = _problem.reference()\n"
+    sizes = (
+        "\n_sizes = [{name: size for name, size in case.items() if name != 'name'} "
+        "for kind in ('search', 'check') for case in CASES[kind]]"
     )
+    imported = "from evo_kernel.tasks.problems import Problem"
+    made = f"_problem = Problem(SOURCE, __file__, _sizes, cast={cast})"
+    return task_text(description, imported, {"SOURCE": quoted(source)}, cases, allow, sizes, made)
 
 
 def _own_sizes(entry: Entry, source: str) -> Mapping[str, Size]:
@@ -184,9 +179,5 @@ def skeleton(source: str) -> str:
         if isinstance(node, ast.ClassDef):
             node.body = [part for part in node.body if getattr(part, "name", "") != "forward"]
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            node.body = [part for part in node.body if not _is_docstring(part)] or [ast.Expr(ast.Constant(...))]
+            node.body = node.body[ast.get_docstring(node) is not None :] or [ast.Expr(ast.Constant(...))]
     return ast.unparse(ast.fix_missing_locations(tree))
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -18,7 +18,7 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.call_template import CallForm, Form
 from evo_kernel.tasks.calls import CUT, Called
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text, task_text
 from evo_kernel.tasks.interpreted import Interpreted
 from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, same_values
 
@@ -90,25 +90,19 @@ def _text(entry: Entry, source: str, timings: str) -> str:
     """The task file. Finding its cases runs the test, so it is made once a process."""
     picked, called = choose(entry, source, timings)
     triton = entry.group == "G"
-    allow = "mixed" if triton else _allow(called, picked.check)
+    draws = (called.inputs(case, torch.Generator("cpu").manual_seed(1), torch.device("cpu")) for case in picked.check)
+    allow = "mixed" if triton else allow_of(called.reference, lambda: list(draws))
     seed = f"HOST_KNOWN = {list(picked.known)!r}\nSEED = {_seed(source, called)!r}\n" if triton else ""
-    cases = {"check": picked.check, "search": picked.search, "confirm": picked.confirm}
-    cases = {kind: list(found) for kind, found in cases.items() if found}
+    kinds = (("check", picked.check), ("search", picked.search), ("confirm", picked.confirm))
+    cases = {kind: list(found) for kind, found in kinds if found}
     description = f"TritonBench {entry.group}: {entry.name}."
     if picked.left:
         description += f" {picked.left} calls of its test have other arguments and are not part of this task."
-    made = {key: called.made_by[key] for key in ("call", "changed")}
-    return (
-        f"{description!r}\n\n"
-        f"from {type(called).__module__} import {type(called).__name__} as Called\n\n"
-        f"SOURCE = {source!r}\n\n"
-        f"TIMINGS = {called.made_by['perf']!r}\n\n"
-        f"CASES = {cases!r}\n"
-        f"ALLOW = {allow!r}\n{seed}\n"
-        f"_called = Called(SOURCE, __file__, TIMINGS, **{made!r})\n"
-        "inputs = _called.inputs\n"
-        "reference = _called.reference()\n"
-    )
+    imported = f"from {type(called).__module__} import {type(called).__name__} as Called"
+    held = {"SOURCE": repr(source), "TIMINGS": repr(called.made_by["perf"])}
+    options = {key: called.made_by[key] for key in ("call", "changed")}
+    made = f"_called = Called(SOURCE, __file__, TIMINGS, **{options!r})"
+    return task_text(description, imported, held, cases, allow, seed, made)
 
 
 def choose(entry: Entry, source: str, timings: str) -> tuple[ChosenCalls, Called]:
@@ -227,11 +221,6 @@ def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[i
     if not made:
         raise TaskError(f"{called.path}: {called.form.entry} returns no tensor. A kernel has nothing to compute.")
     return changed, all(same_values(a, b) for a, b in zip(made, again, strict=True))
-
-
-def _allow(called: Called, check: Sequence[Mapping[str, Any]]) -> str:
-    generator = torch.Generator("cpu").manual_seed(1)
-    return allow_of(called.reference, lambda: [called.inputs(case, generator, torch.device("cpu")) for case in check])
 
 
 def _kind(entry: Entry) -> type[Called]:

@@ -6,7 +6,7 @@ frames.py            the loops and addresses that kernels share
 module.py render.py  the module being written, and its text
 registry.py          which function lowers which operation; a new lowering is one decorated function in a family:
                      pointwise activations reduction rows contraction convolution indexing joining recurrent sorting
-                     special views
+                     views
 """
 
 from evo_kernel.tasks.lowering.lower import lower, lower_function

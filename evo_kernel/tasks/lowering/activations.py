@@ -23,62 +23,53 @@ from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 aten = torch.ops.aten
 
 
-@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.masked_fill)
 def where(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    one, two, three = operands_of(node, 3)
+    filled = node.operation == "aten.masked_fill"
     dtype = compute_type(node.result.dtype)
-    operands = operands_of(node, 3)
-    return write(
-        module, node, PointwiseJob("where", operands, (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",))
-    )
+    name, operands = ("masked_fill", (two, three, one)) if filled else ("where", (one, two, three))
+    return write(module, node, PointwiseJob(name, operands, (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",)))
 
 
-@lowers(aten.masked_fill)
-def masked_fill(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    x, mask, value = operands_of(node, 3)
-    dtype = compute_type(node.result.dtype)
-    job = PointwiseJob("masked_fill", (mask, value, x), (torch.bool, dtype, dtype), ("tl.where({0}, {1}, {2})",))
-    return write(module, node, job)
+def _literals(node: AtenNode, **defaults: float) -> list[str]:
+    """What an operation takes after its operand, as it stands in a kernel."""
+    given = enumerate(defaults.items(), 1)
+    return [literal(node.argument(place, name, default), torch.float32) for place, (name, default) in given]
 
 
 @lowers(aten.clamp, aten.hardtanh)
 def clamp(module: LoweredModule, node: AtenNode) -> LoweredValue:
     hard = node.operation == "aten.hardtanh"
-    low, high = node.argument(1, "min" if not hard else "min_val"), node.argument(2, "max" if not hard else "max_val")
-    if hard:
-        low, high = (-1 if low is None else low), (1 if high is None else high)
+    low = node.argument(1, "min_val", -1) if hard else node.argument(1, "min")
+    high = node.argument(2, "max_val", 1) if hard else node.argument(2, "max")
     expression, operands = "{0}", [node.argument(0)]
-    if low is not None:
-        operands.append(low)
-        expression = f"tl.maximum({expression}, {{{len(operands) - 1}}})"
-    if high is not None:
-        operands.append(high)
-        expression = f"tl.minimum({expression}, {{{len(operands) - 1}}})"
+    for function, bound in (("tl.maximum", low), ("tl.minimum", high)):
+        if bound is not None:
+            expression = f"{function}({expression}, {{{len(operands)}}})"
+            operands.append(bound)
     return write(module, node, result_job(node, "clamp", tuple(operands), (expression,)))
 
 
 @lowers(aten.gelu)
 def gelu(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    inner = f"{math.sqrt(2 / math.pi)!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}})"
+    name, lines = "gelu", (f"0.5 * {{0}} * (1.0 + tl.erf({{0}} * {math.sqrt(0.5)!r}))",)
     if node.raw(1, "approximate", "none") == "tanh":
-        inner = f"{math.sqrt(2 / math.pi)!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}})"
-        lines: tuple[str, ...] = (f"inner = {inner}", "{0} * tl.sigmoid(2.0 * inner)")
-        return write(module, node, result_job(node, "gelu_tanh", operands_of(node, 1), lines))
-    lines = (f"0.5 * {{0}} * (1.0 + tl.erf({{0}} * {math.sqrt(0.5)!r}))",)
-    return write(module, node, result_job(node, "gelu", operands_of(node, 1), lines))
+        name, lines = "gelu_tanh", (f"inner = {inner}", "{0} * tl.sigmoid(2.0 * inner)")
+    return write(module, node, result_job(node, name, operands_of(node, 1), lines))
 
 
 @lowers(aten.leaky_relu)
 def leaky_relu(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    slope = literal(node.argument(1, "negative_slope", 0.01), torch.float32)
+    (slope,) = _literals(node, negative_slope=0.01)
     lines = (f"tl.where({{0}} > 0, {{0}}, {{0}} * {slope})",)
     return write(module, node, result_job(node, "leaky_relu", operands_of(node, 1), lines))
 
 
 @lowers(aten.elu)
 def elu(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    alpha, scale, input_scale = (
-        literal(node.argument(i, name, 1), torch.float32)
-        for i, name in ((1, "alpha"), (2, "scale"), (3, "input_scale"))
-    )
+    alpha, scale, input_scale = _literals(node, alpha=1, scale=1, input_scale=1)
     lines = [line.format("low") for line in EXPM1]
     lines = ["low = {0} * " + input_scale, *lines[:-1], "curve = " + lines[-1]]
     lines.append(f"tl.where({{0}} > 0, {{0}}, curve * {alpha}) * {scale}")
@@ -87,8 +78,7 @@ def elu(module: LoweredModule, node: AtenNode) -> LoweredValue:
 
 @lowers(aten.softplus)
 def softplus(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    beta = literal(node.argument(1, "beta", 1), torch.float32)
-    threshold = literal(node.argument(2, "threshold", 20), torch.float32)
+    beta, threshold = _literals(node, beta=1, threshold=20)
     body = [line.format("power") for line in LOG1P]
     lines = (f"scaled = {{0}} * {beta}", "power = tl.exp(tl.minimum(scaled, 80.0))", *body[:-1])
     last = f"tl.where(scaled > {threshold}, {{0}}, {body[-1]} / {beta})"

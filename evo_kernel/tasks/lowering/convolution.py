@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import sympy
 import torch
@@ -33,14 +33,18 @@ PHASES = 64  # launches of one transposed convolution, at most
 HEAD = """\
     pixels = {program} * BLOCK_M + tl.arange(0, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    group = tl.program_id(2)
-    rest = pixels
-{places}    x_from = x_ptr + rest * x_stride_n + group * in_channels * x_stride_c
+{group}    rest = pixels
+{places}    x_from = x_ptr + rest * x_stride_n{x_group}
     y_at = y_ptr + rest * y_stride_n{y_places}
-    out = group * out_channels + channels
-    n_out = tl.num_programs(2) * out_channels
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+{out}    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
 """
+
+GROUPED = {
+    "group": "    group = tl.program_id(2)\n",
+    "x_group": " + group * in_channels * x_stride_c",
+    "out": "    out = group * out_channels + channels\n    n_out = tl.num_programs(2) * out_channels\n",
+}
+DEPTHWISE = {"group": "", "x_group": "", "out": "    out = channels\n"}
 
 TAP_BY_TAP = """\
     blocks = tl.cdiv(in_channels, BLOCK_K)
@@ -70,14 +74,7 @@ ALL_TAPS = """\
         acc = tl.dot(x, w, acc{precision})
 """
 
-DEPTHWISE_HEAD = """\
-    pixels = {program} * BLOCK_M + tl.arange(0, BLOCK_M)
-    channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rest = pixels
-{places}    x_from = x_ptr + rest * x_stride_n
-    y_at = y_ptr + rest * y_stride_n{y_places}
-    out = channels
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+BY_CHANNEL = """\
     for tap in range(0, window):
         x_at = x_from
         inside = pixels < n_pixels
@@ -119,19 +116,16 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     rank = len(x.shape) - 2
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16) or not w.contiguous or rank not in (1, 2, 3):
         raise NotLowered("a convolution of this dtype, rank or memory format")
-    stride, padding, dilation = (_numbers(node.argument(index), rank) for index in (3, 4, 5))
+    stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
-    phases = _phases(stride, padding, dilation) if transposed else [_plain(stride, padding, dilation)]
+    plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
+    phases = _phases(stride, padding, dilation) if transposed else [plain]
     if len(phases) > PHASES:
         raise NotLowered(f"a transposed convolution of {len(phases)} phases")
     for phase in phases:
         _launch(module, x, w, bias, y, phase, groups, bool(transposed))
     return y
-
-
-def _plain(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[Along]:
-    return [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
 
 
 def _phases(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[list[Along]]:
@@ -200,8 +194,9 @@ def _launch(
     }  # fmt: skip
     if not depthwise:
         kernel.knobs["BLOCK_K"] = module.block(cast(Expr, in_channels * usual_window) if few else in_channels, most=32)
-    head, loop = (DEPTHWISE_HEAD, "") if depthwise else (HEAD, ALL_TAPS if few else TAP_BY_TAP)
-    text = (head + loop).format(
+    loop = BY_CHANNEL if depthwise else ALL_TAPS if few else TAP_BY_TAP
+    text = (HEAD + loop).format(
+        **(DEPTHWISE if depthwise else GROUPED),
         program=module.program(0),
         places="".join(f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(letters)),
         y_places="".join(f" + out_at_{a} * y_stride_{a}" for a in letters),
@@ -238,9 +233,8 @@ def _every(module: LoweredModule, value: LoweredValue, taken: Sequence[tuple[int
     """A view of what is taken of the dimensions from the third on."""
     if all(one == (0, 1) for one in taken):
         return value
-    name = module.fresh(f"{value.name}_part")
     shown = [":0" if one is None else f"{one[0] or ''}::{one[1]}" for one in taken]
-    module.line(f"{name} = {value.name}[:, :, {', '.join(shown)}]")
+    name = module.named(f"{value.name}_part", f"{value.name}[:, :, {', '.join(shown)}]")
     shape, strides = list(value.shape[:2]), list(value.strides[:2])
     for one, size, stride in zip(taken, value.shape[2:], value.strides[2:], strict=True):
         start, step = one or (0, 1)
@@ -267,9 +261,3 @@ def _by_taps(
     target = module.scratch(name, source.shape, w.dtype)
     copy_into(module, source, target)
     return target
-
-
-def _numbers(values: list[Any], rank: int) -> list[int]:
-    if any(not isinstance(value, int) for value in values):
-        raise NotLowered("strides that vary with the case")
-    return list(values) if len(values) == rank else list(values) * rank

@@ -1,8 +1,4 @@
-"""Which aten operations are broken into simpler ones before lowering, and which are kept whole.
-
-Kept whole is what has a kernel of its own worth starting from (softmax, gelu, ...); broken up is the long tail that
-a few pointwise and reduction kernels can express.
-"""
+"""Which aten operations are broken into simpler ones before lowering, and which have a kernel worth starting from."""
 
 from __future__ import annotations
 
@@ -47,12 +43,8 @@ def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepd
     return aten.var.correction(x, dim, correction=correction, keepdim=keepdim), aten.mean.dim(x, dim, keepdim)
 
 
-def _std(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
-    return aten.sqrt(aten.var.correction(x, dim, correction=correction, keepdim=keepdim))
-
-
-def _std_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    var, mean = _var_mean(x, dim, correction=correction, keepdim=keepdim)
+def _std_mean(x: torch.Tensor, dim: Any = None, **options: Any) -> Any:
+    var, mean = _var_mean(x, dim, **options)
     return aten.sqrt(var), mean
 
 
@@ -73,7 +65,7 @@ def _group_norm(
 
 OWN: dict[Any, Callable[..., Any]] = {
     aten.var_mean.correction: _var_mean,
-    aten.std.correction: _std,
+    aten.std.correction: lambda *given, **options: aten.sqrt(aten.var.correction(*given, **options)),
     aten.std_mean.correction: _std_mean,
     aten.native_group_norm.default: _group_norm,
 }

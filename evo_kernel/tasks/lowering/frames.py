@@ -6,8 +6,9 @@ of a reduction: one program a row, `for start in range(0, n_cols, BLOCK)` inside
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import sympy
 import torch
@@ -26,7 +27,7 @@ class FrameRead:
 
     value: LoweredValue
     as_type: torch.dtype | None = None
-    along: tuple[int | None, ...] | None = None  # output dimension → the value's (None: stays); broadcasting if absent
+    along: Sequence[int | None] | None = None  # output dimension → the value's (None: stays); broadcasting if absent
     load: bool = True
 
     def cast(self) -> str:
@@ -38,7 +39,7 @@ class FrameRead:
         if self.along is None:
             return align(param, self.value, shape)
         strides = tuple(sympy.Integer(0) if dim is None else self.value.strides[dim] for dim in self.along)
-        return Operand(param, self.value.name, self.value.dtype, strides, self.along)
+        return Operand(param, self.value.name, self.value.dtype, strides, tuple(self.along))
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,6 @@ class Index:
 
     dim: int
     load: bool = False
-
-    def cast(self) -> str:
-        return ""
 
     def operand(self, param: str, shape: Sequence[Expr]) -> Operand:
         strides = tuple(sympy.Integer(int(dim == self.dim)) for dim in range(len(shape)))
@@ -86,14 +84,14 @@ def write_map(
     scalars: Sequence[str],
     compute: Compute,
     out: LoweredValue,
-    like: object,
-) -> None:
-    """Write and launch a kernel that computes every element of `out` from what `reads` holds for it.
+    like: torch.Tensor | None = None,
+) -> LoweredValue:
+    """`out`, after a kernel that computes every element of it from what `reads` holds for it.
 
     `scalars` are Python expressions over sizes that the kernel takes as numbers `c0`, `c1`, ...; `like` is the fake
     result, whose memory order the kernel follows.
     """
-    order = storage_order(like) if isinstance(like, torch.Tensor) else tuple(range(len(out.shape)))
+    order = tuple(range(len(out.shape))) if like is None else storage_order(like)
     operands: list[Operand] = []
     free = iter(PARAM_NAMES)
     for position, read in enumerate(reads):
@@ -102,10 +100,9 @@ def write_map(
     target = align("out", out, out.shape)
     groups = collapse(out.shape, order, [*operands, target])
     inner = [o.strides[groups[-1].dim] for o in (*operands, target)] if groups else []
-    simple = all(stride in (0, 1) for stride in inner)
     # An address that does not move along the row would be one number where its loads are masked blocks.
     fixed = any(isinstance(r, FrameRead) and not r.load and s == 0 for r, s in zip(reads, inner, strict=False))
-    simple = simple and not fixed
+    simple = all(stride in (0, 1) for stride in inner) and not fixed
     suffix = "" if len(groups) <= 1 and simple else "_rows" if len(groups) == 2 and simple else "_strided"
     kernel = LoweredKernel(base + suffix, module)
     for operand in operands:
@@ -115,6 +112,7 @@ def write_map(
     work = _Work(list(zip(operands, reads, strict=True)), scalars, compute)
     frame = _by_rows if suffix == "_rows" else _flat
     frame(kernel, groups, work, target, out)
+    return out
 
 
 def _flat(kernel: LoweredKernel, groups: list[Group], work: _Work, target: Operand, out: LoweredValue) -> None:
@@ -175,36 +173,41 @@ def _load(operand: Operand, offset: str, mask: str) -> str:
     return f"tl.load({operand.param}_ptr + {offset}" + (f", mask={mask})" if mask else ")")
 
 
-@dataclass
 class RowFrame:
-    """A kernel with one program a row: `kept` dimensions number the rows, `reduced` ones are walked inside.
+    """A kernel with one program a row of `source`, whose dimensions in `reduced` are walked inside; the others number
+    the rows.
 
-    Operands whose shape lacks the reduced dimensions (results of a reduction) are aligned by the caller with stride 0
-    there. Addresses read `x_ptr + row * x_stride + start + cols`.
+    Its first parameter is `x`, the source; `operands` follow, aligned by `align` or, results of a reduction, by `keep`.
+    Rows are computed in `dtype`. Addresses read `x_ptr + row * x_stride + start + cols`.
     """
 
-    kernel: LoweredKernel
-    shape: Sequence[Expr]
-    kept_dims: Sequence[int]
-    reduced_dims: Sequence[int]
-    operands: Sequence[Operand]
-    kept: list[Group] = field(init=False)
-    reduced: list[Group] = field(init=False)
-    n: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        kernel = self.kernel
-        for operand in self.operands:
+    def __init__(
+        self,
+        module: LoweredModule,
+        name: str,
+        source: LoweredValue,
+        reduced: Sequence[int],
+        operands: Sequence[Operand],
+        dtype: torch.dtype,
+    ) -> None:
+        self.x, self.dtype = align("x", source, source.shape), dtype
+        self.cast = f".to({tl_type(dtype)})" if dtype != source.dtype else ""
+        kernel = self.kernel = LoweredKernel(name, module)
+        for operand in (self.x, *operands):
             kernel.pointer(operand.param, operand.name)
-        self.kept = collapse(self.shape, self.kept_dims, self.operands)
-        self.reduced = collapse(self.shape, self.reduced_dims, self.operands)
+        self.kept = collapse(source.shape, kept_dims(source, reduced), (self.x, *operands))
+        self.reduced = collapse(source.shape, reduced, (self.x, *operands))
         size = product([group.size for group in self.reduced])
         self.n = kernel.size("n_cols", size)
-        kernel.knobs.setdefault("BLOCK", kernel.module.block(size))
+        kernel.knobs["BLOCK"] = module.block(size)
         if self.kept:
-            kernel.body.append(f"    row = {kernel.module.program(0)}")
+            kernel.body.append(f"    row = {module.program(0)}")
         kernel.body.append("    cols = tl.arange(0, BLOCK)")
-        self._row_indices = kernel.split("row", self.kept, "row") if self.kept else []
+        self._row_indices = kernel.split("row", self.kept, "row")
+
+    def say(self, *lines: str) -> None:
+        """Lines outside of loops."""
+        self.kernel.body += [f"    {line}" for line in lines]
 
     def row(self, operand: Operand) -> str:
         """Offset of an operand's row, or ""."""
@@ -221,44 +224,49 @@ class RowFrame:
             inner = "start + cols" if inner == place else inner
         return " + ".join(part for part in (f"{operand.param}_ptr", self.row(operand), inner) if part)
 
-    def loop(self, lines: Sequence[str], load: Sequence[tuple[str, Operand, str, str]]) -> None:
-        """`for start ...`: loads (name, operand, other, cast), then lines. `mask` is the block's mask."""
+    def loop(self, *lines: str, other: str = "0", more: Sequence[Operand] = (), put: Operand | None = None) -> None:
+        """`for start ...`: loads `x` and `more` by their names, then lines, then stores `y` to `put`.
+
+        `mask` is the block's mask; what lies outside reads as `other`.
+        """
         body = self.kernel.body
         body += [f"    for start in range(0, {self.n}, BLOCK):", f"        mask = start + cols < {self.n}"]
         if len(self.reduced) > 1:
             body.append("        index = start + cols")
             self.kernel.split("index", self.reduced, "col", indent="        ")
-        for name, operand, other, cast in load:
-            tail = f", other={other}" if other else ""
-            body.append(f"        {name} = tl.load({self.address(operand)}, mask=mask{tail}){cast}")
+        for one in (self.x, *more):
+            body.append(f"        {one.param} = tl.load({self.address(one)}, mask=mask, other={other}){self.cast}")
         body += [f"        {line}" for line in lines]
+        if put is not None:
+            body.append(f"        tl.store({self.address(put)}, y, mask=mask)")
 
     def store(self, operand: Operand, value: str) -> None:
         """One number a row."""
         offset = self.row(operand)
-        self.kernel.body.append(f"    tl.store({operand.param}_ptr{' + ' + offset if offset else ''}, {value})")
+        self.say(f"tl.store({operand.param}_ptr{' + ' + offset if offset else ''}, {value})")
 
     def launch(self) -> None:
         size = product([group.size for group in self.kept])
         self.kernel.module.launch(self.kernel, f"({self.kernel.module.size(size)},)")
 
 
+def kept_dims(source: LoweredValue, reduced: Sequence[int]) -> list[int]:
+    return [dim for dim in range(len(source.shape)) if dim not in reduced]
+
+
+def lanes(dtype: torch.dtype, start: str = "0") -> str:
+    """A value of BLOCK lanes that all start from one number."""
+    if start == "0":
+        return f"tl.zeros([BLOCK], {tl_type(dtype)})"
+    return f"tl.full([BLOCK], {start}, {tl_type(dtype)})"
+
+
 def keep(param: str, value: LoweredValue, shape: Sequence[Expr], reduced: Sequence[int]) -> Operand:
     """Align the result of a reduction (with or without kept dimensions of size one) to the reduced value's shape."""
-    strides: list[Expr] = []
-    dims: list[int | None] = []
-    squeezed = len(value.shape) != len(shape)
-    own = 0
-    for dim in range(len(shape)):
-        if dim in reduced:
-            strides.append(shape[dim] * 0)
-            dims.append(None)
-            own += 0 if squeezed else 1
-            continue
-        strides.append(value.strides[own])
-        dims.append(own)
-        own += 1
-    return Operand(param, value.name, value.dtype, tuple(strides), tuple(dims))
+    squeezed, left = len(value.shape) != len(shape), itertools.count()
+    dims = [None if dim in reduced else next(left) if squeezed else dim for dim in range(len(shape))]
+    strides = tuple(sympy.Integer(0) if dim is None else value.strides[dim] for dim in dims)
+    return Operand(param, value.name, value.dtype, strides, tuple(dims))
 
 
 def covers_storage(value: LoweredValue) -> bool:

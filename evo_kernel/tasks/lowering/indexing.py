@@ -38,14 +38,38 @@ def arange(module: LoweredModule, node: AtenNode) -> LoweredValue:
             result = f"{result} * {rest[-1]}"
         return [], result if texts[0] == "0" else f"{rest[0]} + {result}"
 
-    out = module.empty(node.name, node.result)
-    write_map(module, "arange", [Index(0)], plain, compute, out, None)
-    return out
+    return write_map(module, "arange", [Index(0)], plain, compute, module.empty(node.name, node.result))
 
 
-def wrapped(index: str, size: str) -> str:
-    """A negative index counts from the end."""
-    return f"tl.where({index} < 0, {index} + {size}, {index})"
+WRAPPED = "tl.where({i} < 0, {i} + {size}, {i})"
+"""A negative index counts from the end."""
+
+
+def fetched(
+    module: LoweredModule,
+    node: AtenNode,
+    name: str,
+    source: LoweredValue,
+    along: Sequence[int | None],
+    indices: Sequence[tuple[FrameRead | Index, str, int]],
+) -> LoweredValue:
+    """Elements of `source`: where they are `along` (see FrameRead), moved by each index times its dimension's stride.
+
+    `indices`: what is read, its text by `{i}` and `{size}` of the dimension, and the dimension of the source.
+    """
+    reads = [FrameRead(source, along=along, load=False), *(read for read, _, _ in indices)]
+    scalars: list[str] = []
+    for _, text, dim in indices:
+        scalars += [f"{source.name}.stride({dim})", *([module.size(source.shape[dim])] if "{size}" in text else [])]
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        numbers, terms = iter(names[len(reads) :]), [names[0]]
+        for i, (_, text, _) in zip(names[1:], indices, strict=False):
+            stride = next(numbers)
+            terms.append(f"{text.format(i=i, size=next(numbers) if '{size}' in text else '')} * {stride}")
+        return [f"address = {' + '.join(terms)}"], "tl.load(address, mask=mask)"
+
+    return write_map(module, name, reads, scalars, compute, module.empty(node.name, node.result))
 
 
 @lowers(aten.gather)
@@ -55,15 +79,17 @@ def gather(module: LoweredModule, node: AtenNode) -> LoweredValue:
     if rank == 0:
         raise NotLowered("a gather from a single number")
     dim = node.integer(1) % rank
-    along = tuple(None if d == dim else d for d in range(rank))
-    reads = [FrameRead(index), FrameRead(source, along=along, load=False)]
+    along = [None if d == dim else d for d in range(rank)]
+    return fetched(module, node, "gather", source, along, [(FrameRead(index), "{i}", dim)])
 
-    def compute(names: list[str]) -> tuple[list[str], str]:
-        return [f"address = {names[1]} + {names[0]} * {names[2]}"], "tl.load(address, mask=mask)"
 
-    out = module.empty(node.name, node.result)
-    write_map(module, "gather", reads, [f"{source.name}.stride({dim})"], compute, out, None)
-    return out
+@lowers(aten.flip)
+def flip(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    source = materialise(module, node.value(0))
+    rank = len(source.shape)
+    dims = sorted({int(dim) % rank for dim in node.argument(1)})
+    along = [None if d in dims else d for d in range(rank)]
+    return fetched(module, node, "flip", source, along, [(Index(dim), "({size} - 1 - {i})", dim) for dim in dims])
 
 
 @lowers(aten.index_select)
@@ -94,27 +120,17 @@ def take(
         raise NotLowered("indexing by a mask")
     rank = max(len(value.shape) for value in given.values())
     dims = sorted(given)
-    adjacent = dims == list(range(dims[0], dims[-1] + 1))
-    at = dims[0] if adjacent else 0
+    at = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
     rest = [dim for dim in range(len(source.shape)) if dim not in given]
     along = [*rest[:at], *([None] * rank), *rest[at:]]
-    reads: list[FrameRead | Index] = [FrameRead(source, along=tuple(along), load=False)]
-    for value in given.values():
+    found: list[tuple[FrameRead | Index, str, int]] = []
+    for dim, value in given.items():
         place: list[int | None] = [None] * len(along)
         for own in range(len(value.shape)):
             if value.shape[own] != 1:
                 place[at + rank - len(value.shape) + own] = own
-        reads.append(FrameRead(value, along=tuple(place)))
-    scalars = [text for dim in dims for text in (f"{source.name}.stride({dim})", module.size(source.shape[dim]))]
-
-    def compute(names: list[str]) -> tuple[list[str], str]:
-        found, numbers = names[1 : 1 + len(dims)], names[1 + len(dims) :]
-        terms = [f"{wrapped(i, numbers[2 * k + 1])} * {numbers[2 * k]}" for k, i in enumerate(found)]
-        return [f"address = {' + '.join([names[0], *terms])}"], "tl.load(address, mask=mask)"
-
-    out = module.empty(node.name, node.result)
-    write_map(module, name, reads, scalars, compute, out, None)
-    return out
+        found.append((FrameRead(value, along=tuple(place)), WRAPPED, dim))
+    return fetched(module, node, name, source, along, found)
 
 
 SCATTERS = {
@@ -168,8 +184,7 @@ def _scatter(
         ], "total"
 
     out = module.empty(node.name, node.result)
-    write_map(module, f"scatter_{kind}", reads, [*scalars, *sizes], compute, out, None)
-    return out
+    return write_map(module, f"scatter_{kind}", reads, [*scalars, *sizes], compute, out)
 
 
 @lowers(aten.scatter, aten.scatter_add, aten.scatter_reduce)
@@ -201,25 +216,6 @@ def index_put(module: LoweredModule, node: AtenNode) -> LoweredValue:
     if values.fill is None and len(values.shape) != len(base.shape):
         raise NotLowered("values that broadcast")
     return _scatter(module, node, "sum" if node.argument(3, "accumulate", False) else "set", place, values, dim)
-
-
-@lowers(aten.flip)
-def flip(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    source = materialise(module, node.value(0))
-    rank = len(source.shape)
-    dims = sorted({int(dim) % rank for dim in node.argument(1)})
-    along = tuple(None if d in dims else d for d in range(rank))
-    reads: list[FrameRead | Index] = [FrameRead(source, along=along, load=False), *(Index(dim) for dim in dims)]
-    scalars = [text for d in dims for text in (module.size(source.shape[d]), f"{source.name}.stride({d})")]
-
-    def compute(names: list[str]) -> tuple[list[str], str]:
-        numbers = names[len(reads) :]
-        terms = [f"({numbers[2 * k]} - 1 - {names[1 + k]}) * {numbers[2 * k + 1]}" for k in range(len(dims))]
-        return [f"address = {' + '.join([names[0], *terms])}"], "tl.load(address, mask=mask)"
-
-    out = module.empty(node.name, node.result)
-    write_map(module, "flip", reads, scalars, compute, out, None)
-    return out
 
 
 def aten_call(module: LoweredModule, node: AtenNode) -> Any:

@@ -25,17 +25,17 @@ def copy_into(module: LoweredModule, source: LoweredValue, target: LoweredValue)
     """Copy (and cast) `source`, broadcast, to the view `target`."""
     if source.fill is not None:
         text = literal(source.fill, target.dtype)
-        write_map(module, "fill", [], [], lambda names: ([], text), target, None)
+        write_map(module, "fill", [], [], lambda names: ([], text), target)
         return
     dtype = target.dtype if target.dtype != torch.bool else source.dtype
     result = "{} != 0" if target.dtype == torch.bool != source.dtype else "{}"
-    write_map(module, "copy", [FrameRead(source, dtype)], [], lambda names: ([], result.format(names[0])), target, None)
+    write_map(module, "copy", [FrameRead(source, dtype)], [], lambda names: ([], result.format(names[0])), target)
 
 
 def part_of(module: LoweredModule, whole: LoweredValue, dim: int, start: Any, size: Any) -> LoweredValue:
     """`whole.narrow(dim, start, size)` as a value."""
-    name = module.fresh(f"{whole.name}_part")
-    module.line(f"{name} = {whole.name}.narrow({dim}, {module.size(start)}, {module.size(size)})")
+    narrow = f"{whole.name}.narrow({dim}, {module.size(start)}, {module.size(size)})"
+    name = module.named(f"{whole.name}_part", narrow)
     shape = (*whole.shape[:dim], sympy.sympify(size), *whole.shape[dim + 1 :])
     return LoweredValue(name, shape, whole.strides, whole.dtype)
 
@@ -77,10 +77,11 @@ def slice_scatter(module: LoweredModule, node: AtenNode) -> LoweredValue:
     copy_into(module, base, out)
     if node.operation == "aten.select_scatter":
         part = part_of(module, out, dim, sympy.sympify(node.argument(3)), sympy.Integer(1))
-        name = source.name
-        if source.fill is None:
-            name = module.fresh(f"{source.name}_row")
-            module.line(f"{name} = {source.name}.unsqueeze({dim})")
+        name = (
+            source.name
+            if source.fill is not None
+            else module.named(f"{source.name}_row", f"{source.name}.unsqueeze({dim})")
+        )
         shape = (*source.shape[:dim], sympy.Integer(1), *source.shape[dim:])
         strides = (*source.strides[:dim], sympy.Integer(0), *source.strides[dim:])
         copy_into(module, LoweredValue(name, shape, strides, source.dtype, source.fill), part)
@@ -94,7 +95,7 @@ def slice_scatter(module: LoweredModule, node: AtenNode) -> LoweredValue:
 
 def constant(module: LoweredModule, node: fx.Node, tensor: torch.Tensor) -> LoweredValue:
     """A tensor that the reference closes over: a number, a fill, or a short table inside a kernel."""
-    flat = [item for item in tensor.reshape(-1).tolist()]
+    flat = tensor.reshape(-1).tolist()
     name = module.fresh(node.name.strip("_"))
     if not flat:
         return module.empty(name, tensor)
@@ -106,14 +107,12 @@ def constant(module: LoweredModule, node: fx.Node, tensor: torch.Tensor) -> Lowe
             "part of a kernel. Make it one of the task's inputs."
         )
     out = module.empty(name, tensor)
-    lines = [
-        f"value = tl.where({{0}} == {k}, {literal(v, compute_type(tensor.dtype))}, value)" for k, v in enumerate(flat)
-    ]
-    first = literal(flat[0], compute_type(tensor.dtype))
+    first, *others = (literal(value, compute_type(tensor.dtype)) for value in flat)
     flat_out = LoweredValue(out.name, (sympy.Integer(len(flat)),), (sympy.Integer(1),), out.dtype)
 
     def compute(names: list[str]) -> tuple[list[str], str]:
-        return [f"value = {names[0]} * 0 + {first}", *(line.format(names[0]) for line in lines[1:])], "value"
+        lines = [f"value = tl.where({names[0]} == {k}, {value}, value)" for k, value in enumerate(others, 1)]
+        return [f"value = {names[0]} * 0 + {first}", *lines], "value"
 
-    write_map(module, "table", [Index(0)], [], compute, flat_out, None)
+    write_map(module, "table", [Index(0)], [], compute, flat_out)
     return out

@@ -1,8 +1,4 @@
-"""How tensors lie in memory, with symbolic sizes: values, alignment for broadcasting, and collapsing of dimensions.
-
-A kernel that walks a [b, t, d] tensor whose rows follow each other needs one row index, not two: `collapse` finds the
-fewest dimensions that describe all operands of a kernel at once.
-"""
+"""How tensors lie in memory, with symbolic sizes: values, alignment for broadcasting, and collapsing of dimensions."""
 
 from __future__ import annotations
 

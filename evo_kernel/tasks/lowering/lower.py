@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -21,7 +21,6 @@ from evo_kernel.tasks.lowering import (  # noqa: F401  imported for what they re
     reduction,
     rows,
     sorting,
-    special,
     views,
 )
 from evo_kernel.tasks.lowering.frames import covers_storage
@@ -30,7 +29,7 @@ from evo_kernel.tasks.lowering.module import LoweredModule
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, write
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.render import render
-from evo_kernel.tasks.lowering.trace import Traced, trace
+from evo_kernel.tasks.lowering.trace import trace
 from evo_kernel.tasks.task import Task, without_data
 from evo_kernel.types import Source
 
@@ -65,7 +64,7 @@ def lower_function(
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules = []
-    for traced, served in _branches(reference, cases):
+    for (traced,), served in branches(sorted(cases, key=ones), lambda first, fixed: (trace(reference, first, fixed),)):
         module = LoweredModule(traced, served, precision)
         _write_graph(module, allow_aten)
         modules.append((module, served))
@@ -73,18 +72,19 @@ def lower_function(
     return render(f"First kernels of {label}, one an operation, written from its reference.", modules)
 
 
-def _branches(
-    reference: Callable[..., Any], cases: Sequence[Sequence[Any]]
-) -> list[tuple[Traced, list[Sequence[Any]]]]:
-    """As few traces as cover all cases; most often one. The most general shapes are traced first."""
-    waiting = sorted(cases, key=ones)
-    branches = []
+def branches(
+    cases: Sequence[Sequence[Any]], make: Callable[[Sequence[Any], frozenset[tuple[int, int]]], tuple[Any, ...]]
+) -> Iterator[tuple[tuple[Any, ...], list[Sequence[Any]]]]:
+    """As few traces as cover all cases, most often one, each with the cases that it serves.
+
+    `make`: a trace and what comes with it, from inputs and their `fixed_sizes`. Begin with the most general shapes.
+    """
+    waiting = list(cases)
     while waiting:
-        traced = trace(reference, waiting[0], fixed_sizes(waiting[0], cases))
-        served = [waiting[0], *(case for case in waiting[1:] if traced.covers(case))]
-        waiting = [case for case in waiting[1:] if not any(case is other for other in served)]
-        branches.append((traced, served))
-    return branches
+        made = make(waiting[0], fixed_sizes(waiting[0], cases))
+        served = [waiting[0], *(case for case in waiting[1:] if made[0].covers(case))]
+        waiting = [case for case in waiting if not any(case is other for other in served)]
+        yield made, served
 
 
 def fixed_sizes(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozenset[tuple[int, int]]:
@@ -130,15 +130,10 @@ def _write_graph(module: LoweredModule, allow_aten: bool) -> None:
         elif node.op == "output":
             if not failures:
                 _write_outputs(module, [(item, values.get(item)) for item in node.args[0]])
-        elif (node.op == "call_function" and _is_tensor(node)) or _is_item(node, values):
+        elif _is_tensor(node) or (node.args and isinstance(values.get(node.args[0]), tuple)):  # or an item of several
             _write_node(module, node, values, failures, allow_aten)
     if failures:
         raise LoweringError(_sentence(failures))
-
-
-def _is_item(node: fx.Node, values: dict[fx.Node, Any]) -> bool:
-    source = node.args[0] if node.op == "call_function" and node.args else None
-    return isinstance(source, fx.Node) and isinstance(values.get(source), tuple)
 
 
 def _write_node(
@@ -187,10 +182,8 @@ def _write_outputs(module: LoweredModule, outputs: Sequence[tuple[Any, Any]]) ->
             raise LoweringError(
                 "The reference returns something that is no tensor. Return one tensor or a tuple of them."
             )
-        value = found
-        if value.fill is not None:
-            value = views.materialise(module, value)
-        elif node in inputs or value.name in names or not covers_storage(value):
+        value = views.materialise(module, found)
+        if found.fill is None and (node in inputs or value.name in names or not covers_storage(value)):
             wrapper = AtenNode(node, {}, module.fresh(f"{value.name}_copy"))
             value = write(module, wrapper, PointwiseJob("copy", (value,), (value.dtype,), ("{0}",)))
         names.append(value.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,18 +16,8 @@ from evo_kernel.tasks.lowering.trace import RESERVED, Expr, Traced
 PARAM_NAMES = ("x", "y", "z", "w", "v", "u", "t", "s", "r", "q", "p", "o")
 """Names of a kernel's tensor parameters, in order."""
 
-TL_TYPES = {
-    torch.float32: "tl.float32",
-    torch.float64: "tl.float64",
-    torch.float16: "tl.float16",
-    torch.bfloat16: "tl.bfloat16",
-    torch.int64: "tl.int64",
-    torch.int32: "tl.int32",
-    torch.int16: "tl.int16",
-    torch.int8: "tl.int8",
-    torch.uint8: "tl.uint8",
-    torch.bool: "tl.int1",
-}
+_NAMES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
+TL_TYPES = {torch.bool: "tl.int1", **{getattr(torch, name): f"tl.{name}" for name in _NAMES}}
 
 
 def tl_type(dtype: torch.dtype) -> str:
@@ -44,7 +34,6 @@ class LoweredKernel:
     params: list[str] = field(default_factory=list)
     args: list[str] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
-    constexprs: dict[str, str] = field(default_factory=dict)  # shape-dependent in-register sizes, computed in run
 
     def pointer(self, param: str, name: str) -> str:
         return self.scalar(f"{param}_ptr", name)
@@ -106,7 +95,6 @@ class LoweredLaunch:
     grid: str  # mentions knobs as {BLOCK}
     args: tuple[str, ...]
     knobs: tuple[str, ...]
-    constexprs: tuple[tuple[str, str], ...]
     depth: int = 0  # of the loop in `run` that it stands in
 
 
@@ -182,13 +170,13 @@ class LoweredModule(Branch):
         order = storage_order(tensor)
         dtype = f"dtype={value.dtype}, device={self.device}"
         if order == tuple(range(len(order))):
-            twin = self._input_like(value)
-            self.line(f"{name} = torch.empty_like({twin})" if twin else self._empty(name, value.shape, dtype))
-            return (
-                value
-                if value.contiguous
-                else LoweredValue(name, value.shape, contiguous_strides(value.shape), value.dtype)
+            inputs = (LoweredValue.of(name, fake) for name, fake in self.traced.tensors.items())
+            alike = (
+                one.name for one in inputs if (one.shape, one.dtype) == (value.shape, value.dtype) and one.contiguous
             )
+            twin = next(alike, None) if value.contiguous else None
+            self.line(f"{name} = torch.empty_like({twin})" if twin else self._empty(name, value.shape, dtype))
+            return value if value.contiguous else replace(value, strides=contiguous_strides(value.shape))
         inverse = [order.index(dim) for dim in range(len(order))]
         self.line(f"{self._empty(name, [value.shape[dim] for dim in order], dtype)}.permute({tuple(inverse)})")
         return value
@@ -201,21 +189,12 @@ class LoweredModule(Branch):
     def _empty(self, name: str, sizes: Sequence[Expr], options: str) -> str:
         return f"{name} = torch.empty({self.shape(sizes)}, {options})"
 
-    def _input_like(self, value: LoweredValue) -> str | None:
-        for name, tensor in self.traced.tensors.items():
-            other = LoweredValue.of(name, tensor)
-            if (other.shape, other.dtype) == (value.shape, value.dtype) and other.contiguous and value.contiguous:
-                return name
-        return None
-
     def launch(self, kernel: LoweredKernel, grid: str, depth: int = 0) -> None:
         """Write a launch of `kernel`. The grid mentions knobs in braces: "(triton.cdiv({size}, {BLOCK}),)"."""
         knobs = {**kernel.knobs, "NUM_WARPS": 4}
-        constexprs = [f"{name}: tl.constexpr" for name in (*kernel.constexprs, *knobs) if not name.startswith("NUM_")]
+        constexprs = [f"{name}: tl.constexpr" for name in kernel.knobs]
         text = f"({', '.join([*kernel.params, *constexprs])}):\n" + "\n".join(kernel.body) + "\n"
-        full = LoweredLaunch(
-            f"{kernel.base}\0{text}", grid, tuple(kernel.args), tuple(knobs), tuple(kernel.constexprs.items()), depth
-        )
+        full = LoweredLaunch(f"{kernel.base}\0{text}", grid, tuple(kernel.args), tuple(knobs), depth)
         self.lines.append(full)
         known = self.defaults.setdefault(full.kernel, dict(knobs))
         for name, default in knobs.items():
@@ -225,6 +204,12 @@ class LoweredModule(Branch):
         """A variable name that `run` does not use yet."""
         name = numbered(self.taken, base)
         self.taken.add(name)
+        return name
+
+    def named(self, base: str, text: str) -> str:
+        """A fresh variable of `run` with the value of a text."""
+        name = self.fresh(base)
+        self.line(f"{name} = {text}")
         return name
 
 

@@ -1,8 +1,7 @@
-"""Recurrent networks: one operation a layer and direction instead of a dozen a step.
+"""Recurrent networks, traced as one operation a layer and direction (`evo_kernel::recurrence`), not a dozen a step.
 
-PyTorch expands `nn.GRU` into its steps when it is traced (a graph of tens of thousands of operations), and `nn.LSTM`
-on a CPU into a call that no GPU knows. While `Recurrent` is active both are spelled as products over all steps (the
-inputs' share of the gates) and `evo_kernel::recurrence`, which walks the steps and is lowered to one launch a step.
+PyTorch would expand `nn.GRU` into tens of thousands of operations, and `nn.LSTM` on a CPU into a call that no GPU
+knows.
 """
 
 from __future__ import annotations

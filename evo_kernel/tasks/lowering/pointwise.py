@@ -60,92 +60,78 @@ ROUND = (
     "tl.where((rest > 0.5) | ((rest == 0.5) & (odd == 1.0)), floor + 1.0, floor)",
 )
 
-# Results are floating point; integers are computed in float32.
-FLOAT_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
-    aten.exp: ("exp", ("tl.exp({0})",)),
-    aten.exp2: ("exp2", ("tl.exp2({0})",)),
-    aten.expm1: ("expm1", EXPM1),
-    aten.log: ("log", ("tl.log({0})",)),
-    aten.log2: ("log2", ("tl.log2({0})",)),
-    aten.log10: ("log10", (f"tl.log2({{0}}) * {1 / LOG2_10!r}",)),
-    aten.log1p: ("log1p", LOG1P),
-    aten.sqrt: ("sqrt", ("tl.sqrt({0})",)),
-    aten.rsqrt: ("rsqrt", ("tl.rsqrt({0})",)),
-    aten.reciprocal: ("reciprocal", ("1.0 / {0}",)),
-    aten.sin: ("sin", ("tl.sin({0})",)),
-    aten.cos: ("cos", ("tl.cos({0})",)),
-    aten.tan: ("tan", ("tl.sin({0}) / tl.cos({0})",)),
-    aten.tanh: ("tanh", TANH),
-    aten.sinh: ("sinh", ("0.5 * (tl.exp({0}) - tl.exp(-{0}))",)),
-    aten.cosh: ("cosh", ("0.5 * (tl.exp({0}) + tl.exp(-{0}))",)),
-    aten.sigmoid: ("sigmoid", ("tl.sigmoid({0})",)),
-    aten.erf: ("erf", ("tl.erf({0})",)),
-    aten.erfc: ("erfc", ("1.0 - tl.erf({0})",)),
-    aten.silu: ("silu", ("{0} * tl.sigmoid({0})",)),
-}
+Table = Mapping[Any, tuple[str, tuple[str, ...]]]
+"""Operation → name of its kernel, and statements with, last, the expression; {i} stands for operand i."""
 
-# The same, by CUDA's math library. Function there → operation.
-_LIBRARY = {
-    "acos": aten.acos, "acosh": aten.acosh, "asin": aten.asin, "asinh": aten.asinh, "atan": aten.atan,
-    "atanh": aten.atanh, "atan2": aten.atan2, "lgamma": aten.lgamma, "erfinv": aten.erfinv, "hypot": aten.hypot,
+
+def _alike(text: str, names: str) -> dict[Any, tuple[str, tuple[str, ...]]]:
+    """Operations of one form, by their names."""
+    return {getattr(aten, name): (name, (text.replace("NAME", name),)) for name in names.split()}
+
+
+def _signs(**signs: str) -> dict[Any, tuple[str, tuple[str, ...]]]:
+    """Operations with a sign of their own between two operands."""
+    return {getattr(aten, name): (name, (f"{{0}} {sign} {{1}}",)) for name, sign in signs.items()}
+
+
+_RENAMED = {
     "erfcx": aten.special_erfcx, "cyl_bessel_i0": aten.i0, "cyl_bessel_i1": aten.special_i1,
     "j0": aten.special_bessel_j0, "j1": aten.special_bessel_j1,
     "y0": aten.special_bessel_y0, "y1": aten.special_bessel_y1,
 }  # fmt: skip
-LIBRARY_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
-    operation: (name, (f"tl.extra.cuda.libdevice.{name}({{0}}{', {1}' if name in ('atan2', 'hypot') else ''})",))
-    for name, operation in _LIBRARY.items()
-}
+"""Function of CUDA's math library → operation."""
 
+# Results are floating point; integers are computed in float32.
+FLOAT_OPS: Table = {
+    **_alike("tl.NAME({0})", "exp exp2 log log2 sqrt rsqrt sin cos sigmoid erf"),
+    **_alike(  # by CUDA's math library
+        "tl.extra.cuda.libdevice.NAME({0})", "acos acosh asin asinh atan atanh lgamma erfinv"
+    ),
+    **_alike("tl.extra.cuda.libdevice.NAME({0}, {1})", "atan2 hypot"),
+    **{operation: (name, (f"tl.extra.cuda.libdevice.{name}({{0}})",)) for name, operation in _RENAMED.items()},
+    aten.expm1: ("expm1", EXPM1),
+    aten.log10: ("log10", (f"tl.log2({{0}}) * {1 / LOG2_10!r}",)),
+    aten.log1p: ("log1p", LOG1P),
+    aten.reciprocal: ("reciprocal", ("1.0 / {0}",)),
+    aten.tan: ("tan", ("tl.sin({0}) / tl.cos({0})",)),
+    aten.tanh: ("tanh", TANH),
+    aten.sinh: ("sinh", ("0.5 * (tl.exp({0}) - tl.exp(-{0}))",)),
+    aten.cosh: ("cosh", ("0.5 * (tl.exp({0}) + tl.exp(-{0}))",)),
+    aten.erfc: ("erfc", ("1.0 - tl.erf({0})",)),
+    aten.silu: ("silu", ("{0} * tl.sigmoid({0})",)),
+}
 # Results have the promoted dtype of the operands.
-SAME_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
-    aten.mul: ("mul", ("{0} * {1}",)),
+SAME_OPS: Table = {
+    **_signs(mul="*"),
     aten.neg: ("neg", ("-{0}",)),
     aten.abs: ("abs", ("tl.abs({0})",)),
     aten.relu: ("relu", ("tl.maximum({0}, 0)",)),
     aten.square: ("square", ("{0} * {0}",)),
-    aten.maximum: ("maximum", ("tl.maximum({0}, {1})",)),
-    aten.minimum: ("minimum", ("tl.minimum({0}, {1})",)),
-    aten.fmax: ("maximum", ("tl.maximum({0}, {1})",)),
-    aten.fmin: ("minimum", ("tl.minimum({0}, {1})",)),
-    aten.clamp_min: ("clamp_min", ("tl.maximum({0}, {1})",)),
-    aten.clamp_max: ("clamp_max", ("tl.minimum({0}, {1})",)),
+    **_alike("tl.maximum({0}, {1})", "maximum fmax clamp_min"),
+    **_alike("tl.minimum({0}, {1})", "minimum fmin clamp_max"),
     aten.sign: ("sign", ("tl.where({0} > 0, 1, 0) - tl.where({0} < 0, 1, 0)",)),
     aten.copysign: ("copysign", ("tl.where({1} < 0, -tl.abs({0}), tl.abs({0}))",)),
     aten.fmod: ("fmod", ("times = {0} / {1}", "{0} - tl.where(times < 0, tl.ceil(times), tl.floor(times)) * {1}")),
     aten.lift_fresh_copy: ("copy", ("{0}",)),
 }
-ROUNDING_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
-    aten.floor: ("floor", ("tl.floor({0})",)),
-    aten.ceil: ("ceil", ("tl.ceil({0})",)),
+ROUNDING_OPS: Table = {
+    **_alike("tl.NAME({0})", "floor ceil"),
     aten.trunc: ("trunc", ("tl.where({0} < 0, tl.ceil({0}), tl.floor({0}))",)),
     aten.round: ("round", ROUND),
 }
-COMPARE_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
-    aten.eq: ("eq", ("{0} == {1}",)),
-    aten.ne: ("ne", ("{0} != {1}",)),
-    aten.lt: ("lt", ("{0} < {1}",)),
-    aten.le: ("le", ("{0} <= {1}",)),
-    aten.gt: ("gt", ("{0} > {1}",)),
-    aten.ge: ("ge", ("{0} >= {1}",)),
+COMPARE_OPS: Table = {
+    **_signs(eq="==", ne="!=", lt="<", le="<=", gt=">", ge=">="),
     aten.isnan: ("isnan", ("{0} != {0}",)),
     aten.isinf: ("isinf", ("tl.abs({0}) == float('inf')",)),
 }
-LOGIC_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
-    aten.logical_and: ("logical_and", ("{0} & {1}",)),
-    aten.logical_or: ("logical_or", ("{0} | {1}",)),
-    aten.logical_xor: ("logical_xor", ("{0} != {1}",)),
+LOGIC_OPS: Table = {
+    **_signs(logical_and="&", logical_or="|", logical_xor="!="),
     aten.logical_not: ("logical_not", ("{0} == 0",)),
 }
-BIT_OPS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
-    aten.bitwise_and: ("bitwise_and", ("{0} & {1}",)),
-    aten.bitwise_or: ("bitwise_or", ("{0} | {1}",)),
-    aten.bitwise_xor: ("bitwise_xor", ("{0} ^ {1}",)),
-    aten.bitwise_left_shift: ("shift_left", ("{0} << {1}",)),
-    aten.bitwise_right_shift: ("shift_right", ("{0} >> {1}",)),
-    aten.__lshift__: ("shift_left", ("{0} << {1}",)),
-    aten.__rshift__: ("shift_right", ("{0} >> {1}",)),
-}
+BIT_OPS: Table = _signs(
+    bitwise_and="&", bitwise_or="|", bitwise_xor="^", bitwise_left_shift="<<", bitwise_right_shift=">>",
+    __lshift__="<<", __rshift__=">>",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -181,9 +167,7 @@ def write(module: LoweredModule, node: AtenNode, job: PointwiseJob) -> LoweredVa
             texts.append(what if kind == "literal" else names[what if kind == "read" else len(reads) + what])
         return [line.format(*texts) for line in job.lines[:-1]], job.lines[-1].format(*texts)
 
-    out = module.empty(node.name, fake)
-    write_map(module, job.name, reads, scalars, compute, out, fake)
-    return out
+    return write_map(module, job.name, reads, scalars, compute, module.empty(node.name, fake), fake)
 
 
 def promoted(node: AtenNode, operands: tuple[Any, ...]) -> torch.dtype:
@@ -215,7 +199,7 @@ def result_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: tupl
     return PointwiseJob(name, operands, (dtype,) * len(operands), lines)
 
 
-def _register(table: Mapping[Any, tuple[str, tuple[str, ...]]], job: Callable[..., PointwiseJob]) -> None:
+def _register(table: Table, job: Callable[..., PointwiseJob]) -> None:
     for operation, (name, lines) in table.items():
 
         def lower(
@@ -249,7 +233,6 @@ def _rounding_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: t
 
 
 _register(FLOAT_OPS, result_job)
-_register(LIBRARY_OPS, result_job)
 _register(SAME_OPS, result_job)
 _register(ROUNDING_OPS, _rounding_job)
 _register(COMPARE_OPS, _compare_job)

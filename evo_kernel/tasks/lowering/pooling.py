@@ -25,10 +25,10 @@ def pool(module: LoweredModule, node: AtenNode) -> Any:
     dims = 3 if "3d" in node.operation else 2
     source = materialise(module, node.value(0))
     _refuse(source)
-    window = _window(node.argument(1), dims)
-    stride = _window(node.argument(2, "stride", None) or window, dims)
-    padding = _window(node.argument(3, "padding", 0), dims)
-    dilation = _window(node.argument(4, "dilation", 1), dims) if largest else (1,) * dims
+    window = node.window(1, dims)
+    stride = node.window(2, dims, "stride") if node.argument(2, "stride") else window
+    padding = node.window(3, dims, "padding", 0)
+    dilation = node.window(4, dims, "dilation", 1) if largest else (1,) * dims
     ceil_mode = node.argument(5 if largest else 4, "ceil_mode", False)
     if largest and any(user.args[1] == 1 and user.users for user in node.fx.users):
         raise NotLowered("its indices as an output")
@@ -39,24 +39,16 @@ def pool(module: LoweredModule, node: AtenNode) -> Any:
     def compute(names: list[str]) -> tuple[list[str], str]:
         address, places = names[0], names[1 : 1 + dims]
         sizes, strides = names[1 + dims : 1 + 2 * dims], names[1 + 2 * dims :]
-        lines = [
-            "total = tl.where(mask, float('-inf'), float('-inf'))" if largest else "total = tl.where(mask, 0.0, 0.0)",
-            "count = tl.where(mask, 0.0, 0.0)",
-        ]
-        indent = ""
-        for index, taps in enumerate(window):
-            lines.append(f"{indent}for {'ijk'[index]} in range({taps}):")
-            indent += "    "
-        body = []
-        for index, axis in enumerate(axes):
-            step = f"{places[index]} * {stride[index]} - {padding[index]} + {'ijk'[index]} * {dilation[index]}"
-            body.append(f"at_{axis} = {step}")
+        edge = "float('-inf')" if largest else "0.0"
+        lines = [f"total = tl.where(mask, {edge}, {edge})", "count = tl.where(mask, 0.0, 0.0)"]
+        lines += [f"{'    ' * index}for {'ijk'[index]} in range({taps}):" for index, taps in enumerate(window)]
+        steps = zip(axes, places, stride, padding, "ijk", dilation, strict=False)
+        body = [f"at_{axis} = {at} * {s} - {pad} + {i} * {d}" for axis, at, s, pad, i, d in steps]
         inside = " & ".join(f"(at_{a} >= 0) & (at_{a} < {size})" for a, size in zip(axes, sizes, strict=True))
         body.append(f"inside = mask & {inside}")
         terms = [f"at_{axis} * {step}" for axis, step in zip(axes, strides, strict=True)]
         body.append(f"at = {' + '.join([address, *terms])}")
-        other = "float('-inf')" if largest else "0.0"
-        body.append(f"value = tl.load(at, mask=inside, other={other}).to(tl.float32)")
+        body.append(f"value = tl.load(at, mask=inside, other={edge}).to(tl.float32)")
         body.append("total = tl.maximum(total, value)" if largest else "total = total + value")
         counted = "inside"
         if count_padding:  # with ceil_mode a window may reach beyond the padding, where nothing counts
@@ -64,7 +56,7 @@ def pool(module: LoweredModule, node: AtenNode) -> Any:
                 f"(at_{axis} < {size} + {pad})" for axis, size, pad in zip(axes, sizes, padding, strict=True)
             )
         body.append(f"count += tl.where({counted}, 1.0, 0.0)")
-        lines += [indent + line for line in body]
+        lines += ["    " * dims + line for line in body]
         fixed = divisor or (math.prod(window) if count_padding and not ceil_mode else None)
         if largest or fixed:
             lines = [line for line in lines if "count" not in line]
@@ -117,18 +109,9 @@ def _write(
     sizes = [module.size(size) for size in source.shape[-dims:]]
     strides = [f"{source.name}.stride({dim})" for dim in range(rank - dims, rank)]
     fake = node.result[0] if isinstance(node.result, tuple | list) else node.result
-    out = module.empty(node.name, fake)
-    write_map(module, name, reads, [*sizes, *strides, *more], compute, out, None)
-    return out
+    return write_map(module, name, reads, [*sizes, *strides, *more], compute, module.empty(node.name, fake))
 
 
 def _refuse(source: LoweredValue) -> None:
     if not compute_type(source.dtype).is_floating_point or source.dtype == torch.float64:
         raise NotLowered(f"pooling of {source.dtype}")
-
-
-def _window(values: Any, dims: int) -> tuple[int, ...]:
-    values = list(values) if isinstance(values, list | tuple) else [values]
-    if any(not isinstance(value, int) for value in values):
-        raise NotLowered("windows that vary with the case")
-    return tuple(values * dims if len(values) == 1 else values)

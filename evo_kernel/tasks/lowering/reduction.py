@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from evo_kernel.tasks.lowering.frames import RowFrame, keep
-from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align, collapse
+from evo_kernel.tasks.lowering.frames import RowFrame, keep, kept_dims, lanes
+from evo_kernel.tasks.lowering.layout import Group, LoweredValue, Operand, align, collapse
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule, tl_type
 from evo_kernel.tasks.lowering.pointwise import compute_type
 from evo_kernel.tasks.lowering.registry import AtenNode, lowers
@@ -48,8 +47,8 @@ def _reduction(kind: str, dtype: torch.dtype) -> Reduction:
         "prod": Reduction("1", "total * x", LAST_LANE),
         "amax": Reduction(_edge(dtype, -1), "tl.maximum(total, x)", largest),
         "amin": Reduction(_edge(dtype, 1), "tl.minimum(total, x)", smallest),
-        "any": Reduction("0", "tl.maximum(total, x)", largest, "{total} != 0", boolean=True),
-        "all": Reduction("1", "tl.minimum(total, x)", smallest, "{total} != 0", boolean=True),
+        "any": Reduction("0", "tl.maximum(total, (x != 0).to(tl.int32))", largest, "{total} != 0", boolean=True),
+        "all": Reduction("1", "tl.minimum(total, (x != 0).to(tl.int32))", smallest, "{total} != 0", boolean=True),
     }
     return table[kind]
 
@@ -63,16 +62,6 @@ def _dims(node: AtenNode, source: LoweredValue, position: int = 1) -> list[int]:
     return sorted(int(dim) % max(len(source.shape), 1) for dim in dims)
 
 
-def kept_dims(source: LoweredValue, reduced: Sequence[int]) -> list[int]:
-    return [dim for dim in range(len(source.shape)) if dim not in reduced]
-
-
-def lanes(dtype: torch.dtype, start: str) -> str:
-    if start == "0":
-        return f"tl.zeros([BLOCK], {tl_type(dtype)})"
-    return f"tl.full([BLOCK], {start}, {tl_type(dtype)})"
-
-
 def reduce(module: LoweredModule, node: AtenNode, kind: str) -> LoweredValue:
     """A reduction over any dimensions: by columns where those lie next to each other, by rows otherwise."""
     source = materialise(module, node.value(0))
@@ -82,22 +71,23 @@ def reduce(module: LoweredModule, node: AtenNode, kind: str) -> LoweredValue:
     out = module.empty(node.name, node.result)
     x, y = align("x", source, source.shape), keep("out", out, source.shape, reduced)
     kept = collapse(source.shape, kept_dims(source, reduced), (x, y))
-    cast = f".to({tl_type(dtype)})" if dtype != source.dtype and not how.boolean else ""
-    step = "total = " + (how.step.replace("x)", "(x != 0).to(tl.int32))") if how.boolean else how.step)
-    if _by_columns(source, x, y, kept, reduced):
-        _reduce_columns(
-            LoweredKernel(f"col_{kind}", module), how, (source, x, y), reduced, (lanes(dtype, how.start), cast, step)
-        )
+    walked = collapse(source.shape, reduced, (x,))
+    step = f"total = {how.step}"
+    # Whether neighbours in memory belong to different results: then a program takes a block of columns.
+    if (
+        0 < len(kept) <= 2
+        and len(walked) == 1
+        and x.strides[kept[-1].dim] == y.strides[kept[-1].dim] == 1 != x.strides[walked[0].dim]
+    ):
+        kernel = LoweredKernel(f"col_{kind}", module)
+        cast = f".to({tl_type(dtype)})" if dtype != source.dtype and not how.boolean else ""
+        load = f"mask=mask, other={how.start}){cast}"
+        _reduce_columns(kernel, (x, y), kept, walked[0], (lanes(dtype, how.start), load, step, how.last))
         return out
-    rows = RowFrame(
-        LoweredKernel(f"{'row' if kept else 'full'}_{kind}", module),
-        source.shape,
-        kept_dims(source, reduced),
-        reduced,
-        (x, y),
-    )
-    rows.kernel.body.append(f"    total = {lanes(dtype, how.start)}")
-    rows.loop([step], [("x", x, how.start, cast)])
+    rows = RowFrame(module, f"{'row' if kept else 'full'}_{kind}", source, reduced, (y,), dtype)
+    rows.cast = "" if how.boolean else rows.cast
+    rows.say(f"total = {lanes(dtype, how.start)}")
+    rows.loop(step, other=how.start)
     rows.store(y, how.last.format(total=how.across.format(total="total"), n=rows.n))
     rows.launch()
     return out
@@ -111,26 +101,12 @@ def _accumulator(kind: str, source: torch.dtype, result: torch.dtype) -> torch.d
     return compute_type(result)
 
 
-def _by_columns(source: LoweredValue, x: Operand, y: Operand, kept: Sequence[Any], reduced: Sequence[int]) -> bool:
-    """Whether neighbours in memory belong to different results: then a program takes a block of columns."""
-    walked = collapse(source.shape, reduced, (x,))
-    if not kept or len(kept) > 2 or len(walked) != 1:
-        return False
-    inner = kept[-1].dim
-    return x.strides[inner] == 1 and y.strides[inner] == 1 and x.strides[walked[0].dim] != 1
-
-
 def _reduce_columns(
-    kernel: LoweredKernel,
-    how: Reduction,
-    values: tuple[LoweredValue, Operand, Operand],
-    reduced: Sequence[int],
-    texts: tuple[str, str, str],
-) -> None:
+    kernel: LoweredKernel, operands: tuple[Operand, Operand], kept: Sequence[Group], walked: Group,
+    texts: tuple[str, str, str, str],
+) -> None:  # fmt: skip
     """One program per BLOCK of columns (and per outer index), a loop over the rows that are summed up."""
-    (source, x, y), (start, cast, step), module = values, texts, kernel.module
-    kept = collapse(source.shape, kept_dims(source, reduced), (x, y))
-    walked = collapse(source.shape, reduced, (x,))[0]
+    (x, y), (start, load, step, last), module = operands, texts, kernel.module
     kernel.pointer("x", x.name)
     kernel.pointer("out", y.name)
     n_rows, n_cols = kernel.size("n_rows", walked.size), kernel.size("n_cols", kept[-1].size)
@@ -141,23 +117,23 @@ def _reduce_columns(
         f"    mask = cols < {n_cols}",
     ]
     outer_x = outer_y = ""
-    grid = f"(triton.cdiv({module.size(kept[-1].size)}, {{BLOCK}}),)"
-    if len(kept) == 2:
+    grid = f"triton.cdiv({module.size(kept[-1].size)}, {{BLOCK}})"
+    if axis:
         kernel.body.append(f"    outer = {module.program(0)}")
         outer_x = kernel.term("outer", "x_outer_stride", x, kept[0].dim)
         outer_y = kernel.term("outer", "out_outer_stride", y, kept[0].dim)
-        grid = f"({module.size(kept[0].size)}, triton.cdiv({module.size(kept[-1].size)}, {{BLOCK}}))"
+        grid = f"{module.size(kept[0].size)}, {grid}"
     row = kernel.term("row", "x_row_stride", x, walked.dim)
     address = " + ".join(part for part in ("x_ptr", outer_x, row, "cols") if part)
     store = " + ".join(part for part in ("out_ptr", outer_y, "cols") if part)
     kernel.body += [
         f"    total = {start}",
         f"    for row in range(0, {n_rows}):",
-        f"        x = tl.load({address}, mask=mask, other={how.start}){cast}",
+        f"        x = tl.load({address}, {load}",
         f"        {step}",
-        f"    tl.store({store}, {how.last.format(total='total', n=n_rows)}, mask=mask)",
+        f"    tl.store({store}, {last.format(total='total', n=n_rows)}, mask=mask)",
     ]
-    module.launch(kernel, grid)
+    module.launch(kernel, f"({grid})" if axis else f"({grid},)")
 
 
 for _kind, *_operations in (
@@ -167,36 +143,10 @@ for _kind, *_operations in (
     lowers(*_operations)(lambda module, node, kind=_kind: reduce(module, node, kind))
 
 
-def _arg(module: LoweredModule, node: AtenNode, largest: bool, outs: dict[str, LoweredValue]) -> None:
-    """Position of the first largest (smallest) element, and the element itself where `outs` asks for it."""
-    source = materialise(module, node.value(0))
-    reduced = _dims(node, source)
-    dtype = torch.int32 if source.dtype == torch.bool else compute_type(source.dtype)
-    x = align("x", source, source.shape)
-    operands = {name: keep(name, value, source.shape, reduced) for name, value in outs.items()}
-    kernel = LoweredKernel("row_argmax" if largest else "row_argmin", module)
-    rows = RowFrame(kernel, source.shape, kept_dims(source, reduced), reduced, (x, *operands.values()))
-    edge = _edge(dtype, -1 if largest else 1)
-    sign, pick = (">", "tl.max") if largest else ("<", "tl.min")
-    kernel.body.append(f"    best = tl.full([BLOCK], {edge}, {tl_type(dtype)})")
-    kernel.body.append("    where = tl.zeros([BLOCK], tl.int64)")
-    lines = [
-        f"better = mask & (x {sign} best)",
-        "best = tl.where(better, x, best)",
-        "where = tl.where(better, (start + cols).to(tl.int64), where)",
-    ]
-    rows.loop(lines, [("x", x, edge, f".to({tl_type(dtype)})")])
-    kernel.body.append(f"    extreme = {pick}(best, axis=0)")
-    first = f"tl.min(tl.where(best == extreme, where, {rows.n}), axis=0)"
-    for name, operand in operands.items():
-        rows.store(operand, "extreme" if name == "out" else first)
-    rows.launch()
-
-
 @lowers(aten.argmax, aten.argmin)
 def argmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
     out = module.empty(node.name, node.result)
-    _arg(module, node, node.operation == "aten.argmax", {"index": out})
+    _arg(module, node, {"index": out})
     return out
 
 
@@ -204,29 +154,50 @@ def argmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
 def max_dim(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredValue]:
     values, indices = node.result
     out, index = module.empty(f"{node.name}_values", values), module.empty(f"{node.name}_indices", indices)
-    _arg(module, node, node.operation == "aten.max", {"out": out, "index": index})
+    _arg(module, node, {"out": out, "index": index})
     return out, index
+
+
+def _arg(module: LoweredModule, node: AtenNode, outs: dict[str, LoweredValue]) -> None:
+    """Position of the first largest (smallest) element, and the element itself where `outs` asks for it."""
+    source = materialise(module, node.value(0))
+    reduced, largest = _dims(node, source), "max" in node.operation
+    dtype = torch.int32 if source.dtype == torch.bool else compute_type(source.dtype)
+    operands = {name: keep(name, value, source.shape, reduced) for name, value in outs.items()}
+    rows = RowFrame(module, "row_argmax" if largest else "row_argmin", source, reduced, list(operands.values()), dtype)
+    edge = _edge(dtype, -1 if largest else 1)
+    rows.say(f"best = {lanes(dtype, edge)}", "where = tl.zeros([BLOCK], tl.int64)")
+    rows.loop(
+        f"better = mask & (x {'>' if largest else '<'} best)",
+        "best = tl.where(better, x, best)",
+        "where = tl.where(better, (start + cols).to(tl.int64), where)",
+        other=edge,
+    )
+    rows.say(f"extreme = tl.{'max' if largest else 'min'}(best, axis=0)")
+    for name, operand in operands.items():
+        first = f"tl.min(tl.where(best == extreme, where, {rows.n}), axis=0)"
+        rows.store(operand, "extreme" if name == "out" else first)
+    rows.launch()
+
+
+def write_mean(rows: RowFrame) -> None:
+    """Two passes over each row: `mean`, and the lanes of `squares` around it."""
+    rows.say(f"total = {lanes(rows.dtype)}")
+    rows.loop("total += x")
+    rows.say(f"mean = tl.sum(total, axis=0) / {rows.n}", f"squares = {lanes(rows.dtype)}")
+    rows.loop("centred = tl.where(mask, x - mean, 0)", "squares += centred * centred")
 
 
 @lowers(aten.var)
 def var(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    """Two passes: the mean, then the squares around it."""
     source = materialise(module, node.value(0))
     reduced = _dims(node, source)
     correction = node.argument(2, "correction", 1)
     correction = 1 if correction is None else correction
     out = module.empty(node.name, node.result)
-    dtype = compute_type(source.dtype)
-    x, y = align("x", source, source.shape), keep("out", out, source.shape, reduced)
-    kernel = LoweredKernel("row_var", module)
-    rows = RowFrame(kernel, source.shape, kept_dims(source, reduced), reduced, (x, y))
-    load = ("x", x, "0", f".to({tl_type(dtype)})" if dtype != source.dtype else "")
-    kernel.body.append(f"    total = {lanes(dtype, '0')}")
-    rows.loop(["total += x"], [load])
-    kernel.body.append(f"    mean = tl.sum(total, axis=0) / {rows.n}")
-    kernel.body.append(f"    squares = {lanes(dtype, '0')}")
-    rows.loop(["centred = tl.where(mask, x - mean, 0)", "squares += centred * centred"], [load])
-    count = rows.n if correction == 0 else f"({rows.n} - {correction})"
-    rows.store(y, f"tl.sum(squares, axis=0) / {count}")
+    y = keep("out", out, source.shape, reduced)
+    rows = RowFrame(module, "row_var", source, reduced, (y,), compute_type(source.dtype))
+    write_mean(rows)
+    rows.store(y, f"tl.sum(squares, axis=0) / {rows.n if correction == 0 else f'({rows.n} - {correction})'}")
     rows.launch()
     return out

@@ -75,6 +75,14 @@ class AtenNode:
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:
         return self.resolve(self.raw(position, name, default))
 
+    def window(self, position: int, rank: int, name: str = "", default: Any = None) -> tuple[int, ...]:
+        """Whole numbers, one a dimension."""
+        values = self.argument(position, name, default)
+        values = values if isinstance(values, list) else [values]
+        if any(not isinstance(value, int) for value in values):
+            raise NotLowered("windows or strides that vary with the case")
+        return tuple(values * rank if len(values) == 1 else values)
+
     def value(self, position: int, name: str = "") -> LoweredValue:
         value = self.argument(position, name)
         if not isinstance(value, LoweredValue):

@@ -32,7 +32,8 @@ def render(title: str, modules: Sequence[tuple[Branch, Sequence[Sequence[Any]]]]
     names: dict[str, str] = {}
     for kernel in defaults:
         names[kernel] = numbered(set(names.values()), kernel.split("\0")[0])
-    prefixes = {kernel: _prefix(name, len(names)) for kernel, name in names.items()}
+    # Knobs are plain where there is one kernel, and carry its name where there are several.
+    prefixes = {k: "" if len(names) == 1 else n.replace("_kernel", "").upper() + "_" for k, n in names.items()}
     constants = [f"{prefixes[k]}{knob} = {value}" for k, knobs in defaults.items() for knob, value in knobs.items()]
     names = {kernel: name + "_kernel" for kernel, name in names.items()}
     kernels = [_kernel(names[kernel], kernel.split("\0")[1]) for kernel in defaults]
@@ -53,11 +54,6 @@ def _kernel(name: str, text: str) -> str:
         plain = [part for part in inside.split(", ") if part not in constexprs]
         line = f"def {name}(\n    {', '.join(plain)},\n    {', '.join(constexprs)},\n):"
     return f"@triton.jit\n{line}\n{body}"
-
-
-def _prefix(name: str, kernels: int) -> str:
-    """Knobs are plain where there is one kernel, and carry its name where there are several."""
-    return "" if kernels == 1 else name.replace("_kernel", "").upper() + "_"
 
 
 def _chosen(modules: Sequence[tuple[Branch, Sequence[Sequence[Any]]]]) -> list[tuple[Branch, str]]:
@@ -119,8 +115,7 @@ def _read_sizes(module: Branch) -> list[str]:
 def _launch(launch: LoweredLaunch, names: dict[str, str], prefixes: dict[str, str]) -> str:
     prefix = prefixes[launch.kernel]
     grid = launch.grid.format(**{knob: prefix + knob for knob in launch.knobs})
-    options = [f"{name}={text}" for name, text in launch.constexprs]
-    options += [f"{knob.lower() if knob.startswith('NUM_') else knob}={prefix}{knob}" for knob in launch.knobs]
+    options = [f"{knob.lower() if knob.startswith('NUM_') else knob}={prefix}{knob}" for knob in launch.knobs]
     call = f"{names[launch.kernel]}[{grid}]"
     arguments = [*launch.args, *options]
     loop = "    " * launch.depth

@@ -6,7 +6,7 @@ import torch
 
 from evo_kernel.tasks.lowering.frames import RowFrame
 from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
-from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
+from evo_kernel.tasks.lowering.module import LoweredModule
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
@@ -21,18 +21,14 @@ def sort(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredVa
     if rank == 0:
         raise NotLowered("a single number")
     top = node.operation == "aten.topk"
-    if top:
-        dim, largest = node.integer(2, "dim", -1) % rank, bool(node.argument(3, "largest", True))
-    elif node.fx.target is aten.sort.stable:
-        dim, largest = node.integer(2, "dim", -1) % rank, bool(node.argument(3, "descending", False))
-    else:
-        dim, largest = node.integer(1, "dim", -1) % rank, bool(node.argument(2, "descending", False))
+    first = 2 if top or node.fx.target is aten.sort.stable else 1
+    dim = node.integer(first, "dim", -1) % rank
+    largest = bool(node.argument(first + 1, "largest" if top else "descending", top))
     values, indices = node.result
     outs = [module.empty(f"{node.name}_{tail}", fake) for tail, fake in (("values", values), ("indices", indices))]
-    pairs = zip(("x", "values", "indices"), (source, *outs), strict=True)
-    x, *ys = [align(param, value, value.shape) for param, value in pairs]
-    kernel = LoweredKernel("topk" if top else "sort", module)
-    rows = RowFrame(kernel, source.shape, [d for d in range(rank) if d != dim], [dim], (x, *ys))
+    ys = [align(param, value, value.shape) for param, value in zip(("values", "indices"), outs, strict=True)]
+    rows = RowFrame(module, "topk" if top else "sort", source, [dim], ys, source.dtype)
+    kernel = rows.kernel
     kept = "mask"
     if top:
         kernel.size("k", outs[0].shape[dim])
@@ -47,14 +43,13 @@ def sort(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredVa
         return " + ".join(part for part in parts if part)
 
     before = f"(other {'>' if largest else '<'} x) | ((other == x) & (j < start + cols))"
-    lines = [
+    rows.loop(
         "rank = tl.zeros([BLOCK], tl.int32)",
         f"for j in range(0, {rows.n}):",
-        f"    other = tl.load({at(x, 'j')})",
+        f"    other = tl.load({at(rows.x, 'j')})",
         f"    rank += ({before}).to(tl.int32)",
         f"tl.store({at(ys[0], 'rank')}, x, mask={kept})",
         f"tl.store({at(ys[1], 'rank')}, start + cols, mask={kept})",
-    ]
-    rows.loop(lines, [("x", x, "0", "")])
+    )
     rows.launch()
     return outs[0], outs[1]

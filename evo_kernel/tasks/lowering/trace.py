@@ -7,7 +7,6 @@ over the inputs' sizes (two sizes are equal, a size is at least 4, an input is c
 from __future__ import annotations
 
 import ast
-import inspect
 import keyword
 import math
 import re
@@ -28,6 +27,7 @@ from evo_kernel.syntax import parse_expression
 from evo_kernel.tasks.lowering.composites import Respelled
 from evo_kernel.tasks.lowering.decompositions import decomposition_table
 from evo_kernel.tasks.lowering.failures import VALUES, brief, own_failure, quiet, reads_values
+from evo_kernel.tasks.task import positional_names
 
 RESERVED = {"torch", "triton", "tl", "math", "run"}
 """Names that the generated module uses itself."""
@@ -253,8 +253,8 @@ def _make_graph(
 
 def _functional(graph: fx.GraphModule, fakes: Sequence[Any], table: Mapping[Any, Callable[..., Any]]) -> fx.GraphModule:
     """Rewrite in-place operations as functional ones; the graph is traced again only where it has any."""
-    mutating = [node for node in graph.graph.nodes if _mutates(node)]
-    if mutating:
+    operations = (node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload))
+    if any(operation._schema.is_mutable for operation in operations):
         graph = _make_graph(torch.func.functionalize(graph, remove="mutations"), fakes, table)
         # Functionalising reads a mutated view back into itself; that copy is the value it copies.
         for node in list(graph.graph.nodes):
@@ -264,10 +264,6 @@ def _functional(graph: fx.GraphModule, fakes: Sequence[Any], table: Mapping[Any,
                 )
     graph.graph.eliminate_dead_code()
     return graph
-
-
-def _mutates(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _fake(mode: FakeTensorMode, value: Any, index: int, fixed: frozenset[tuple[int, int]]) -> Any:
@@ -286,12 +282,8 @@ def _fake(mode: FakeTensorMode, value: Any, index: int, fixed: frozenset[tuple[i
 
 def _argument_names(reference: Callable[..., Any], count: int) -> tuple[str, ...]:
     """The reference's own parameter names where they are usable, x0, x1, ... otherwise."""
-    try:
-        parameters = list(inspect.signature(reference).parameters.values())
-    except ValueError:  # a builtin says nothing about its parameters
-        parameters = []
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    usable = [n for n in positional[:count] if n not in RESERVED and not keyword.iskeyword(n) and "kernel" not in n]
+    names = positional_names(reference)[:count]
+    usable = [n for n in names if n not in RESERVED and not keyword.iskeyword(n) and "kernel" not in n]
     return tuple(usable) if len(usable) == count else tuple(f"x{index}" for index in range(count))
 
 
@@ -300,31 +292,23 @@ def _assumptions(
 ) -> tuple[dict[sympy.Symbol, tuple[int, int]], tuple[str, ...]]:
     """Where each size symbol is read from, and all that the trace took for granted, as Python."""
     symbols: dict[sympy.Symbol, tuple[int, int]] = {}
-    conditions: list[str] = []
     draft = Traced(graph, lambda: None, tuple(names), tuple(fakes), symbols, (), environment)
-    for argument, fake in enumerate(fakes):
-        if not isinstance(fake, torch.Tensor):
-            continue
+    tensors = [(argument, fake) for argument, fake in enumerate(fakes) if isinstance(fake, torch.Tensor)]
+    for argument, fake in tensors:
         for dim, size in enumerate(fake.shape):
-            raw = size.node._expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
-            now = environment.replace(raw)
-            if isinstance(raw, sympy.Symbol) and now == raw:
+            raw = size.node._expr if isinstance(size, torch.SymInt) else None
+            if isinstance(raw, sympy.Symbol) and environment.replace(raw) == raw:
                 symbols.setdefault(raw, (argument, dim))
-    for argument, fake in enumerate(fakes):
-        if not isinstance(fake, torch.Tensor):
-            if isinstance(fake, int | float | bool | str | None):
-                conditions.append(f"{names[argument]} == {fake!r}")
-            continue
-        for dim, size in enumerate(fake.shape):
-            now = expression_of(size)
+    plain = (pair for pair in zip(names, fakes, strict=True) if isinstance(pair[1], int | float | bool | str | None))
+    conditions = [f"{name} == {value!r}" for name, value in plain]
+    for argument, fake in tensors:
+        name, shape = names[argument], [expression_of(size) for size in fake.shape]
+        for dim, now in enumerate(shape):
             if not isinstance(now, sympy.Symbol) or symbols.get(now) != (argument, dim):
-                conditions.append(f"{names[argument]}.shape[{dim}] == {draft.text(now)}")
+                conditions.append(f"{name}.shape[{dim}] == {draft.text(now)}")
         for dim, stride in enumerate(fake.stride()):
-            now = expression_of(stride)
-            size = expression_of(fake.shape[dim])
-            text = f"{names[argument]}.stride({dim}) == {draft.text(now)}"
-            one = f"{names[argument]}.shape[{dim}] == 1"
-            conditions.append(text if size.is_Integer else f"({one} or {text})")
+            text = f"{name}.stride({dim}) == {draft.text(expression_of(stride))}"
+            conditions.append(text if shape[dim].is_Integer else f"({name}.shape[{dim}] == 1 or {text})")
     for guard in environment.guards:
         expression = environment.replace(guard.expr)
         if expression is not sympy.true and expression.free_symbols <= set(symbols):

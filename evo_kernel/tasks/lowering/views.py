@@ -32,23 +32,19 @@ def view(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return view_line(module, node, source, f".{method}({', '.join(map(module.size, shape))})")
 
 
-@lowers(aten.permute)
-def permute(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    order = node.argument(1)
-    return view_line(module, node, node.value(0), f".permute({', '.join(map(str, order))})")
+@lowers(aten.permute, aten.transpose, aten.unsqueeze, aten.select, aten.diagonal, aten.unfold)
+def by_name(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    """PyTorch's method of that name with the same numbers."""
+    numbers = node.argument(1) if node.operation == "aten.permute" else [node.resolve(a) for a in node.fx.args[1:]]
+    named = [f"{name}={node.integer(-1, name)}" for name in node.fx.kwargs]
+    texts = [*(module.size(sympy.sympify(number)) for number in numbers), *named]
+    return view_line(module, node, node.value(0), f".{node.operation.removeprefix('aten.')}({', '.join(texts)})")
 
 
-@lowers(aten.t, aten.transpose)
-def transpose(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    first, second = (node.integer(1), node.integer(2)) if node.operation == "aten.transpose" else (0, 1)
-    if len(node.value(0).shape) < 2:
-        return node.value(0)
-    return view_line(module, node, node.value(0), f".transpose({first}, {second})")
-
-
-@lowers(aten.unsqueeze)
-def unsqueeze(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    return view_line(module, node, node.value(0), f".unsqueeze({node.integer(1)})")
+@lowers(aten.t)
+def transposed(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    flat = len(node.value(0).shape) < 2
+    return node.value(0) if flat else view_line(module, node, node.value(0), ".transpose(0, 1)")
 
 
 @lowers(aten.squeeze)
@@ -77,24 +73,6 @@ def slice_(module: LoweredModule, node: AtenNode) -> LoweredValue:
     end = "" if end is None or end == 2**63 - 1 else module.size(sympy.sympify(end))
     index = f"{start}:{end}" + (f":{step}" if step != 1 else "")
     return view_line(module, node, source, f"[{', '.join([':'] * dim + [index])}]")
-
-
-@lowers(aten.select)
-def select(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    index = module.size(sympy.sympify(node.argument(2)))
-    return view_line(module, node, node.value(0), f".select({node.integer(1)}, {index})")
-
-
-@lowers(aten.diagonal)
-def diagonal(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    offset, first, second = node.integer(1, "offset", 0), node.integer(2, "dim1", 0), node.integer(3, "dim2", 1)
-    return view_line(module, node, node.value(0), f".diagonal({offset}, {first}, {second})")
-
-
-@lowers(aten.unfold)
-def unfold(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    dim, size, step = (node.integer(index) for index in (1, 2, 3))
-    return view_line(module, node, node.value(0), f".unfold({dim}, {size}, {step})")
 
 
 @lowers(aten.as_strided)
@@ -129,11 +107,6 @@ def split(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, ...]:
 @lowers(aten.alias, aten.detach, aten.lift_fresh, aten.contiguous)
 def alias(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return node.value(0)
-
-
-@lowers(aten.view_as_real, aten.view_as_complex)
-def complex_view(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    raise NotLowered("complex numbers")
 
 
 @lowers(aten.full, aten.full_like, aten.scalar_tensor, aten.new_full)

@@ -14,13 +14,14 @@ import os
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from evo_kernel.errors import TaskError
+from evo_kernel.observe.harness_verdict import CORRECT, NONE, WRONG, Stock
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.compiled.stand_in import PROPERTIES
 from evo_kernel.tasks.problems import Problem, assigned
@@ -35,21 +36,6 @@ CLIENTS = ("openai", "litellm", "dotenv", "requests", "tqdm")
 """What the package imports to ask language models: nothing of it is needed here, and much is not installed or slow."""
 
 MISMATCH = "Output"  # how its own sentences about a wrong output begin
-
-
-@dataclass(frozen=True)
-class Heard:
-    """The harness's answer. `verdict`: correct, wrong, or "no verdict" (`reason` says why). Times in µs."""
-
-    verdict: str
-    reason: str = ""
-    sizes: str = "own"
-    us: float | None = None
-    eager_us: float | None = None
-    tf32_us: float | None = None
-    timed: int = 0
-    scaled: Mapping[str, bool] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 def home_of(problem: Path) -> Path:
@@ -88,18 +74,18 @@ class _Stand(types.ModuleType):
         return lambda *args, **kwargs: None
 
 
-def hear(harness: types.ModuleType, problem: str, solution: str, device: str, timed: int = TIMED) -> Heard:
+def hear(harness: types.ModuleType, problem: str, solution: str, device: str, timed: int = TIMED) -> Stock:
     """What the harness says. `problem`: the text of its file; on a CPU, at sizes that the executor can run."""
     if device == "cuda":
-        heard = _on_gpu(harness, problem, solution, timed)
+        stock = _on_gpu(harness, problem, solution, timed)
     else:
         torch.cuda.synchronize = lambda device=None: None  # there is nothing to wait for
         torch.cuda.get_device_properties = lambda device=None: PROPERTIES  # kernels ask how many multiprocessors it has
-        heard = replace(_of(_compared(harness, problem, solution, TRIALS)), sizes="small")
-        if heard.verdict == "wrong" and not heard.reason.startswith(MISMATCH):  # the executor lacks things
-            heard = replace(heard, verdict="no verdict", reason=f"without a GPU {heard.reason}")
+        stock = replace(_of(_compared(harness, problem, solution, TRIALS)), sizes="small")
+        if stock.verdict == WRONG and not stock.reason.startswith(MISMATCH):  # the executor lacks things
+            stock = replace(stock, verdict=NONE, reason=f"without a GPU {stock.reason}")
     refused = _refused(solution)
-    return replace(heard, notes=(*heard.notes, *refused))
+    return replace(stock, notes=(*stock.notes, *refused))
 
 
 def timed_within(expected_us: float | None) -> int:
@@ -133,16 +119,16 @@ def drawn(source: str, factor: float, device: str) -> str:
     )
 
 
-def _on_gpu(harness: types.ModuleType, problem: str, solution: str, timed: int) -> Heard:
+def _on_gpu(harness: types.ModuleType, problem: str, solution: str, timed: int) -> Stock:
     device = torch.device("cuda:0")
     asked: dict[str, Any] = {"backend": "triton", "precision": torch.float32, "device": device}
     result = harness.eval_kernel_against_ref(
         drawn(problem, 1.0, "cuda"), solution, num_correct_trials=TRIALS, num_perf_trials=timed,
         measure_performance=True, timing_method="cuda_event", **asked,
     )  # fmt: skip
-    heard = _of(result)
-    if heard.verdict != "correct":
-        return heard
+    stock = _of(result)
+    if not stock.correct:
+        return stock
     scaled = {}
     for name, factor in SCALES.items():
         again = harness.eval_kernel_against_ref(
@@ -153,7 +139,7 @@ def _on_gpu(harness: types.ModuleType, problem: str, solution: str, timed: int) 
     if (error := result.metadata.get("error_during_performance")) is not None:
         notes.append(f"its harness could not time the kernel: {error}")
     return replace(
-        heard,
+        stock,
         us=_us(result.runtime),
         eager_us=_us(result.ref_runtime),
         tf32_us=_tf32_us(harness, drawn(problem, 1.0, "cuda"), device, timed),
@@ -209,23 +195,23 @@ def _compared(harness: types.ModuleType, problem: str, solution: str, trials: in
     return results[0]
 
 
-def _of(result: Any) -> Heard:
+def _of(result: Any) -> Stock:
     """Its result as ours. What is not the kernel's fault is no verdict."""
     if result is None:
-        return Heard("no verdict", "its harness was kept from compiling by a lock; ask again")
+        return Stock(NONE, "its harness was kept from compiling by a lock; ask again")
     told: Mapping[str, Any] = result.metadata
     scaled = dict(told.get("scaled", {}))
     if result.correctness:
-        return Heard("correct", scaled=scaled)
+        return Stock(CORRECT, scaled=scaled)
     if not result.compiled:
-        return Heard("wrong", f"it does not load: {_short(told.get('compilation_error', ''))}")
+        return Stock(WRONG, f"it does not load: {_short(told.get('compilation_error', ''))}")
     fault = told.get("runtime_error")
     if fault is not None and "runtime_error_traceback" not in told:  # raised by the problem's own model
-        return Heard("no verdict", f"its harness cannot run the problem's own model: {_short(fault)}")
+        return Stock(NONE, f"its harness cannot run the problem's own model: {_short(fault)}")
     if fault is not None:
-        return Heard("wrong", f"it fails when it runs: {_short(fault)}")
+        return Stock(WRONG, f"it fails when it runs: {_short(fault)}")
     differs = f" (off by up to {', '.join(told['max_difference'])})" if told.get("max_difference") else ""
-    return Heard("wrong", f"{_short(told.get('correctness_issue', 'other output'))}{differs}")
+    return Stock(WRONG, f"{_short(told.get('correctness_issue', 'other output'))}{differs}")
 
 
 def _refused(solution: str) -> Sequence[str]:

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from evo_kernel.errors import TaskError
-from evo_kernel.tasks.importers.kernelbench_harness import (
+from evo_kernel.app.suite.kernelbench_harness import (
     TIMED,
     TRIALS,
-    Heard,
     _of,
     at_sizes,
     drawn,
@@ -22,6 +20,8 @@ from evo_kernel.tasks.importers.kernelbench_harness import (
     home_of,
     timed_within,
 )  # fmt: skip
+from evo_kernel.errors import TaskError
+from evo_kernel.observe.harness_verdict import Stock
 from tests.support.benchmark import IMAGES, LINEAR, checkout
 from tests.support.fake_harness import add_harness
 
@@ -89,7 +89,7 @@ def test_of_a_wrong_kernel_nothing_else_is_asked() -> None:
 )
 def test_what_is_not_the_kernels_fault_is_no_verdict(answer: Any, verdict: str, reason: str) -> None:
     heard = _of(answer)
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, Stock)
     assert heard.verdict == verdict and reason in heard.reason
 
 
