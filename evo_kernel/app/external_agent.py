@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from evo_kernel.app.workbench import open_workbench, rooms_of
+from evo_kernel.app.workbench import rooms_of
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
@@ -30,48 +30,32 @@ def external_operator(
     elsewhere: Callable[[TaskCard], str],
 ) -> ExternalOperator:
     """As `[external]` of the configuration has it. `charge`: `Ledger.charge`. Raises UserError."""
-    settings = settings_of(config)
+    from evo_kernel.app.mcp_tools import over_http
+
+    folder = config.external.folder or population.path.with_name(population.path.name + ".agents")
     rooms = rooms_of(population, judge, knowledge, charge)
-    folder = folder_of(config, population.path)
     return ExternalOperator(
-        settings,
-        folder,
-        lambda place, brief, author, allowed: open_workbench(place, rooms, brief, author, allowed),
-        rooms,
-        population.diary,
-        config.external.name,
-        elsewhere,
+        settings_of(config), folder, rooms, population.diary, over_http, config.external.name, elsewhere
     )
 
 
 def settings_of(config: Config) -> ExternalSettings:
     """Raises ConfigError."""
     external = config.external
-    if not external.command:
+    if not (external.command or "").strip():
         raise ConfigError(
             "no command is named for external agents: `evo-kernel agent POPULATION --command 'my-agent README.md'`, or "
             "`command = ...` in [external] of the configuration (docs/guides/agents.md)."
         )
-    try:
-        return ExternalSettings(
-            command=external.command,
-            minutes=external.minutes,
-            allowed=Allowed(evaluations=external.evaluations, submits=external.submits),
-            environment=passed(external.pass_env),
-            keep=external.keep,
-        )
-    except ValueError as error:
-        raise ConfigError(f"[external]: {error}") from None
-
-
-def passed(names: Iterable[str]) -> dict[str, str]:
-    """Variables of our own environment that an agent is given. Raises ConfigError for one that is not set."""
-    missing = [name for name in names if name not in os.environ]
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError("external agents need the Model Context Protocol's SDK: pip install 'evo-kernel[mcp]'")
+    missing = [name for name in external.pass_env if name not in os.environ]
     if missing:
         raise ConfigError(f"--pass-env {missing[0]}: it is not set here; set it, or leave it out")
-    return {name: os.environ[name] for name in names}
-
-
-def folder_of(config: Config, population: Path) -> Path:
-    """Where workspaces and logs lie."""
-    return config.external.folder or population.with_name(population.name + ".agents")
+    return ExternalSettings(
+        command=external.command or "",
+        minutes=external.minutes,
+        allowed=Allowed(evaluations=external.evaluations, submits=external.submits),
+        environment={name: os.environ[name] for name in external.pass_env},
+        keep=external.keep,
+    )

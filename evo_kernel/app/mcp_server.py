@@ -1,7 +1,6 @@
-"""The tools of an attempt as an MCP server on standard input and output.
+"""The tools of one attempt after another as an MCP server on standard input and output.
 
-Each call of a tool runs in a thread of its own, so that a slow one holds up no other. Imported only by `mcp`: the SDK
-is an extra of the package.
+Imported only by `mcp`: the SDK is an extra of the package.
 """
 
 from __future__ import annotations
@@ -11,27 +10,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import anyio
-import anyio.to_thread
-from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
+from mcp_types import Tool
 
-import evo_kernel
 from evo_kernel.app import external_session
 from evo_kernel.app.compose import Prepared
 from evo_kernel.app.mcp_session import McpSession
+from evo_kernel.app.mcp_tools import server_of
 from evo_kernel.app.prompt_context import elsewhere_of
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.tool import ToolFailed, checked
 
-JUDGED = 16  # calls at once that wait for the judge, or for their turn
 LAST_S = 5.0
 """Seconds that a call under way is given to end, once the server is told to stop."""
 INSTRUCTIONS = (
@@ -74,37 +70,7 @@ def serve(
         ending.now(0)
 
 
-def server_of(session: McpSession) -> Server[Any]:
-    """The protocol's side: every tool of the workbench, and two of the session's own."""
-    judged = anyio.CapacityLimiter(JUDGED)
-
-    async def listed(context: Any, parameters: PaginatedRequestParams | None) -> ListToolsResult:
-        del context, parameters
-        tools = [
-            Tool(name=tool.name, description=tool.description, input_schema=dict(tool.parameters))
-            for tool in session.attempt.bench.tools.values()
-        ]
-        return ListToolsResult(tools=[*OWN.values(), *tools])
-
-    async def called(context: Any, parameters: CallToolRequestParams) -> CallToolResult:
-        del context
-        work = functools.partial(_call, session, parameters.name, parameters.arguments or {})
-        found = session.attempt.bench.tools.get(parameters.name)
-        room = judged if found is not None and found.slow else None  # however many wait for the judge, others read
-        text, failed = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=room)
-        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
-
-    return Server(
-        "evo-kernel",
-        version=evo_kernel.version(),
-        instructions=INSTRUCTIONS,
-        on_list_tools=listed,
-        on_call_tool=called,
-    )
-
-
-def _call(session: McpSession, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-    """(text, whether it failed)."""
+def _call(session: McpSession, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
     if tool in OWN:
         try:
             given = checked(tool, OWN[tool].input_schema, arguments)
@@ -117,7 +83,7 @@ def _call(session: McpSession, tool: str, arguments: dict[str, Any]) -> tuple[st
 
 async def over_stdio(session: McpSession) -> None:
     """Until standard input ends."""
-    server = server_of(session)
+    server = server_of(lambda: session.attempt.bench.tools, functools.partial(_call, session), OWN, INSTRUCTIONS)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 

@@ -41,15 +41,16 @@ def agent(
 ) -> None:
     """Let a coding agent work on POPULATION: COMMAND runs once an attempt, in a workspace made for it.
 
-    The workspace holds a README.md that is all the agent needs, kernel.py (the kernel to beat), the task, earlier
-    versions, notes, and commands: ./probe, ./evaluate, ./profile, ./submit and others. A submission passes the commit
-    gate, or comes back with the reason; a commit becomes a candidate and ends the attempt. The agent gets a clean
-    environment and its own home folder. Use --pass-env for what else it needs: a key, or HOME if its login is there.
-    Its output is kept in POPULATION.agents/attempt-N.log.
+    The workspace holds a README.md that is all the agent needs, kernel.py (the kernel to beat), the task, and
+    .mcp.json, which names an MCP server with the tools: probe, evaluate, profile, submit and others. Its URL is also in
+    the variable EVO_KERNEL_MCP. A submission passes the commit gate, or comes back with the reason; a commit becomes a
+    candidate and ends the attempt. The agent gets a clean environment and its own home folder. Use --pass-env for what
+    else it needs: a key, or HOME if its login is there. Its output is kept in POPULATION.agents/attempt-N.log.
+
+    Install what it needs with: pip install 'evo-kernel[mcp]'.
 
     \b
-    evo-kernel agent softmax.db --command 'my-agent --yes "$(cat README.md)"' --pass-env MY_AGENT_KEY --attempts 5
-    evo-kernel agent softmax.db --command 'sh' --minutes 60 --keep      # or work in the folder yourself
+    evo-kernel agent softmax.db --command 'my-agent --mcp-config .mcp.json "$(cat README.md)"' --pass-env MY_AGENT_KEY
 
     Exit codes: 0 an agent committed a kernel; 1 none did; 2, 3 and 130 as of `run`. The first Ctrl-C or SIGTERM lets
     running attempts finish (within --minutes), the second ends the agents at once.

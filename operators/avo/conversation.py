@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from operators.avo.settings import ContextLimits
-from operators.llm.base import Message, ToolCall
-from operators.llm.shrink import size
+from operators.llm.base import Message, ToolCall, size
 from operators.workbench.tool import bounded
 
 COMPACT_AT = 0.8  # share of the bound at which older turns are summed up
@@ -62,8 +61,8 @@ class AgentConversation:
 
     def answer(self, message: Message) -> None:
         """A new turn begins with the model's answer."""
-        calls = tuple(replace(call, arguments=_legal(call.arguments)) for call in message.tool_calls[:MOST_CALLS])
-        self._turns.append(Turn([replace(message, tool_calls=calls, stable=False)], _said(message)))
+        kept = replace(message, tool_calls=message.tool_calls[:MOST_CALLS], stable=False)
+        self._turns.append(Turn([kept], _said(message)))
         self.hold()
 
     def result(self, call: ToolCall, text: str, failed: bool) -> None:
@@ -133,16 +132,6 @@ def _cut(message: Message, cap: int) -> Message:
         for call in message.tool_calls
     )
     return replace(message, content=bounded(message.content, cap), tool_calls=calls)
-
-
-def _legal(arguments: str) -> str:
-    """Providers take back only JSON objects: what the model wrote otherwise is quoted."""
-    try:
-        if isinstance(json.loads(arguments), dict):
-            return arguments
-    except (ValueError, RecursionError):
-        pass
-    return json.dumps({"not_json": arguments[:500]})
 
 
 def _said(message: Message) -> list[str]:

@@ -1,1 +1,1 @@
-"""Agents that are not ours: the workbench in a folder, for any program that can run commands."""
+"""Coding agents that are not ours: they work with the workbench over the Model Context Protocol."""

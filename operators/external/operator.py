@@ -1,30 +1,60 @@
-"""Any command-line coding agent as a variation operator."""
+"""Any command-line coding agent as a variation operator: it is started in a folder and given an MCP server."""
 
 from __future__ import annotations
 
-import math
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from evo_kernel import processes
 from evo_kernel.errors import InfraError, OperatorFailed
-from evo_kernel.processes import BoundedOutput, Ended
-from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, TaskCard
+from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, ScoredCandidate, TaskCard
 from evo_kernel.types.protocols import TurnStore
 from operators.external.attempt import TOOL, ExternalAttempt
-from operators.external.folder import environment_for, furnish
-from operators.external.request_server import RequestServer
+from operators.external.brief import brief_text, limits_text
 from operators.macro import catalogue
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.toolset import Workbench, WorkbenchDeps
+from operators.workbench.protocols import WorkbenchDeps
+from operators.workbench.toolset import Workbench, start_files, task_files
+from operators.workbench.workspace import Workspace
 
-OpenBench = Callable[[Path, Brief, str, Allowed], Workbench]
-"""(folder, brief, author, allowed) → a workbench in that folder."""
-TERM_S = 3.0
-"""Between SIGTERM and SIGKILL, at a deadline."""
+Serve = Callable[[ExternalAttempt], AbstractContextManager[str]]
+"""Serves the tools of an attempt over MCP while it is open; gives the server's URL."""
+TERM_S = 3.0  # between SIGTERM and SIGKILL, at a deadline
+MCP_CONFIG, MCP_URL = ".mcp.json", "EVO_KERNEL_MCP"
+
+README = """# Make this GPU kernel faster
+
+`kernel.py` in this folder is a GPU kernel that is correct: {start}. Write a faster one, and hand it in with the tool
+`submit`. Only what you submit counts, and only once it is committed: correct on every case, hidden ones included,
+surely faster than the version to beat, {beat}, and on no shape, hidden ones included, more than {regress:.0%} slower.
+
+You have {minutes:g} minutes, and {limits}.
+
+Your tools are those of the MCP server `evo-kernel` (`{config}` in this folder, or the URL in ${url}):
+
+1. Read this file, `task/task.md`, `task/reference.py` and `kernel.py`.
+2. Change `kernel.py` (or write another file in this folder).
+3. `probe` compiles it and checks it on small inputs: seconds. Repair what it says.
+4. `evaluate` also tunes and times it, and says what the gate would say.
+5. `submit` hands it in. If it is refused you are told why: go on. If it is committed, your work is done: stop.
+
+Others: {tools}.
+
+A note cites what it rests on: the name of an evaluation or version (`E4.1`, `C2`) and the number that its answer calls
+"samples a case" (0 where times are modeled).
+
+Hidden shapes may be odd, or fill no block. A branch of `run` that no shown shape takes is not tuned: give its knobs
+values that are good already.
+
+There may be no GPU here, and no torch: do not run the kernel yourself, ask `probe`. Do not look for the judge or the
+inputs: sources that do anything but compute are refused.
+
+"""
 
 
 @dataclass(frozen=True)
@@ -39,46 +69,40 @@ class ExternalSettings:
     log_bytes: int = 4 * 2**20  # of its output that are kept
     keep: bool = False  # the workspace, when the attempt is over
 
-    def __post_init__(self) -> None:
-        if not self.command.strip():
-            raise ValueError("an external agent needs a command, such as 'my-agent --prompt-file README.md'")
-        if not (math.isfinite(self.minutes) and self.minutes > 0):
-            raise ValueError(f"an attempt needs some minutes, not {self.minutes}")
-
 
 class ExternalOperator:
-    """Thread-safe: every attempt has a folder, a desk and processes of its own. `folder`: below it they lie."""
+    """Thread-safe: every attempt has a folder, a server and processes of its own. `folder`: below it they lie."""
 
     def __init__(
         self,
         settings: ExternalSettings,
         folder: Path,
-        open_bench: OpenBench,
         rooms: WorkbenchDeps,
         diary: TurnStore,
+        serve: Serve,
         name: str = "external",
         elsewhere: Callable[[TaskCard], str] = lambda task: "",
     ) -> None:
         """`elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
         self.name = name
-        self._settings, self._folder, self._open_bench = settings, folder, open_bench
+        self._settings, self._folder, self._serve = settings, folder, serve
         self._rooms, self._diary, self._elsewhere = rooms, diary, elsewhere
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         """Let the agent work until it has committed, ended, or used its time up. Raises OperatorFailed, InfraError."""
         del probe  # the workbench has the judge
-        workspace = (self._folder / f"attempt-{brief.attempt}").absolute()
+        folder = (self._folder / f"attempt-{brief.attempt}").absolute()
         try:
-            workspace.parent.mkdir(parents=True, exist_ok=True)
-            bench = self._open_bench(workspace, brief, self.name, self._settings.allowed)
+            workspace = Workspace(folder, start_files(brief.parent.source), task_files(brief))
+            bench = Workbench(workspace, self._rooms, brief, self.name, self._settings.allowed)
             attempt = ExternalAttempt(brief, bench, self._diary, self.name)
-            why = self._run(attempt, workspace) if attempt.submission is None else ""
+            why = self._run(attempt, folder) if attempt.submission is None else ""
             attempt.close()  # a call under way when it was ended is carried to its end, and counts
         except OSError as error:
-            raise InfraError(f"the workspace {workspace} cannot be used: {error}") from error  # fails this attempt
+            raise InfraError(f"the workspace {folder} cannot be used: {error}") from error  # fails this attempt
         finally:
             if not self._settings.keep:
-                shutil.rmtree(workspace, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
         if attempt.submission is not None:
             return attempt.proposal()
         raise OperatorFailed(why, operator=self.name, steps=attempt.steps)
@@ -92,35 +116,58 @@ class ExternalOperator:
 
     def learn(self, credit: Credit) -> None:
         """An agent from outside learns from the lineage that it is shown."""
-        del credit
 
-    def _run(self, attempt: ExternalAttempt, workspace: Path) -> str:
+    def _run(self, attempt: ExternalAttempt, folder: Path) -> str:
         """How it ended, should nothing be committed, in a sentence."""
-        settings, brief = self._settings, attempt.brief
-        place = furnish(
-            workspace, brief, attempt.bench.tools, settings.allowed, settings.minutes,
-            self._rooms.lineage, self._rooms.knowledge, self._elsewhere(brief.task), self._rooms.bench.regress,
-        )  # fmt: skip
-        log = self._folder / f"attempt-{brief.attempt}.log"
-        with open(log, "wb", buffering=0) as file, RequestServer(place, attempt.call):
-            output = BoundedOutput(file, settings.log_bytes)
+        settings = self._settings
+        (folder / "README.md").write_text(self._readme(attempt), encoding="utf-8")
+        log = self._folder / f"attempt-{attempt.brief.attempt}.log"
+        with open(log, "wb", buffering=0) as file, self._serve(attempt) as url:
+            server = {"mcpServers": {"evo-kernel": {"type": "http", "url": url}}}
+            (folder / MCP_CONFIG).write_text(json.dumps(server, indent=2), encoding="utf-8")
+            output = processes.BoundedOutput(file, settings.log_bytes)
             ended = processes.run(
                 ["/bin/sh", "-c", settings.command], settings.minutes * 60, output.take,
-                environment_for(workspace, settings.environment), workspace, attempt.over_for(settings.settle_s),
-                TERM_S,
+                _environment(folder) | {MCP_URL: url, **settings.environment}, folder,
+                attempt.over_for(settings.settle_s), TERM_S,
             )  # fmt: skip
             output.finish()
-        return self._why(ended, _last_line(log), len(attempt.steps))
-
-    def _why(self, ended: Ended, said: str, tries: int) -> str:
         how = {
             "exited": f"the agent ended (exit code {ended.code})",
-            "deadline": f"the agent was ended after {self._settings.minutes:g} minutes",
+            "deadline": f"the agent was ended after {settings.minutes:g} minutes",
             "stopped": "the agent was stopped",
             "lost": "the agent was lost",
         }[ended.how]
+        said, tries = _last_line(log), len(attempt.steps)
         last = f"; it last said: {said}" if said else ""
         return f"{how} with nothing committed, {tries} evaluation{'s' * (tries != 1)} made{last}"
+
+    def _readme(self, attempt: ExternalAttempt) -> str:
+        rooms, brief = self._rooms, attempt.brief
+        said = README.format(
+            minutes=self._settings.minutes, regress=rooms.bench.regress, limits=limits_text(self._settings.allowed),
+            start=_scored(brief.parent), beat=_scored(rooms.lineage.best() if rooms.lineage is not None else None),
+            config=MCP_CONFIG, url=MCP_URL, tools=", ".join(f"`{name}`" for name in attempt.bench.tools),
+        )  # fmt: skip
+        return said + brief_text(brief, rooms.knowledge, self._elsewhere(brief.task))
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """A clean one: what is needed to find programs, a home and a scratch folder of its own."""
+    home, scratch = folder / ".home", folder / ".tmp"
+    for place in (home, scratch):
+        place.mkdir(mode=0o700, exist_ok=True)
+    return {
+        "PATH": os.environ.get("PATH", os.defpath), "HOME": str(home), "TMPDIR": str(scratch), "LANG": "C.UTF-8",
+        "TERM": "dumb",
+    }  # fmt: skip
+
+
+def _scored(version: ScoredCandidate | None) -> str:
+    if version is None:
+        return "the best one known"
+    score = version.evaluation.score if version.evaluation is not None else None
+    return f"version C{version.candidate}, " + (f"score {score:.3f}" if score is not None else "not scored")
 
 
 def _last_line(log: Path) -> str:

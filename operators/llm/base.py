@@ -32,6 +32,15 @@ class Message:
     stable: bool = False
 
 
+def size(messages: Sequence[Message]) -> int:
+    """UTF-8 bytes of everything that becomes prompt."""
+    return sum(
+        len(message.content.encode())
+        + sum(len(call.name) + len(call.arguments.encode()) for call in message.tool_calls)
+        for message in messages
+    )
+
+
 @dataclass(frozen=True)
 class Tool:
     """What a model may call. `parameters` is a JSON schema of an object."""
@@ -62,9 +71,9 @@ class ModelFailed(EvoKernelError):
     """No answer could be had, or none may be asked for; `calls` are what was spent on trying.
 
     `kind`: "budget" (the worst case of the call does not fit), "down" (the endpoint, for now), "stopped" (the run ends
-    before an answer came: nobody is at fault), "refused" (a content filter), "too long" (the prompt does not fit even
-    when shrunk), "invalid" (credentials, model name, arguments), "malformed" (after a repair there is still no answer
-    that fits the schema).
+    before an answer came: nobody is at fault), "refused" (a content filter), "too long" (whoever asks may make the
+    prompt shorter), "invalid" (credentials, model name, arguments), "malformed" (after a repair there is still no
+    answer that fits the schema).
     """
 
     def __init__(self, reason: str, kind: str, calls: tuple[Call, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What one question to a model takes: tries, waits, shortening and a correction, until there is an answer."""
+"""What one question to a model takes: tries, waits and a correction, until there is an answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from evo_kernel.types import Call
 from operators.llm import structured
-from operators.llm.base import Message, ModelFailed, Reply, Tool
+from operators.llm.base import Message, ModelFailed, Reply, Tool, size
 from operators.llm.litellm_request import Facts, ModelAnswer, ModelFault
 from operators.llm.payload import messages_payload, schema_payload, tools_payload
 from operators.llm.redaction import redact
-from operators.llm.shrink import drop_oldest, size
 from operators.llm.transcript import message_data, pack, request_data
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ class Patience:
     tries: int = 6  # failures that may be waited out
     first_wait_s: float = 1.0  # doubles with every failure; the wait is drawn between nothing and that
     longest_wait_s: float = 60.0
-    shrinks: int = 5
 
 
 class Conversation:
@@ -59,7 +57,7 @@ class Conversation:
         self.max_tokens, self.patience = max_tokens, model.patience
         self.ends = time.monotonic() + self.patience.deadline_s
         self.calls: list[Call] = []
-        self.failures = self.shrinks = 0
+        self.failures = 0
         self.correction: tuple[Message, ...] = ()
 
     def reply(self) -> Reply:
@@ -225,7 +223,7 @@ class Conversation:
         """Do what a fault asks for, so that trying again makes sense; else raises ModelFailed."""
         name, key = self.model.name, self.model.key_env or "its provider's variable"
         if fault.kind == "overflow":
-            self._shorten(fault)
+            self._leave_room(fault)
         elif fault.kind == "stopped":
             self._give_up("stopped", fault.reason)
         elif fault.kind == "refused":
@@ -238,16 +236,12 @@ class Conversation:
         else:
             self._wait(fault)
 
-    def _shorten(self, fault: ModelFault) -> None:
+    def _leave_room(self, fault: ModelFault) -> None:
+        """Where the room asked for the answer left none for the prompt, ask for less."""
         stated = LIMIT.search(fault.reason)
-        if stated and self.max_tokens > int(stated[1]) // 2:
-            self.max_tokens = max(1, int(stated[1]) // 4)  # the room asked for the answer left none for the prompt
-            return
-        shorter = drop_oldest(self.messages) if self.shrinks < self.patience.shrinks else None
-        if shorter is None or size(shorter) >= size(self.messages):
-            self._give_up("too long", f"{self.model.name}: the prompt fits in no form: {fault.reason[:300]}")
-        self.shrinks += 1
-        self.messages = tuple(shorter)
+        if stated is None or self.max_tokens <= int(stated[1]) // 2:
+            self._give_up("too long", f"{self.model.name}: the prompt does not fit: {fault.reason[:300]}")
+        self.max_tokens = max(1, int(stated[1]) // 4)
 
     def _wait(self, fault: ModelFault) -> None:
         self.failures += 1

@@ -1,9 +1,9 @@
 """The one door to models: any provider that litellm knows, any server that speaks the chat-completions protocol.
 
 What one `complete` does, in this order: set the worst case aside in the purse, ask the endpoint's circuit breaker,
-send, and then by what came back: hand it over; wait and try again (429, 5xx, resets, time-outs, empty answers); shorten
-the conversation (it outgrew the context); ask once for a correction (JSON that does not fit the schema); or give up
-with a ModelFailed that says what to do. Every try is a row of its own (`Reply.calls`, `ModelFailed.calls`).
+send, and then by what came back: hand it over; wait and try again (429, 5xx, resets, time-outs, empty answers); ask
+once for a correction (JSON that does not fit the schema); or give up with a ModelFailed that says what to do. Every try
+is a row of its own (`Reply.calls`, `ModelFailed.calls`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A folder of an agent's own, and texts that it may only read. No path leads out of it, links included.
 
-Every access walks from the folder's own descriptor, one component at a time, and follows no link: what an agent with
-a shell puts into the folder cannot point a tool elsewhere, not even between a check and the use.
+An agent that has a shell runs as the same user: the walls are against mistakes, not against it.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ import contextlib
 import difflib
 import os
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from evo_kernel.errors import InfraError
 from operators.workbench.tool import ToolFailed
@@ -22,8 +20,6 @@ MAX_FILES = 200
 MAX_TOTAL_BYTES = 8_000_000
 MAX_PATH = 200  # characters
 MAX_DEPTH = 6
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Workspace:
@@ -81,24 +77,19 @@ class Workspace:
         name = _clean(path)
         if name in self.fixed:
             return self.fixed[name]
-        with self._parent(name) as (parent, last):
-            try:
-                descriptor = os.open(last, _READ, dir_fd=parent)
-            except OSError as error:
-                raise ToolFailed(self._missing(name, error)) from None
-            try:  # of a folder no file object can be made: look first
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise ToolFailed(f"{name} is no file; list_files shows what there is")
-                with open(descriptor, "rb", closefd=False) as file:
-                    data = file.read(MAX_FILE_BYTES + 1)
-            finally:
-                os.close(descriptor)
-        if len(data) > MAX_FILE_BYTES:
-            raise ToolFailed(f"{name} is larger than {MAX_FILE_BYTES} bytes, which no tool reads")
+        place = self._place(name)
         try:
-            return data.decode()
+            if not place.exists():
+                raise ToolFailed(self._missing(name))
+            if not place.is_file():  # a pipe would be waited for
+                raise ToolFailed(f"{name} is no file; list_files shows what there is")
+            if place.stat().st_size > MAX_FILE_BYTES:
+                raise ToolFailed(f"{name} is larger than {MAX_FILE_BYTES} bytes, which no tool reads")
+            return place.read_bytes().decode()
         except UnicodeDecodeError:
             raise ToolFailed(f"{name} is no UTF-8 text; only text can be read here") from None
+        except OSError as error:
+            raise ToolFailed(f"{name} cannot be read: {error.strerror}") from None
 
     def write(self, path: str, text: str) -> str:
         """Make or replace a file; its clean path. Raises ToolFailed."""
@@ -123,56 +114,41 @@ class Workspace:
     def _put(self, name: str, text: str) -> None:
         """Write beside and rename: a reader sees the old text or the new one, and no link is written through."""
         _encoded(name, text)
-        with self._parent(name, make=True) as (parent, last):
-            beside = f".{last}.writing"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(beside, dir_fd=parent)
-                with open(os.open(beside, flags, 0o600, dir_fd=parent), "w", encoding="utf-8", newline="") as file:
-                    file.write(text)
-                os.rename(beside, last, src_dir_fd=parent, dst_dir_fd=parent)
-            except OSError as error:
-                raise ToolFailed(f"{name} cannot be written: {error.strerror}; choose another path") from None
-
-    @contextlib.contextmanager
-    def _parent(self, name: str, make: bool = False) -> Iterator[tuple[int, str]]:
-        """(descriptor of the folder that holds it, its last component). Raises ToolFailed."""
-        *folders, last = PurePosixPath(name).parts
-        here = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        place = self._place(name, last=False)
+        beside = place.with_name(f".{place.name}.writing")
         try:
-            for part in folders:
-                if make:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o700, dir_fd=here)
-                try:
-                    below = os.open(part, _FOLDER, dir_fd=here)
-                except OSError as error:
-                    raise ToolFailed(self._missing(name, error)) from None
-                os.close(here)
-                here = below
-            yield here, last
-        finally:
-            os.close(here)
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            beside.unlink(missing_ok=True)
+            beside.write_text(text, encoding="utf-8", newline="")
+            beside.replace(place)
+        except OSError as error:
+            raise ToolFailed(f"{name} cannot be written: {error.strerror}; choose another path") from None
 
-    def _missing(self, name: str, error: OSError) -> str:
-        if isinstance(error, FileNotFoundError):
-            paths = [path for path, _, _ in self.files()]
-            near = difflib.get_close_matches(name, paths, 3)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
-            return f"there is no file {name}; {hint}list_files shows the {len(paths)} that there are"
-        return f"{name} cannot be opened ({error.strerror}): links and folders are not followed here"
+    def _place(self, name: str, last: bool = True) -> Path:
+        """Raises ToolFailed where a link stands on the way: at the last component, too, unless told."""
+        place, folder = self.folder / name, self.folder.resolve()
+        found = place.resolve() if last else place.parent.resolve() / place.name
+        if found != folder / name:
+            raise ToolFailed(f"{name} cannot be opened: links and folders are not followed here")
+        return place
+
+    def _missing(self, name: str) -> str:
+        paths = [path for path, _, _ in self.files()]
+        near = difflib.get_close_matches(name, paths, 3)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        return f"there is no file {name}; {hint}list_files shows the {len(paths)} that there are"
 
     def _walk(self) -> Iterator[tuple[str, int]]:
         """(path, bytes) of plain files, hidden ones left out."""
-        for folder, folders, names, descriptor in os.fwalk(self.folder, follow_symlinks=False):
-            depth = len(Path(folder).relative_to(self.folder).parts)
-            folders[:] = sorted(one for one in folders if not one.startswith(".")) if depth < MAX_DEPTH else []
+        for folder, folders, names in os.walk(self.folder):
+            below = Path(folder).relative_to(self.folder)
+            deep = len(below.parts) >= MAX_DEPTH
+            folders[:] = [] if deep else sorted(one for one in folders if not one.startswith("."))
             for name in names:
+                place = Path(folder, name)
                 with contextlib.suppress(OSError):
-                    found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                    if stat.S_ISREG(found.st_mode) and not name.startswith("."):
-                        yield Path(folder, name).relative_to(self.folder).as_posix(), found.st_size
+                    if not name.startswith(".") and place.is_file() and not place.is_symlink():
+                        yield (below / name).as_posix(), place.stat().st_size
 
 
 def _clean(path: str) -> str:

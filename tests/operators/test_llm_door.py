@@ -10,12 +10,11 @@ from dataclasses import replace
 import pytest
 
 from evo_kernel.budget import Budget, Ledger
-from operators.llm.base import Message, ModelFailed, Tool, ToolCall
+from operators.llm.base import Message, ModelFailed, Tool
 from operators.llm.cost_reservation import Price
 from operators.llm.endpoint import Endpoint
 from operators.llm.litellm_model import LiteLLMModel, Patience
 from operators.llm.litellm_request import LiteLLMWire
-from operators.llm.shrink import MARK
 from operators.llm.transcript import unpack
 from tests.operators.support_llm import ASK, QUICK, WIRE, served
 from tests.support.chat_server import Answer, broken, busy, drip, failure, overflow, reset
@@ -194,20 +193,7 @@ def test_secrets_reach_no_prompt_no_row_no_error_and_no_log(monkeypatch, caplog,
     assert not any(secret in text for text in said) and "[MY_API_KEY]" in failure_.reason
 
 
-def test_an_outgrown_context_is_shortened_from_the_middle():
-    turns = [Message("assistant" if i % 2 else "user", f"turn {i} " + "x" * 400) for i in range(10)]
-    call = Message("assistant", "", (ToolCall("c1", "evaluate", "{}"),))
-    messages = [*ASK, *turns, call, Message("tool", "verdict", tool_call_id="c1"), Message("user", "and now?")]
-    fits = lambda request, _: Answer("ok") if len(json.dumps(request)) < 2500 else overflow(100_000)  # noqa: E731
-    with served(fits) as (server, model):
-        reply = model.complete(messages)
-    sent = [one.get("content") for one in server.requests[-1]["messages"]]
-    assert reply.message.content == "ok" and reply.earlier
-    assert sent[:2] == [one.content for one in ASK] and sent[2] == MARK and sent[-1] == "and now?"
-    assert any("turn 9" in (text or "") for text in sent) and not any("turn 0" in (text or "") for text in sent)
-
-
-def test_a_prompt_that_cannot_shrink_is_too_long():
+def test_an_outgrown_context_is_for_whoever_asks():
     with served([overflow()]) as (_, model):
         assert failed(model).kind == "too long"
 

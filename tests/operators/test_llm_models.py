@@ -18,7 +18,6 @@ from operators.llm.payload import messages_payload
 from operators.llm.recording import ModelRecorder, NotRecorded, Replayer
 from operators.llm.redaction import redact
 from operators.llm.scripted import ScriptedModel, smallest
-from operators.llm.shrink import MARK, drop_oldest, size
 from operators.llm.structured import problem, strict
 from operators.llm.transcript import reply_data
 from tests.operators.support_llm import ASK, WIRE, served
@@ -242,21 +241,6 @@ def test_litellm_s_own_table_prices_a_known_model_offline():
     assert facts.price and facts.price.worst(1000, 0) >= facts.price.dollars(1000, 0) > 0
     assert facts.structured and facts.cache_marks
     assert WIRE.facts("nobody/knows-this", local=False).price is None
-
-
-def test_a_tool_s_answer_is_never_parted_from_its_call():
-    messages = list(ASK)
-    for i in range(8):
-        call = Fake("x").complete(()).message
-        messages += [call, Message("tool", "y" * 300, tool_call_id=str(i)), Message("tool", "z", tool_call_id=f"{i}b")]
-    while (shorter := drop_oldest(messages)) is not None:
-        assert size(shorter) < size(messages)
-        assert list(shorter[:2]) == list(ASK) and shorter[2].content == MARK and shorter[-1] == messages[-1]
-        roles = [message.role for message in shorter]
-        assert all(roles[i - 1] in {"assistant", "tool"} for i, role in enumerate(roles) if role == "tool")
-        assert sum(message.content == MARK for message in shorter) == 1
-        messages = list(shorter)
-    assert len(messages) < 10
 
 
 def test_a_prompt_s_bound_is_its_bytes_until_more_is_known():

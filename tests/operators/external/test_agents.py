@@ -1,4 +1,5 @@
-"""Agents that are not ours: real processes in real folders over a real population; only the judge is scripted."""
+"""Agents that are not ours: real processes in real folders, our MCP server and a real population; only the judge is
+scripted."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,13 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytest.importorskip("mcp", reason="the extra [mcp] is not installed")
+
+from evo_kernel.app.mcp_tools import over_http
 from evo_kernel.app.workbench import PopulationLineage, open_workbench, rooms_of
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import OperatorFailed, PopulationError
 from evo_kernel.types import Proposal, Purpose, Source
 from operators.external.attempt import ExternalAttempt
-from operators.external.folder import WITH_SHELL, furnish
 from operators.external.operator import ExternalOperator, ExternalSettings
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
@@ -32,7 +34,21 @@ from tests.support.scripted import CARD, ENVIRONMENT, TASK, Notebook, ScriptedJu
 ROOT = Path(__file__).resolve().parents[3]
 FIRST = Source("time_us = 100.0\n\n\ndef run(x):\n    return x\n")
 FASTER = "sed -i 's/100.0/50.0/' kernel.py"
-SUBMIT = './submit --strategy shave --idea "half the time"'
+SUBMIT = """tool submit '{"strategy": "shave", "idea": "half the time"}'"""
+STUB = """
+import json, os, sys, urllib.request
+call = {"name": sys.argv[1], "arguments": json.loads(sys.argv[2] if len(sys.argv) > 2 else "{}")}
+data = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
+url = json.load(open(".mcp.json"))["mcpServers"]["evo-kernel"]["url"]
+assert url == os.environ["EVO_KERNEL_MCP"]
+head = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+said = json.load(urllib.request.urlopen(urllib.request.Request(url, data, head)))
+if "error" in said:
+    sys.exit(f"error: {said['error']['message']}")
+print(said["result"]["content"][0]["text"])
+sys.exit(said["result"]["isError"])
+"""
+"""A scripted agent's hand: `tool NAME '{...}'` calls a tool of the MCP server that its folder names."""
 
 
 class Judge(ScriptedJudge):
@@ -48,12 +64,12 @@ class Setting:
     folder: Path
 
     def operator(self, command: str, **settings: object) -> ExternalOperator:
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "stub.py").write_text(STUB)
         rooms = rooms_of(self.population, Judge(), KnowledgeBase(api=False), lambda spent: None)
+        command = f'tool() {{ {sys.executable} -IS ../stub.py "$@"; }}\n{command}'
         chosen = ExternalSettings(command, **{"minutes": 0.5, "settle_s": 0.3} | settings)  # type: ignore[arg-type]
-        return ExternalOperator(
-            chosen, self.folder, lambda *given: open_workbench(given[0], rooms, *given[1:]), rooms,
-            self.population.diary,
-        )  # fmt: skip
+        return ExternalOperator(chosen, self.folder, rooms, self.population.diary, over_http)
 
     def propose(self, command: str, **settings: object) -> Proposal:
         return self.operator(command, **settings).propose(self.population.ask(), lambda source: None)
@@ -102,13 +118,15 @@ def gone(marker: str, within_s: float = 10.0) -> bool:
 
 
 def test_what_an_agent_submits_becomes_a_proposal(setting: Setting) -> None:
-    proposal = setting.propose(f'{FASTER}; ./probe; ./evaluate --idea "half"; {SUBMIT}; echo committed $?')
+    proposal = setting.propose(
+        f'{FASTER}; tool probe; tool evaluate \'{{"idea": "half"}}\'; {SUBMIT}; echo committed $?'
+    )
     assert proposal.source.text == FIRST.text.replace("100.0", "50.0") and proposal.operator == "external"
     assert proposal.strategy is not None and (proposal.strategy.name, proposal.probes) == ("shave", 0)
     assert [step.action.split(":")[0].split()[0] for step in proposal.steps] == ["probe", "evaluate", "submit"]
     assert {step.outcome for step in proposal.steps} == {"kept"}
     assert "committed 0" in setting.log() and "gate: would pass" in setting.log()
-    assert [path.name for path in setting.folder.iterdir()] == ["attempt-2.log"]  # the workspace is gone
+    assert {path.name for path in setting.folder.iterdir()} == {"attempt-2.log", "stub.py"}  # the workspace is gone
     spent = setting.population.counters().evaluations
     assert spent["probe"] == 1 and spent["score"] >= 2 and spent["confirm"] == 1  # booked, though not told yet
 
@@ -133,15 +151,16 @@ END
 
 
 def test_a_refused_submission_is_told_why_and_the_agent_goes_on(setting: Setting) -> None:
-    reason = setting.failure(f"sed -i s/100.0/120.0/ kernel.py; {SUBMIT}; echo $?; ./submit ../kernel.py --strategy a")
-    assert reason.startswith("the agent ended (exit code 2) with nothing committed, 1 evaluation made")
-    log = setting.log()
-    assert "Not committed. Its gain over the version to beat is not sure" in log and "\n1\n" in log
-    assert "../kernel.py is not in the workspace" in log and "usage: ./submit" in log
+    out = """tool submit '{"strategy": "aaa", "idea": "bbb", "path": "../kernel.py"}'"""
+    reason = setting.failure(f"sed -i s/100.0/120.0/ kernel.py; {SUBMIT}; {out}")
+    assert reason.startswith("the agent ended (exit code 1) with nothing committed, 1 evaluation made")
+    assert "Not committed. Its gain over the version to beat is not sure" in setting.log()
+    assert "`..` is not allowed" in setting.log()
 
 
 def test_evaluations_are_limited(setting: Setting) -> None:
-    command = "for n in 91 92 93; do sed -i \"s/= .*/= $n.0/\" kernel.py; ./evaluate --idea 'again'; done"
+    again = """tool evaluate '{"idea": "again"}'"""
+    command = f'for n in 91 92 93; do sed -i "s/= .*/= $n.0/" kernel.py; {again}; done'
     setting.failure(command, allowed=Allowed(evaluations=2))
     assert "the attempt's 2 calls of evaluate are used up" in setting.log()
 
@@ -154,33 +173,35 @@ def test_the_environment_is_a_clean_one(setting: Setting, monkeypatch: pytest.Mo
     assert f"HOME={setting.folder}/attempt-2/.home" in log and os.environ["HOME"] + "\n" not in log
 
 
-def test_the_readme_is_enough(setting: Setting, tmp_path: Path) -> None:
-    rooms = rooms_of(setting.population, Judge(), KnowledgeBase(api=False), lambda spent: None)
-    brief = setting.population.ask()
-    bench = open_workbench(tmp_path / "w", rooms, brief, "external", Allowed(evaluations=7))
-    furnish(tmp_path / "w", brief, bench.tools, Allowed(evaluations=7), 12.5, rooms.lineage, rooms.knowledge)
-    text = (tmp_path / "w" / "README.md").read_text()
+def test_the_readme_is_enough(setting: Setting) -> None:
+    setting.failure("cat README.md; ls task kernel.py", minutes=12.5, allowed=Allowed(evaluations=7))
+    text = setting.log()
     assert "You have 12.5 minutes, and at most 7 evaluations" in text
     assert "version C1, score 1.000" in text and "surely faster than the version to beat, version C1" in text
-    for name in bench.tools.keys() - set(WITH_SHELL):
-        assert f"`./{name}` | {bench.tools[name].description}" in text
-        helped = subprocess.run(
-            [tmp_path / "w" / name, "--help"], check=False, capture_output=True, text=True, timeout=20
-        )
-        assert helped.returncode == 0 and all(
-            key.replace("_", "-") in helped.stdout or key in helped.stdout
-            for key in bench.tools[name].parameters["properties"]
-        )
-    assert (tmp_path / "w" / "versions" / "C1.py").read_text() == FIRST.text
-    for word in ("kernel.py", "task/task.md", "task/reference.py", "versions", "docs"):
-        assert word in text and (tmp_path / "w" / word).exists()
-    asked = subprocess.run([tmp_path / "w" / "probe"], check=False, capture_output=True, text=True, timeout=20)
-    assert asked.returncode == 3 and "the attempt is over, or nobody answers" in asked.stderr
+    for word in ("`.mcp.json`", "$EVO_KERNEL_MCP", "`probe`", "`submit`", "`refute_note`", "Source of the parent"):
+        assert word in text
+    for word in ("kernel.py", "task.md", "reference.py"):
+        assert f"\n{word}\n" in text
 
 
-def test_what_our_side_breaks_is_said_and_the_agent_goes_on(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_agent_with_the_sdk_lists_and_calls_the_tools(setting: Setting) -> None:
+    agent = """
+import asyncio, os
+from mcp import Client
+async def work():
+    async with Client(os.environ["EVO_KERNEL_MCP"]) as client:
+        print(client.instructions, sorted(tool.name for tool in (await client.list_tools()).tools))
+        print((await client.call_tool("lineage", {})).content[0].text)
+asyncio.run(work())
+"""
+    setting.folder.mkdir()
+    (setting.folder / "agent.py").write_text(agent)
+    setting.failure(f"{sys.executable} ../agent.py")
+    log = setting.log()
+    assert "README.md in your folder" in log and "'diff_versions'" in log and "C1 [seed]" in log
+
+
+def test_what_our_side_breaks_is_said_and_the_agent_goes_on(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     real = ExternalAttempt.call
 
     def call(self: ExternalAttempt, tool: str, arguments: object) -> object:
@@ -189,13 +210,9 @@ def test_what_our_side_breaks_is_said_and_the_agent_goes_on(
         return real(self, tool, arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ExternalAttempt, "call", call)
-    setting.failure(
-        'mkdir folder; ./probe folder; echo "then $?"; ./notes; echo "then $?"; ./show_version x; ./lineage'
-    )
+    setting.failure("""mkdir folder; tool probe '{"path": "folder"}'; tool notes; echo "then $?"; tool lineage""")
     log = setting.log()
-    assert "folder is no file" in log and log.count("then 1\n") == 2
-    assert "notes broke down" in log and "the disk is full" in capfd.readouterr().err
-    assert "'x' is no number: write 3, or C3" in log and "C1 [seed]" in log
+    assert "folder is no file" in log and "error: " in log and log.count("then 1\n") == 1 and "C1 [seed]" in log
 
 
 # ---- what is not --------------------------------------------------------------------------------------------------
@@ -266,36 +283,28 @@ def test_an_agent_that_kills_its_keeper(setting: Setting) -> None:
     assert gone("7774", 5.0)
 
 
-def test_noise_at_the_desk_holds_up_nobody(setting: Setting) -> None:
-    noise = textwrap.dedent(
-        """
-        import os, socket, time
-        os.chdir(".evo")
-        def say(data, wait=True):
-            one = socket.socket(socket.AF_UNIX); one.connect("desk"); one.sendall(data)
-            if wait: print(one.makefile().readline().strip())
-            return one
-        silent = [say(b"", False) for _ in range(3)]
-        say(b"no json\\n"); say(b'{"tool": 1}\\n'); say(b'{"tool": "probe", "arguments": 3}\\n'); say(b"[" * 100000 + b"\\n")
-        try: say(b"x" * 600000 + b"\\n")
-        except OSError as error: print("hung up")
-        say(b'{"tool": "no_such", "arguments": {}}\\n'); say(b'{"tool": "evaluate", "arguments": "nonsense"}\\n')
-        say(b'{"tool": "half \\\\ud800", "arguments": "{}"}\\n'); say(b'{"tool": "probe", "arguments": "\\\\ud800"}\\n')
-        say(b'{"tool": "evaluate", "arguments": {"idea": "gone at once"}}\\n', False).close()
-        """
-    )
-    (setting.folder).mkdir()
+def test_noise_holds_up_nobody(setting: Setting) -> None:
+    noise = """
+import os, urllib.error, urllib.request
+head = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+for data in (b"no json", b"[" * 100000, b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": 3}'):
+    try:
+        urllib.request.urlopen(urllib.request.Request(os.environ["EVO_KERNEL_MCP"], data, head))
+    except urllib.error.HTTPError as error:
+        print("refused", error.code)
+"""
+    setting.folder.mkdir()
     (setting.folder / "noise.py").write_text(noise)
-    proposal = setting.propose(f"python3 ../noise.py; {FASTER}; {SUBMIT}")
+    wrong = """tool no_such; tool evaluate '{"idea": 3}'; tool probe '{"path": "\\ud800"}'"""
+    proposal = setting.propose(f"{sys.executable} -IS ../noise.py; {wrong}; {FASTER}; {SUBMIT}")
     log = setting.log()
-    assert proposal.source.text != FIRST.text
-    assert log.count("a request is") >= 4 and "there is no tool 'no_such'" in log and "are no JSON" in log
-    assert "there is no tool 'half" in log and "broke down" not in log
+    assert proposal.source.text != FIRST.text and log.count("refused 4") >= 2
+    assert "there is no tool 'no_such'" in log and "evaluate do not fit" in log and "HTTP Error 400" in log
 
 
 def test_a_workspace_cannot_lead_out(setting: Setting, tmp_path: Path) -> None:
     (tmp_path / "secret.py").write_text("# very-secret\ndef run(x): return x\n")
-    command = f"ln -s {tmp_path}/secret.py link.py; ./submit link.py --strategy aaa --idea bbb; ./probe link.py"
+    command = f"""ln -s {tmp_path}/secret.py link.py; tool probe '{{"path": "link.py"}}'"""
     setting.failure(command)
     assert "very-secret" not in setting.log() and "links and folders are not followed" in setting.log()
 
@@ -306,7 +315,8 @@ from pathlib import Path
 from tests.operators.external.test_agents import Setting, planted
 population = planted(Path({str(tmp_path)!r}) / "p.db")
 setting = Setting(population, Path({str(tmp_path)!r}) / "agents")
-setting.propose("sed -i s/100.0/90.0/ kernel.py; ./evaluate --idea 'some gain'; echo up > ../up; sleep 7775", minutes=5)
+evaluate = "tool evaluate '{{\\"idea\\": \\"some gain\\"}}'"
+setting.propose("sed -i s/100.0/90.0/ kernel.py; " + evaluate + "; echo up > ../up; sleep 7775", minutes=5)
 """
     child = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
     until = time.monotonic() + 60
@@ -326,57 +336,8 @@ setting.propose("sed -i s/100.0/90.0/ kernel.py; ./evaluate --idea 'some gain'; 
         assert "left: 3 evaluations" in bench.left() and len(attempt.steps) == 1
 
 
-def test_a_long_path_still_has_a_desk(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 100) / ("e" * 100)
-    deep.mkdir(parents=True)
-    with planted(deep / "p.db") as population:
-        assert Setting(population, deep / "agents").propose(f"{FASTER}; {SUBMIT}").operator == "external"
-
-
-def test_a_command_is_needed() -> None:
-    with pytest.raises(ValueError, match="needs a command"):
-        ExternalSettings("  ")
+def test_secrets_are_not_shown() -> None:
     assert "very-secret" not in repr(ExternalSettings("sh", environment={"KEY": "very-secret"}))
-
-
-NOTE = {"type": "object", "properties": {"evaluation": {}, "samples": {}}}
-TOOLS = {
-    "note": {"text": {"type": "string"}, "evidence": {"type": "array", "items": NOTE}},
-    "notes": {"query": {"type": "string"}, "limit": {"type": "integer"}},
-    "submit": {
-        "idea": {"type": "string"},
-        "path": {"type": "string"},
-        "merged_from": {"type": "array", "items": {"type": "integer"}},
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("words", "arguments"),
-    [
-        (["note", "rows gain", "--evidence", "E4.1:3", "C2"],
-         {"text": "rows gain", "evidence": [{"evaluation": "E4.1", "samples": 3}, {"evaluation": "C2", "samples": 0}]}),
-        (["note", "rows gain", "--evidence", "E4.1:x"], "is no evidence: write E4.1:0"),
-        (["note", "rows gain", "--evidence", ":3"], "is no evidence: write E4.1:0"),
-        (["notes"], {}),
-        (["notes", "split", "k", "--limit", "3"], {"query": "split k", "limit": 3}),
-        (["submit", "--idea", "100 %", "--merged-from", "3", "C4"], {"idea": "100 %", "merged_from": [3, 4]}),
-        (["submit"], "the following arguments are required: --idea"),
-    ],
-)  # fmt: skip
-def test_words_become_arguments_or_are_said_how(
-    words: list[str], arguments: dict | str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from operators.external import client
-
-    required = {"submit": ["idea"], "note": ["text", "evidence"]}.get(words[0], [])
-    tool = {"description": "What it does.", "parameters": {"properties": TOOLS[words[0]], "required": required}}
-    if isinstance(arguments, str):
-        with pytest.raises(SystemExit):
-            client.parsed(words[0], tool, words[1:])
-        assert arguments in capsys.readouterr().err
-    else:
-        assert client.parsed(words[0], tool, words[1:]) == arguments
 
 
 def test_agents_are_told_no_paths_of_the_host(setting: Setting) -> None:
