@@ -112,13 +112,22 @@ class Rounds:
             by_loop += max(rounds, default=0.0)
         return launch.threads / 32 * max(equally, by_loop)
 
-    def waits(self) -> tuple[float, float]:
-        """(latencies that a round of loads takes, share of rounds that nothing runs ahead of)."""
+    def waits(self, by: ProgramWork | None = None) -> tuple[float, float]:
+        """(latencies that a round of loads takes, share of rounds that nothing runs ahead of).
+
+        `by`: of that program, else in the mean.
+        """
+        seen = by or self._launch.traffic
         loops = [loop for loop in self._launch.known_loops if any(loop.get(family, 0) for family in _LOADS)]
-        if not loops:
+        if not loops or not seen.rounds:
             return 1.0, 1.0
         ahead = [self._ahead(loop) for loop in loops]
-        return self._most(loops, [1.0 / max(1.0, n) for n in ahead]), self._most(loops, [float(n < 1.0) for n in ahead])
+        alone = min(1.0, seen.waiting_rounds / seen.rounds)
+        taken, exposed = ([1.0 / max(1.0, n) for n in ahead], [float(n < 1.0) for n in ahead])
+        return (
+            alone + (1.0 - alone) * self._most(loops, taken),
+            alone + (1.0 - alone) * self._most(loops, exposed),
+        )
 
     @property
     def _walked(self) -> float:

@@ -118,27 +118,26 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
         "atomics": seen.programs * seen.atomic_elements / c.atomics_per_us,
     }
     busy = sum(us**c.mix for us in terms.values()) ** (1 / c.mix)
-    shows = exposed * max(0.0, 1.0 - fits.warps_per_sm / c.hiding_warps)
-    terms["exposed"] = shows * terms["latency"]
+    resident = min(blocks, max(1.0, launch.blocks / target.sm_count))
+    terms["exposed"] = exposed * _shows(launch, resident, c) * terms["latency"]
     terms["tail"] = _tail_us(busy, launch, target, fits, c)
     together = busy + terms["exposed"] + terms["tail"]
-    alone = max((_alone_us(one, launch, walked, shows, target, c) for one in seen.busiest), default=0.0)
+    alone = max((_alone_us(one, launch, walked, target, c) for one in seen.busiest), default=0.0)
     terms["busiest"] = max(0.0, alone - together)
     terms["launch"] = c.launch_us
     return ModeledLaunch(us=together + terms["busiest"] + c.launch_us, terms=terms)
 
 
-def _alone_us(
-    program: ProgramWork, launch: LaunchFacts, walked: Rounds, shows: float, target: Target, c: Constants
-) -> float:
-    """One program with an SM to itself: no launch is over before its busiest. `shows`: share of exposed latency."""
-    latency = c.block_us + program.rounds * walked.waits()[0] * _load_us(launch.traffic, c)
+def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
+    """One program with an SM to itself: no launch is over before its busiest."""
+    takes, exposed = walked.waits(program)
+    latency = c.block_us + program.rounds * takes * _load_us(launch.traffic, c)
     terms = (
         _product_us(program.flops, launch, target, c) * target.sm_count / launch.num_ctas,
         _cycles(walked, target, c, program) / launch.num_ctas / target.clock_mhz,
         latency,
     )
-    return sum(us**c.mix for us in terms) ** (1 / c.mix) + shows * latency
+    return sum(us**c.mix for us in terms) ** (1 / c.mix) + exposed * _shows(launch, 1.0, c) * latency
 
 
 def _l2_rate(target: Target, c: Constants) -> float:
@@ -209,6 +208,16 @@ def _latency_us(launch: LaunchFacts, takes: float, target: Target, blocks: int, 
     """
     waves = max(1.0, launch.blocks / (target.sm_count * blocks))
     return waves * (c.block_us + launch.traffic.rounds * takes * _load_us(launch.traffic, c))
+
+
+def _shows(launch: LaunchFacts, blocks: float, c: Constants) -> float:
+    """Share of exposed latency that other warps do not hide, of `blocks` on an SM.
+
+    Only warps with loads of their own hide any; a lane of theirs loads a byte or more.
+    """
+    seen = launch.traffic
+    loading = seen.load_bytes / max(1.0, seen.rounds) / 32 / launch.num_ctas
+    return max(0.0, 1.0 - blocks * min(launch.num_warps, max(1.0, loading)) / c.hiding_warps)
 
 
 def _load_us(seen: LaunchTraffic, c: Constants) -> float:

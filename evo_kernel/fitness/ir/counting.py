@@ -66,7 +66,7 @@ class Counter:
         self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
         self.computed: defaultdict[str, float] = defaultdict(float)  # by loop, of all programs together
         self._rounds = RoundCounter(module, programs)
-        self.by_program["rounds"] = self._rounds.rounds
+        self.by_program["rounds"], self.by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
 
     # --- Observer -------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,8 @@ def most_of(counter: Counter) -> dict[str, float]:
 
 def _lasting(counter: Counter) -> list[str]:
     """What makes a program last, however many others run beside it."""
-    return sorted(n for n in counter.by_program if n == "rounds" or n.startswith("flops.") or n.endswith(".iterations"))
+    ends = ("rounds", ".iterations")
+    return sorted(n for n in counter.by_program if n.startswith("flops.") or n.endswith(ends))
 
 
 def busiest_of(counter: Counter, programs: torch.Tensor) -> tuple[ProgramWork, ...]:

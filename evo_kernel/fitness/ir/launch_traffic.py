@@ -38,12 +38,14 @@ class ProgramWork:
     rounds: Amount  # as of `LaunchTraffic`
     iterations: Mapping[str, Amount]  # of each loop, by name
     flops: Mapping[str, Amount]  # of tl.dot, by operand kind
+    waiting_rounds: Amount = 0.0  # as of `LaunchTraffic`
 
 
 def work_of(amounts: Mapping[str, float]) -> ProgramWork:
     """`amounts`: by the names of `Counter.by_program`."""
     return ProgramWork(
-        rounds=amounts.get("rounds", 0.0),
+        rounds=max(amounts.get("rounds", 0.0), amounts.get("waiting_rounds", 0.0)),
+        waiting_rounds=amounts.get("waiting_rounds", 0.0),
         iterations={n.split(".")[1]: amount for n, amount in amounts.items() if n.startswith("loop.")},
         flops={n[6:]: amount for n, amount in amounts.items() if n.startswith("flops.")},
     )
@@ -75,6 +77,7 @@ class LaunchTraffic:
     loops: Mapping[str, LoopTraffic] = field(default_factory=dict)  # by name; empty in calibration data of before
     few_load_bytes: Amount = 0.0  # of different lines, by a few random programs together
     few_store_bytes: Amount = 0.0
+    waiting_rounds: Amount = 0.0  # of `rounds`, those that no copy can run ahead of; not in calibration data of before
     busiest: tuple[ProgramWork, ...] = ()  # programs that do most of something: no other does more of anything
 
 
@@ -107,6 +110,9 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
         grid_store_bytes=_raised(counted.grid_store_bytes, stores, counted.programs),
         iterations=_raised(counted.iterations, loops),
         rounds=_raised(counted.rounds, _share(executed.get("rounds", 0.0), counted.rounds)),
+        waiting_rounds=_raised(
+            counted.waiting_rounds, _share(executed.get("waiting_rounds", 0.0), counted.waiting_rounds)
+        ),
         atomic_elements=_raised(counted.atomic_elements, atomics),
         flops=dict(counted.flops)
         | {kind: _raised(known, _share(amount, known)) for kind, amount in flops.items()
@@ -158,7 +164,7 @@ def _amount(work: ProgramWork, name: str) -> float:
     kind, _, rest = name.partition(".")
     if kind == "loop":
         return work.iterations.get(rest.split(".")[0], 0.0)
-    return work.flops.get(rest, 0.0) if kind == "flops" else work.rounds
+    return work.flops.get(rest, 0.0) if kind == "flops" else work.rounds if kind == "rounds" else work.waiting_rounds
 
 
 def _share(executed: float, counted: float) -> tuple[float, float]:

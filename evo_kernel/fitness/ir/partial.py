@@ -172,6 +172,7 @@ def _summary(
         grid_load_bytes=lines.footprints.expanded("load", those, total),
         grid_store_bytes=lines.footprints.expanded("store", those, total),
         rounds=mean_of(everyone, "rounds", counted),
+        waiting_rounds=mean_of(everyone, "waiting_rounds", counted),
         iterations=mean_of(everyone, "iterations", counted),
         imbalance=float(work.max() / work.mean()) if float(work.mean()) > 0 else 1.0,
         flops={n[6:]: mean_of(everyone, n, counted) for n in sorted(everyone.by_program) if n.startswith("flops.")},

@@ -4,6 +4,9 @@ An iteration of a loop that loads is a round. Within one, and within straight-li
 the loads that its address, its mask, and the branches and loop bounds around it are made of; or that a store to its
 buffer was made of before it. What lies in an earlier iteration is over, so which loads a value is made of need not tell
 one execution of an operation from another, and is read off the text once.
+
+Copies run ahead in loops only, and never of an atomic operation whose result is used: rounds outside loops, and those
+of loops with such an operation, wait whatever the code of other loops looks like.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from functools import lru_cache
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
+from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import BASE_BITS
 from evo_kernel.fitness.ir.parse import IRModule, IRValue, Operation, Region
 
@@ -32,13 +36,14 @@ class Waits:
     loads: frozenset[int]  # also atomic operations whose results are used
     before: Mapping[int, frozenset[int]]  # by load and store: the loads that it is made of
     awaited: frozenset[int]  # loads that any other is made of
+    ahead: frozenset[int]  # loads that copies may bring ahead of their round
 
 
 class RoundCounter:
     """Rounds of each program of a launch, while it is executed."""
 
     def __init__(self, module: IRModule, programs: int) -> None:
-        self.rounds = torch.zeros(programs, dtype=torch.float64)
+        self.rounds, self.waiting = torch.zeros(2, programs, dtype=torch.float64)  # `waiting`: that no copy is ahead of
         self._waits = waits_of(module)
         self._began = torch.zeros(programs, dtype=torch.float64)  # rounds when the iteration began
         self._back: dict[int, torch.Tensor] = {}  # by load: the round in which it came back last
@@ -61,7 +66,10 @@ class RoundCounter:
         for load in before & self._back.keys():
             back = torch.maximum(back, self._back[load][programs])
         back = back + 1
-        self.rounds[programs] = torch.maximum(self.rounds[programs], back)
+        rounds = torch.maximum(self.rounds[programs], back)
+        if ordinal not in self._waits.ahead:
+            self.waiting[programs] += rounds - self.rounds[programs]
+        self.rounds[programs] = rounds
         if ordinal in self._waits.awaited:
             if ordinal not in self._back:
                 self._back[ordinal] = torch.zeros_like(self.rounds)
@@ -85,7 +93,13 @@ def waits_of(module: IRModule) -> Waits:
         ordinal: frozenset(load for value in values for load in _bits(made[value]))
         for ordinal, values in flow.accesses.items()
     }
-    return Waits(frozenset(flow.loads.values()), before, frozenset().union(*before.values()))
+    loads, around = frozenset(flow.loads.values()), loops_of(module).around
+    atomics = {operation.ordinal for operation in module.operations() if operation.name in _ATOMICS}
+    stopped = {around.get(atomic) for atomic in atomics & loads}
+    ahead = frozenset(
+        load for load in loads if (loop := around.get(load, "call")) not in stopped and not loop.startswith("call")
+    )
+    return Waits(loads, before, frozenset().union(*before.values()), ahead)
 
 
 def _bits(number: int) -> Iterator[int]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-JUDGE_VERSION = 10
+JUDGE_VERSION = 11
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Follows the links by atomics that add nothing: these counted as no round.
+"""Follows the links by atomics that add nothing, behind a pipeline that never runs: these rounds cost little.
 
 row: 62
 ends: honest
@@ -12,9 +12,11 @@ import triton.language as tl
 
 
 @triton.jit
-def chain_kernel(next_ptr, start_ptr, y_ptr, m, BLOCK: tl.constexpr):
+def chain_kernel(next_ptr, start_ptr, y_ptr, m, zero, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     p = tl.load(start_ptr + at, mask=at < m, other=0)
+    for i in tl.range(0, zero, num_stages=8):
+        p += tl.load(start_ptr + i * BLOCK + tl.arange(0, BLOCK))
     for _ in range(24):
         p = tl.atomic_or(next_ptr + p, 0, sem="relaxed")
     tl.store(y_ptr + at, p, mask=at < m)
@@ -22,5 +24,5 @@ def chain_kernel(next_ptr, start_ptr, y_ptr, m, BLOCK: tl.constexpr):
 
 def run(next, start):
     y = torch.empty_like(start)
-    chain_kernel[(triton.cdiv(y.numel(), 128),)](next, start, y, y.numel(), BLOCK=128)
+    chain_kernel[(triton.cdiv(y.numel(), 128),)](next, start, y, y.numel(), 0, BLOCK=128)
     return y
