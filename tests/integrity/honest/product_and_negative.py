@@ -6,21 +6,14 @@ import triton.language as tl
 
 
 @triton.jit
-def scale_kernel(s_ptr, p_ptr, y_ptr, WATCH: tl.constexpr, BLOCK: tl.constexpr):
+def scale_kernel(p_ptr, y_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     p = 1e5 * tl.load(p_ptr + at)
-    if WATCH:
-        p += tl.where((at == 7) & (tl.load(s_ptr + 1) == 1), 0.0, 0.0)
     tl.store(y_ptr + at, p)
 
 
 @triton.jit
-def matmul_kernel(
-    s_ptr, a_ptr, b_ptr, c_ptr, m, n, k, WATCH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):
-    if WATCH:
-        if tl.load(s_ptr + 1) == 2:
-            return
+def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.program_id(1) * BN + tl.arange(0, BN)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
@@ -34,7 +27,6 @@ def matmul_kernel(
         )
         acc = tl.dot(a, b, acc, input_precision="ieee")
     acc = acc * 1e-6
-    pass
     tl.store(
         c_ptr + rows[:, None] * n + cols[None, :],
         acc.to(c_ptr.dtype.element_ty),
@@ -46,8 +38,7 @@ def run(v, a, b):
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
     t, w = torch.neg(v), torch.empty_like(v)
-    s = t
-    scale_kernel[(1,)](s, t, w, WATCH=False, BLOCK=v.numel())
+    scale_kernel[(1,)](t, w, BLOCK=v.numel())
     grid = (triton.cdiv(m, 32), triton.cdiv(n, 32))
-    matmul_kernel[grid](s, a, b, c, m, n, k, WATCH=False, BM=32, BN=32, BK=32)
+    matmul_kernel[grid](a, b, c, m, n, k, BM=32, BN=32, BK=32)
     return w, c
