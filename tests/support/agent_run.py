@@ -24,8 +24,8 @@ from operators.avo.operator import AvoOperator
 from operators.llm.base import Message, Reply, Tool
 from operators.llm.scripted import Asked, ScriptedModel
 from operators.mix import MixOperator
-from populations.statistics import SearchTotals
 from populations.population import open_population
+from populations.statistics import SearchTotals
 from tests.operators.avo.support import does, evaluates, submits, writes
 from tests.operators.workbench.fakes import PARENT, verdict_of
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, ScriptedJudge

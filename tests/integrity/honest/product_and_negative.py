@@ -1,4 +1,7 @@
-"""torch's negative, a kernel that scales it, and a tile of the product a program."""
+"""torch's negative, a kernel that scales it, and a tile of the product a program.
+
+task: product_and_negative
+"""
 
 import torch
 import triton
