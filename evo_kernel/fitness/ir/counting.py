@@ -21,6 +21,7 @@ from evo_kernel.fitness.ir.parse import IRModule, Operation
 from evo_kernel.fitness.ir.rounds import RoundCounter
 from evo_kernel.fitness.ir.runs import runs_of, sectors_of
 from evo_kernel.fitness.ir.types import Type
+from evo_kernel.fitness.ir.waiting import WaitCounter
 
 _MUFU = {"math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos",
          "tt.precise_sqrt"}  # fmt: skip
@@ -67,6 +68,7 @@ class Counter:
         self.computed: defaultdict[str, float] = defaultdict(float)  # by loop, of all programs together
         self._rounds = RoundCounter(module, programs)
         self.by_program["rounds"], self.by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
+        self.waits = WaitCounter(module, lambda one: {n: float(self.by_program[n][one]) for n in _lasting(self)})
 
     # --- Observer -------------------------------------------------------------------------------------------------
 
@@ -113,6 +115,7 @@ class Counter:
     ) -> None:  # fmt: skip
         kind = "load" if operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") else "store"
         self._rounds.access(operation, pointer, programs)
+        self.waits.access(operation, pointer, int(programs[0]))  # one at a time where they wait
         lanes = _active(mask, programs.numel(), shape)
         self.by_program[f"{kind}_bytes"][programs] += lanes * item
         if kind == "load" and (loop := self._loops.around.get(operation.ordinal)) is not None:
@@ -203,7 +206,15 @@ def means_of(counter: Counter) -> dict[str, float]:
 
 
 def most_of(counter: Counter) -> dict[str, float]:
-    return {f"most.{name}": float(counter.by_program[name].max()) for name in _lasting(counter)}
+    return {f"most.{name}": float(_whole(counter, name).max()) for name in _lasting(counter)}
+
+
+def _whole(counter: Counter, name: str) -> torch.Tensor:
+    """By program, with what it waited for in others."""
+    amounts = counter.by_program[name].clone()
+    for program, behind in counter.waits.behind.items():
+        amounts[program] += behind.get(name, 0.0)
+    return amounts
 
 
 def _lasting(counter: Counter) -> list[str]:
@@ -214,10 +225,9 @@ def _lasting(counter: Counter) -> list[str]:
 
 def busiest_of(counter: Counter, programs: torch.Tensor) -> tuple[ProgramWork, ...]:
     """Of `programs`, those that do most of something that makes a program last."""
-    names = _lasting(counter)
-    busiest = {int(programs[counter.by_program[name][programs].argmax()]) for name in names}
-    work = [{name: float(counter.by_program[name][one]) for name in names} for one in sorted(busiest)]
-    return tuple(map(work_of, work))
+    whole = {name: _whole(counter, name) for name in _lasting(counter)}
+    busiest = {int(programs[amounts[programs].argmax()]) for amounts in whole.values()}
+    return tuple(work_of({name: float(amounts[one]) for name, amounts in whole.items()}) for one in sorted(busiest))
 
 
 def loops_in(counter: Counter, programs: torch.Tensor) -> dict[str, LoopTraffic]:

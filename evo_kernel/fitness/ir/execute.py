@@ -16,6 +16,7 @@ from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.parse import Function, IRModule, IRValue, Operation, Region
 from evo_kernel.fitness.ir.types import IRError, Type
+from evo_kernel.fitness.ir.waiting import ATOMICS, spins_of
 from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
 
 CHUNK_ELEMENTS = 1 << 18
@@ -81,23 +82,9 @@ def traits_of(module: IRModule) -> Traits:
     operations = list(module.operations())
     largest = max((r.type.elements for o in operations for r in o.results), default=1)
     used = {name for o in operations for name in (*o.operands, *(n for s in o.successors for n in s.operands))}
-    atomics = [o for o in operations if o.name in ("tt.atomic_rmw", "tt.atomic_cas")]
+    atomics = [o for o in operations if o.name in ATOMICS]
     in_order = any(o.results and o.results[0].name in used for o in atomics)
-    waits = any(
-        inner.name in ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
-        for o in operations
-        if o.name == "scf.while"
-        for inner in _inner(o.regions[0])
-    )
-    return Traits(largest, in_order, waits and bool(atomics), *_roots(module))
-
-
-def _inner(region: Region) -> Iterable[Operation]:
-    for block in region.blocks:
-        for operation in block.operations:
-            yield operation
-            for deeper in operation.regions:
-                yield from _inner(deeper)
+    return Traits(largest, in_order, bool(spins_of(module)), *_roots(module))
 
 
 def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
