@@ -12,7 +12,7 @@ from evo_kernel import plugins
 from evo_kernel.app.profiles import Profiles
 from evo_kernel.app.prompt_context import knowledge_of, lessons_kept, memory_of, prompts_of
 from evo_kernel.app.run_config import Traffic
-from evo_kernel.app.run_operator import AttemptContext, RunOperator
+from evo_kernel.app.run_operator import RunOperator
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
@@ -246,7 +246,7 @@ def operating(
     with contextlib.ExitStack() as stack:
         stack.enter_context(lessons_kept(config, memory, task, tell))
         if not with_models(config, traffic):
-            yield RunOperator(build_operator(config, outside=outside), AttemptContext(stages, memory))
+            yield RunOperator(build_operator(config, outside=outside), stages, memory)
             return
         from evo_kernel.app import models, workbench
         from evo_kernel.app.call_accounting import CallAccounting, KeptModel
@@ -269,5 +269,4 @@ def operating(
             )  # fmt: skip
 
         outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)
-        context = AttemptContext(stages, memory, accounting, stop)
-        yield RunOperator(build_operator(config, outfit, outside), context)
+        yield RunOperator(build_operator(config, outfit, outside), stages, memory, accounting, stop)

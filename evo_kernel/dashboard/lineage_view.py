@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from populations.reading import PopulationReader
@@ -50,9 +50,9 @@ class LineageTree:
     left_out: int  # candidates of improving lines that are not drawn: the oldest
 
 
-def tree(reader: PopulationReader, best: int | None, at: int | None) -> LineageTree:
+def tree(reader: PopulationReader, rose: Set[int], best: int | None, at: int | None) -> LineageTree:
+    """`rose`: candidates that were the best so far."""
     parents, times = reader.family.parent, reader.board().times
-    rose = {row["candidate"] for row in reader.history()}
     chosen = _chosen(parents, times, [*rose, *filter(None, (best, at))], at)
     numbers = sorted(chosen)[-MOST:]
     drawn, rows = set(numbers), {row["candidate"]: row for row in reader.nodes(numbers)}

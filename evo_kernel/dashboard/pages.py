@@ -65,6 +65,7 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
 
 def lineage(run: Run, request: Request) -> dict[str, Any]:
     asked = request.query_params.get("at", "")
+    rose = {row["candidate"] for row in run.overview().rises}
     with run.reader() as reader:
         best = reader.board().best() or None
         candidates = len(reader.family)
@@ -72,7 +73,7 @@ def lineage(run: Run, request: Request) -> dict[str, Any]:
         if asked and (at is None or not 0 < at <= candidates):
             raise HTTPException(404, f"There is no candidate {clip(asked, 20)}.")
         path = reader.critical_path(best)[::-1] if best else []
-        return {"tree": tree(reader, best, at), "at": at, "path": path[:200], "candidates": candidates}
+        return {"tree": tree(reader, rose, best, at), "at": at, "path": path[:200], "candidates": candidates}
 
 
 def _against(request: Request, ancestors: Sequence[tuple[int, str]]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from evo_kernel.app.compose import watched
-from evo_kernel.app.run_operator import AttemptContext, RunOperator
+from evo_kernel.app.run_operator import RunOperator
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import InfraError, OperatorFailed
@@ -163,7 +163,7 @@ def test_what_a_signal_cut_off_stays_open() -> None:
 
     stop, operator = threading.Event(), ScriptedOperator()
     operator.propose = propose
-    cut: Any = RunOperator(operator, AttemptContext(Stages(), stop=stop))
+    cut: Any = RunOperator(operator, Stages(), stop=stop)
     with pytest.raises(OperatorFailed) as caught:
         cut.propose(None, None)
     assert not caught.value.paused

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from evo_kernel.app.run_operator import AttemptContext, RunOperator
+from evo_kernel.app.run_operator import RunOperator
 from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.stages import RECORDING, THINKING, Stages
@@ -156,7 +156,7 @@ def test_thinking_is_marked_and_a_probe_counts_where_it_is(tmp_path: Path) -> No
         with stages.at(RECORDING):
             seen.append(stages.state().stages)
 
-    operator = RunOperator(ScriptedOperator(before=before), AttemptContext(stages))
+    operator = RunOperator(ScriptedOperator(before=before), stages)
     with opened(tmp_path / "p.db", ENVIRONMENT) as population:
         population.plant(FIRST)
         proposal = operator.propose(population.ask(), lambda source: scored(source, Purpose.PROBE))
