@@ -82,10 +82,17 @@ def test_who_may_read_counters(tmp_path, parameters, capabilities, permitted):
 
 def test_the_profiler_is_a_wish_not_a_need(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "find_ncu", lambda: None)
-    assert (doctor.diagnose_profiler().ok, doctor.diagnose_profiler().needed, doctor.diagnose_profiler().detail) == (False, False, "not found")
+    assert (doctor.diagnose_profiler().ok, doctor.diagnose_profiler().needed, doctor.diagnose_profiler().detail) == (
+        False,
+        False,
+        "not found",
+    )
     monkeypatch.setattr(doctor, "find_ncu", lambda: "/somewhere/ncu")
     monkeypatch.setattr(gpus, "counters_permitted", lambda: False)
-    assert not doctor.diagnose_profiler().ok and "NVreg_RestrictProfilingToAdminUsers=0" in doctor.diagnose_profiler().advice
+    assert (
+        not doctor.diagnose_profiler().ok
+        and "NVreg_RestrictProfilingToAdminUsers=0" in doctor.diagnose_profiler().advice
+    )
     monkeypatch.setattr(gpus, "counters_permitted", lambda: True)
     assert doctor.diagnose_profiler().ok
 
