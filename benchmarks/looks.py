@@ -20,8 +20,7 @@ from evo_kernel.fitness.ir.nodes import memory_of, modules_of, run_nodes
 from evo_kernel.fitness.ir.partial import PartialExecution
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.cpu_references import SLICES_S
-from evo_kernel.fitness.runners.cpu_runner import PART_S
+from evo_kernel.fitness.runners.cpu_references import LookLimits
 from evo_kernel.fitness.runners.executor import input_files
 from evo_kernel.tasks import loading
 from evo_kernel.types import CaseKind
@@ -47,13 +46,13 @@ def measure(name: str) -> None:
     memory = memory_of(plan, contents)
     part = PartialExecution(plan, modules, memory, float("inf"), torch.Generator().manual_seed(1))
     assert run_nodes(plan, memory, modules, part.survey) is None
-    part.choose(PART_S)
+    part.choose(LookLimits.part_s)
     used = memory_of(plan, contents, memory)
     assert run_nodes(plan, used, modules, part.run(used)) is None
     told = [part.told(output) for output in range(len(plan.outputs))]
     executed_s, began = time.process_time() - began, time.process_time()
     sliced = SlicedReference(task, inputs)
-    sample = sliced.sample(told, SLICES_S, np.random.default_rng(0))
+    sample = sliced.sample(told, LookLimits.slices_s, np.random.default_rng(0))
     sliced.expect(sample)
     compared_s = time.process_time() - began
     programs: set[int] = set()

@@ -19,7 +19,7 @@ def begin(task: str | None, device: str | None) -> None:
     preloaded.start()
     has_gpu = device != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Nvml().arch
     if has_gpu and task is not None and (spec := _spec(task)) is not None:
-        process.load_ahead(spec)
+        process.load_ahead(process.usual_command(spec))
 
 
 def _spec(task: str) -> str | None:

@@ -64,14 +64,14 @@ def diagnose(device: str = "auto") -> list[Diagnosis]:
     seen = _gpu(device)
     findings.append(seen)
     if seen.ok:
-        findings += _cards()
+        findings += diagnose_cards()
     count = _usable(device) if seen.ok else 0
-    arch, measured = _measured(count) if count else (MODELED_ARCH, [])
+    arch, measured = diagnose_gpus(count) if count else (MODELED_ARCH, [])
     findings += measured
     if not count:
         table = Ceilings.of_target(target_for(MODELED_ARCH))
         findings.append(Diagnosis("ceilings", True, f"{table.text}, from the table (modeled (sm_{MODELED_ARCH}))"))
-    return [*findings, _assembler(arch, bool(count)), *_children(arch), _cores(), _remembered()]
+    return [*findings, _assembler(arch, bool(count)), *_children(arch), _cores(), diagnose_cache()]
 
 
 def _gpu(device: str) -> Diagnosis:
@@ -94,7 +94,7 @@ def _gpu(device: str) -> Diagnosis:
     return Diagnosis("device", True, f"{detail}: {modeled}", advice, needed=True)
 
 
-def _remembered() -> Diagnosis:
+def diagnose_cache() -> Diagnosis:
     """What later commands will not measure again."""
     files = reference_cache.listed()
     cards = sum("task" not in found for found in files)
@@ -130,7 +130,7 @@ def _bindings() -> bool:
     return True
 
 
-def _cards() -> Iterator[Diagnosis]:
+def diagnose_cards() -> Iterator[Diagnosis]:
     """Every card of the machine, who else computes on it, and the profiler."""
     cards = gpus.list_gpus()
     for card in cards:
@@ -139,10 +139,11 @@ def _cards() -> Iterator[Diagnosis]:
             advice = "Times made beside others are noise: wait for their end, or choose with CUDA_VISIBLE_DEVICES."
             yield Diagnosis(f"gpu {card.index} is shared", False, "; ".join(card.processes), advice)
     if cards:
-        yield _profiler()
+        yield diagnose_profiler()
 
 
-def _profiler() -> Diagnosis:
+def diagnose_profiler() -> Diagnosis:
+    """Whether there is Nsight Compute, and whether it may read counters."""
     found, permitted = find_ncu(), gpus.counters_permitted()
     if found is None:
         advice = "Install Nsight Compute for hardware counters in `evo-kernel profile`; all else works without."
@@ -154,7 +155,7 @@ def _profiler() -> Diagnosis:
     return Diagnosis("ncu", True, f"{found}, {said}")
 
 
-def _measured(count: int) -> tuple[int, list[Diagnosis]]:
+def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:
     """Start the judge's process on every visible GPU, all at once, and measure ceilings in turn: (arch, findings)."""
     runners = [CudaRunner(load(_TASK), gpu, 60.0) for gpu in range(count)]
     advice = "The message names the cause; `nvidia-smi` tells whether the card is in order."

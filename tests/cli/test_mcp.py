@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -23,9 +22,9 @@ from populations.connect import fetch_one
 from populations.lock import owner
 from populations.reading import PopulationReader
 from tests.cli.test_asking import TASK
+from tests.support.scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-P", "-m", "evo_kernel.cli.main", "mcp"]
 TOOLS = {
     "brief", "give_up", "list_files", "read_file", "search_files", "write_file", "edit_file", "evaluate", "probe",
     "profile", "submit", "lineage", "show_version", "diff_versions", "knowledge", "note", "notes", "refute_note",
@@ -44,8 +43,8 @@ def population(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def server(population: Path) -> StdioServerParameters:
-    words = [*COMMAND[1:], str(population), "--device", "cpu"]
-    return StdioServerParameters(command=COMMAND[0], args=words, env={"PYTHONPATH": str(ROOT)})
+    python, *words = script("-m", "evo_kernel.cli.main", "mcp", population, "--device", "cpu")
+    return StdioServerParameters(command=python, args=words, env={"PYTHONPATH": str(ROOT)})
 
 
 async def text(client: Client, tool: str, failed: bool = False, **arguments: object) -> str:

@@ -35,10 +35,12 @@ def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_o
 ) -> None:
     root = checkout(tmp_path / "checkout")
     add_harness(root)
+    problem = root / "KernelBench/level1/1_Softmax.py"
+    problem.write_text(problem.read_text().replace("dim = 32768", "dim = 256"))
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "mine.txt").write_text(f"# two\n{tmp_path}/broken.py\nkernelbench:{root}/level1/1  # softmax\n")
     words = ("suite", f"{tmp_path}/mine.txt", "--to", f"{tmp_path}/out", "--evaluations", "1", "--device", "cpu",
-             "--gpus", "2", "--set", "judge.tune_plans=0", "--json")  # fmt: skip
+             "--set", "judge.tune_plans=0", "--json")  # fmt: skip
     ended = evo_main(capsys, monkeypatch, *words)
     assert ended.returncode == 1, ended.stderr
     broken, softmax = json.loads(ended.stdout)["tasks"]

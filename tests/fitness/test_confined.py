@@ -16,26 +16,12 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from evo_kernel.fitness.sandbox import namespaces, preloaded, zygote
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
+from evo_kernel.fitness.sandbox.namespaces import cap_processes
 from evo_kernel.fitness.sandbox.zygote import JobResult, MalformedReply
 from tests.support.wild import KINDS, Wild, marked
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def _spawned(born: zygote.Zygote, ours, control, log) -> subprocess.Popen[bytes]:
-    """In place of a real zygote: the same server, with children that misbehave."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.support.wild", born.role, str(control.fileno())],
-        pass_fds=[control.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=born._root,
-        env=preloaded.environment() | born._env, start_new_session=True,
-    )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _real_processes(monkeypatch) -> None:
-    monkeypatch.setattr(zygote.Zygote, "_spawn", _spawned)
 
 
 @pytest.fixture(params=KINDS)
@@ -73,7 +59,13 @@ def test_nothing_outlives_its_judge(kind, killed, tmp_path) -> None:
     if (kind, killed) == ("bare", "warden"):
         pytest.skip("without namespaces nobody is left to clear up: no child can reach a warden")
     mark = f"{kind}{killed}{time.monotonic_ns()}"
-    command = [sys.executable, "-c", _JUDGE, kind, mark]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from tests.support import wild; wild.judge(*sys.argv[1:])",
+        kind,
+        mark,
+    ]
     judge = subprocess.Popen(
         command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, cwd=ROOT, text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
@@ -95,23 +87,13 @@ def test_nothing_outlives_its_judge(kind, killed, tmp_path) -> None:
         judge.stdout.close()
 
 
-_JUDGE = """
-import sys
-from tests.fitness.test_confined import _spawned
-from tests.support import wild
-from evo_kernel.fitness.sandbox import zygote
-zygote.Zygote._spawn = _spawned
-wild.judge(*sys.argv[1:])
-"""
-
-
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_what_a_child_leaves_ends_with_its_job(children) -> None:
     children.start()
-    mark = children._env["EVO_KERNEL_MARK"]
+    mark = children.mark
     assert children.do("hide and go", SandboxLimits(may_fork=True)).outcome == "done"
     usual = 2  # the warden and the zygote
     assert _settled(mark, usual) == usual
@@ -133,8 +115,8 @@ def test_what_a_child_writes_is_bounded(children, deed) -> None:
 def test_prints_go_nowhere_and_deep_folders_are_removed(children) -> None:
     assert b"printed" in children.do("print").data
     assert children.do("deep").outcome == "done"
-    assert sum(path.stat().st_size for path in children._root.iterdir() if path.is_file()) < 1 << 20
-    assert not [path for path in children._root.iterdir() if path.is_dir()]
+    assert sum(path.stat().st_size for path in children.root.iterdir() if path.is_file()) < 1 << 20
+    assert not [path for path in children.root.iterdir() if path.is_dir()]
 
 
 @pytest.mark.parametrize(("deed", "outcome"), [("long answer", "answer"), ("endless answer", "memory")])
@@ -147,11 +129,10 @@ def test_long_answers_are_not_read(children, deed, outcome) -> None:
 
 def test_a_group_is_no_way_to_the_zygote(children) -> None:
     children.start()
-    process = children._process
-    children.do(
-        "kill group", SandboxLimits(may_fork=True)
-    )  # process 1 of a namespace is deaf to it, others are denied it
-    assert children._process is process and process.poll() is None
+    before = children.pid
+    # Process 1 of a namespace is deaf to it, others are denied it.
+    children.do("kill group", SandboxLimits(may_fork=True))
+    assert children.do("nothing").outcome == "done" and children.pid == before
 
 
 def test_a_child_writes_nowhere_else(children) -> None:
@@ -202,9 +183,10 @@ def test_an_answer_that_is_no_such_thing_is_malformed(data) -> None:
         JobResult("done", data).read(_Form)
 
 
-def test_the_number_of_processes_is_the_machines_before_linux_6_14(monkeypatch) -> None:
-    written = []
-    monkeypatch.setattr(namespaces, "_write", lambda path, text: written.append(path))
-    monkeypatch.setattr(namespaces, "_release", lambda: (6, 8))
-    namespaces.cap_processes(301)
-    assert not written
+def test_the_number_of_processes_is_the_machines_before_linux_6_14(tmp_path) -> None:
+    limit = tmp_path / "pid_max"
+    limit.write_text("999")
+    cap_processes(301, str(limit), release=(6, 8))
+    assert limit.read_text() == "999"
+    cap_processes(301, str(limit), release=(6, 14))
+    assert limit.read_text() == "301"

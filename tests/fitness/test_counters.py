@@ -106,15 +106,15 @@ def test_why_there_are_none_is_one_sentence(counted, kind, said):
 def test_there_may_be_no_ncu_at_all(counted, tmp_path, monkeypatch):
     assert "does not start" in counted(program=tmp_path / "none").why
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ncu, "_PLACES", (str(tmp_path / "*" / "ncu"),))
+    usual = (str(tmp_path / "*" / "ncu"),)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert ncu.find_ncu() is None
+    assert ncu.find_ncu(usual) is None
     for version in ("2024.1", "2025.3"):
         place = tmp_path / version / "ncu"
         place.parent.mkdir()
         place.write_text("#!/bin/sh\n")
         place.chmod(0o755)
-    assert ncu.find_ncu() == str(tmp_path / "2025.3" / "ncu")
+    assert ncu.find_ncu(usual) == str(tmp_path / "2025.3" / "ncu")
 
 
 def test_strange_metrics_are_left_out(counted):
@@ -164,20 +164,23 @@ def test_only_the_launches_are_watched():
 
 
 @pytest.fixture
-def runner(tmp_path, monkeypatch):
+def task(tmp_path):
+    return task_in(tmp_path)
+
+
+@pytest.fixture
+def runner(task, tmp_path, monkeypatch):
     """Around a simulated GPU, with the fake ncu on the PATH."""
-    task = task_in(tmp_path)
     made = CudaRunner(task, 0, 8.0, worker_command(task))
     (tmp_path / "ncu").symlink_to(Path(__file__).with_name("fake_ncu.py"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(made, "task", task, raising=False)
     yield made
     made.close()
 
 
-def test_a_profile_of_measured_launches(runner, monkeypatch):
-    part = CountPart(plan("honest_50", 64, 128), runner.task.case("m64-n128"), 1)
-    profiler = Profiler(runner.task, runner, Ceilings.of_target(H200), measured=True, deadline_s=30.0)
+def test_a_profile_of_measured_launches(task, runner, monkeypatch):
+    part = CountPart(plan("honest_50", 64, 128), task.case("m64-n128"), 1)
+    profiler = Profiler(task, runner, Ceilings.of_target(H200), measured=True, deadline_s=30.0)
     (found,) = profiler.profile([part])["m64-n128"].kernels
     assert found.us == pytest.approx(50, rel=0.02) and found.bound_by == "memory"
     assert found.counters["sm__warps_active.avg.pct_of_peak_sustained_active"] == 92.3

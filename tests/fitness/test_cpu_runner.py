@@ -16,10 +16,10 @@ from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import Function, IRModule, Region
 from evo_kernel.fitness.ir.program_sampling import MOST, draw
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
-from evo_kernel.fitness.runners import cpu_references, cpu_runner, executor
+from evo_kernel.fitness.runners import executor
 from evo_kernel.fitness.runners.base import Checked
-from evo_kernel.fitness.runners.cpu_references import CpuReferences
-from evo_kernel.fitness.runners.cpu_runner import CpuRunner, _batches, _traffic_key
+from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits
+from evo_kernel.fitness.runners.cpu_runner import CpuRunner, batches, traffic_key
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Status
@@ -123,15 +123,15 @@ def test_a_forged_answer_never_passes(runner, monkeypatch, answer):
 
 def test_large_rounds_travel_alone():
     plan = softmax_plan(2048, 4096)
-    assert [len(batch) for batch in _batches(plan, ROUNDS)] == [1, 1, 1]
-    assert [len(batch) for batch in _batches(softmax_plan(8, 40), ROUNDS)] == [3]
+    assert [len(batch) for batch in batches(plan, ROUNDS)] == [1, 1, 1]
+    assert [len(batch) for batch in batches(softmax_plan(8, 40), ROUNDS)] == [3]
 
 
 def test_warps_alone_are_not_counted_again():
-    keys = [_traffic_key(executed(softmax_plan(8, 40, num_warps=n)), CASE) for n in (4, 8)]
+    keys = [traffic_key(executed(softmax_plan(8, 40, num_warps=n)), CASE) for n in (4, 8)]
     assert keys[0] == keys[1]
-    assert keys[0] != _traffic_key(executed(softmax_plan(8, 41)), CASE)
-    assert keys[0] != _traffic_key(executed(softmax_plan(8, 40)), dataclasses.replace(CASE, name="other"))
+    assert keys[0] != traffic_key(executed(softmax_plan(8, 41)), CASE)
+    assert keys[0] != traffic_key(executed(softmax_plan(8, 40)), dataclasses.replace(CASE, name="other"))
 
 
 # --- real size ------------------------------------------------------------------------------------------------------
@@ -139,46 +139,54 @@ def test_warps_alone_are_not_counted_again():
 LARGE = Case("large", CaseKind.SEARCH, {})
 
 
-def look(text: str, rows: int, columns: int, whole_s: float, monkeypatch) -> Checked:
-    monkeypatch.setattr(cpu_references, "WHOLE_S", whole_s)
+PARTLY = LookLimits(whole_s=0.0, part_s=0.1, slices_s=0.3)
+
+
+def look(text: str, rows: int, columns: int, limits: LookLimits = PARTLY) -> Checked:
+    return look_at(softmax_plan(rows, columns, text=text), rows, columns, limits)
+
+
+def look_at(plan: Plan, rows: int, columns: int, limits: LookLimits) -> Checked:
     task = task_of(
         lambda x: torch.softmax(x, -1), lambda case, g, device: torch.randn(rows, columns, generator=g), LARGE
     )
-    looking = CpuRunner(task, 90, 60.0)
+    looking = CpuRunner(task, 90, 60.0, limits)
     try:
-        return looking.check(executed(softmax_plan(rows, columns, text=text)), LARGE, ROUNDS[:1])
+        return looking.check(executed(plan), LARGE, ROUNDS[:1])
     finally:
         looking.close()
 
 
-@pytest.mark.parametrize("whole_s", [60.0, 0.0])
-def test_a_right_kernel_passes_whole_and_in_part(whole_s, monkeypatch):
-    assert look(SOFTMAX_TEXT, 2048, 512, whole_s, monkeypatch) == Checked(Status.PASSED, "", pytest.approx(0, abs=1))
+HOW_MUCH = [(256, LookLimits(whole_s=60.0)), (2048, PARTLY)]
 
 
-@pytest.mark.parametrize("whole_s", [60.0, 0.0])
+@pytest.mark.parametrize(("rows", "limits"), HOW_MUCH)
+def test_a_right_kernel_passes_whole_and_in_part(rows, limits):
+    assert look(SOFTMAX_TEXT, rows, 512, limits) == Checked(Status.PASSED, "", pytest.approx(0, abs=1))
+
+
+@pytest.mark.parametrize(("rows", "limits"), HOW_MUCH)
 @pytest.mark.parametrize(
     ("was", "becomes", "says"),
     [
         ("mask=mask)\n", "mask=mask & (row % 2 == 0))\n", "never written"),
-        ("row * x_stride", "(row % 1024) * x_stride", "off by"),
-        ("row * y_stride", "(row % 1024) * y_stride", ""),
+        ("row * x_stride", "(row % 128) * x_stride", "off by"),
+        ("row * y_stride", "(row % 128) * y_stride", ""),
     ],
 )
-def test_a_kernel_that_saves_half_of_its_work_at_real_size_is_found(was, becomes, says, whole_s, monkeypatch):
+def test_a_kernel_that_saves_work_at_real_size_is_found(was, becomes, says, rows, limits):
     text = SOFTMAX_TEXT.replace(was, becomes) if was != "mask=mask)\n" else becomes.join(SOFTMAX_TEXT.rsplit(was, 1))
     assert text != SOFTMAX_TEXT
-    result = look(text, 2048, 512, whole_s, monkeypatch)
+    result = look(text, rows, 512, limits)
     assert result.status in (Status.WRONG, Status.RUNTIME_ERROR) and says in result.reason, result
 
 
 OTHER_ROWS = ("    tl.store(", "    if row % 41 == 7:\n        e += 1.0\n    tl.store(")
 
 
-def test_programs_that_go_another_way_are_looked_at(monkeypatch):
+def test_programs_that_go_another_way_are_looked_at():
     """Every 41st row is wrong: of 8 random programs that would stay unseen four times in five."""
-    monkeypatch.setattr(cpu_runner, "PART_S", 1e-9)
-    result = look(SOFTMAX_TEXT.replace(*OTHER_ROWS), 4096, 64, 0.0, monkeypatch)
+    result = look(SOFTMAX_TEXT.replace(*OTHER_ROWS), 4096, 64, LookLimits(whole_s=0.0, part_s=1e-9))
     assert result.status is Status.WRONG and "off by" in result.reason, result
 
 
@@ -200,7 +208,7 @@ STORE_IF = "    if tl.max(x, axis=0) > {}:\n        tl.store("
 def test_what_data_decides_is_executed_whole_only_where_it_stores(was, becomes, parts, says, monkeypatch):
     compared, compare = [], CpuReferences.compare_part
     monkeypatch.setattr(CpuReferences, "compare_part", lambda *args: compared.append(1) or compare(*args))
-    result = look(SOFTMAX_TEXT.replace(was, becomes), 2048, 64, 0.0, monkeypatch)
+    result = look(SOFTMAX_TEXT.replace(was, becomes), 2048, 64)
     assert result.passed is not bool(says) and says in result.reason, result
     assert len(compared) == parts
 
@@ -232,9 +240,8 @@ WRONG_TEXT = SOFTMAX_TEXT.replace("row * x_stride", "0 * x_stride")
 
 
 @pytest.mark.parametrize("text", [SOFTMAX_TEXT, WRONG_TEXT])
-def test_where_no_element_can_be_had_in_time_more_is_taken(text, monkeypatch):
-    monkeypatch.setattr(cpu_references, "SLICES_S", 1e-9)
-    assert look(text, 2048, 512, 0.0, monkeypatch).passed == (text == SOFTMAX_TEXT)
+def test_where_no_element_can_be_had_in_time_more_is_taken(text):
+    assert look(text, 256, 512, LookLimits(whole_s=0.0, part_s=0.1, slices_s=1e-9)).passed == (text == SOFTMAX_TEXT)
 
 
 @pytest.mark.parametrize("text", [SOFTMAX_TEXT, WRONG_TEXT])
@@ -247,20 +254,13 @@ def test_where_a_rule_of_slicing_fails_the_whole_reference_decides(text, raises_
         return fail() if raises_at == "planning" else SliceStep([], fail)
 
     monkeypatch.setitem(RULES, "_softmax", rule)
-    assert look(text, 2048, 512, 0.0, monkeypatch).passed == (text == SOFTMAX_TEXT)
+    assert look(text, 256, 512).passed == (text == SOFTMAX_TEXT)
 
 
-def test_an_output_that_no_program_writes_is_compared_whole(monkeypatch):
+def test_an_output_that_no_program_writes_is_compared_whole():
     """Its input given back, as no launch has a part in it."""
     plan = softmax_plan(2048, 512)
-    given = plan.model_copy(update={"outputs": plan.inputs})
-    monkeypatch.setattr(cpu_references, "WHOLE_S", 0.0)
-    task = task_of(lambda x: torch.softmax(x, -1), lambda case, g, device: torch.randn(2048, 512, generator=g), LARGE)
-    looking = CpuRunner(task, 90, 60.0)
-    try:
-        result = looking.check(executed(given), LARGE, ROUNDS[:1])
-    finally:
-        looking.close()
+    result = look_at(plan.model_copy(update={"outputs": plan.inputs}), 2048, 512, PARTLY)
     assert result.status is Status.WRONG and "off by" in result.reason, result
 
 
@@ -271,7 +271,10 @@ ROWS, WIDTH = 50_000, 256
 
 def embedding_inputs(case, generator, device):
     table = torch.randn(ROWS, WIDTH, generator=generator, device=device)
-    return table, torch.randint(0, ROWS, (4096,), generator=generator, device=device)
+    return table, torch.randint(0, case.get("rows", ROWS), (4096,), generator=generator, device=device)
+
+
+FIRST_ROW = Case("first row", CaseKind.CHECK, {"rows": 1})
 
 
 def gather_plan() -> Plan:
@@ -303,9 +306,7 @@ def test_a_gather_reads_the_rows_that_its_indices_name():
     drawing = CpuRunner(task_of(lambda t, i: t[i], embedding_inputs), 90, 20.0)
     try:
         (real,) = drawing.traffic(executed(gather_plan()), CASE)
-        drawing._counted.clear()
-        drawing._indices[CASE.name] = {}
-        (zeros,) = drawing.traffic(executed(gather_plan()), CASE)
+        (zeros,) = drawing.traffic(executed(gather_plan()), FIRST_ROW)
     finally:
         drawing.close()
     assert real.grid_load_bytes > 0.9 * 4096 * WIDTH * 4
@@ -361,5 +362,5 @@ def test_cross_entropy_targets_are_had():
 def test_integers_that_are_counted_are_the_runners_secret():
     task = task_of(lambda t, i: t[i], embedding_inputs)
     one, other = CpuRunner(task, 90, 20.0), CpuRunner(task, 90, 20.0)
-    assert torch.equal(one._index_inputs(CASE)[1], one._index_inputs(CASE)[1])
-    assert not torch.equal(one._index_inputs(CASE)[1], other._index_inputs(CASE)[1])
+    assert torch.equal(one.counted_indices(CASE)[1], one.counted_indices(CASE)[1])
+    assert not torch.equal(one.counted_indices(CASE)[1], other.counted_indices(CASE)[1])

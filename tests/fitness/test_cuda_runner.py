@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from evo_kernel.errors import InfraError, PlanError, UserError
-from evo_kernel.fitness.runners import cuda_runner, ipc, process
+from evo_kernel.fitness.runners import ipc
 from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, TimePart
 from evo_kernel.fitness.runners.choose import gpu_count
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
-from evo_kernel.fitness.runners.process import worker_env
+from evo_kernel.fitness.runners.process import load_ahead, loaded_ahead, worker_env
 from evo_kernel.fitness.timing.ceilings import NAMES
 from evo_kernel.fitness.timing.pairing import PairVerdict
 from evo_kernel.types import Measurement, Status
@@ -30,9 +31,9 @@ def task(tmp_path_factory):
     return task_in(tmp_path_factory.mktemp("task"))
 
 
-def runner_for(task, gpu=0):
+def runner_for(task, gpu=0, deadline_s=DEADLINE_S, kind=CudaRunner):
     command = worker_command(task)
-    return CudaRunner(task, gpu, DEADLINE_S, command)
+    return kind(task, gpu, deadline_s, command)
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +51,13 @@ def request_of(task, name):
     )
 
 
-def test_a_worker_that_was_started_ahead_is_the_runners_first(task, monkeypatch):
-    command = worker_command(task)
-    for module in (cuda_runner, process):
-        monkeypatch.setattr(module, "usual_command", lambda spec: command)
-    process.load_ahead(task.spec)
-    (ahead,) = process._AHEAD.values()
-    made = CudaRunner(task, 0, DEADLINE_S)
+def test_a_worker_that_was_started_ahead_is_the_runners_first(task):
+    ahead = load_ahead(worker_command(task))
+    made = runner_for(task)
     made.start()
-    assert made._process is ahead and not process._AHEAD
-    assert made.answer(request_of(task, "honest_80")).fault is None
+    assert made.answer(request_of(task, "honest_80")).fault is None and ahead.served == 1
     made.close()
-    assert not ahead.alive()
+    assert not ahead.alive() and loaded_ahead(worker_command(task), 0) is None
 
 
 def test_one_request_checks_and_times(task, runner):
@@ -121,34 +117,36 @@ def test_who_is_lost_with_a_process_is_the_part_that_ran(task, runner):
 
 
 def test_an_endless_kernel_times_out(task):
-    runner = runner_for(task)
-    runner._deadline_s = 1.0
+    runner = runner_for(task, deadline_s=1.5)
     try:
         runner.start()
         assert runner.answer(request_of(task, "endless")).fault.status is Status.TIMEOUT
-        runner._deadline_s = DEADLINE_S
         assert runner.answer(request_of(task, "honest")).fault is None
     finally:
         runner.close()
 
 
 def test_a_worker_killed_from_outside_costs_nobody_a_verdict(task, runner):
-    stop = threading.Event()
+    stop, served = threading.Event(), Counter()
+
+    def ask(_=None):
+        found = runner.answer(request_of(task, "honest_80"))
+        served[runner.info["pid"]] += 1
+        return found
 
     def kill():
         while not stop.wait(0.7):
-            process = runner._process
-            if process is not None and process.served > 2:
-                os.kill(process.pid, signal.SIGKILL)
+            if served[pid := runner.info["pid"]] > 2:
+                os.kill(pid, signal.SIGKILL)
 
     before = runner.respawns
     killer = threading.Thread(target=kill)
     killer.start()
     try:
         with ThreadPoolExecutor(3) as pool:
-            found = list(pool.map(lambda _: runner.answer(request_of(task, "honest_80")), range(40)))
+            found = list(pool.map(ask, range(40)))
         while runner.respawns == before:
-            assert runner.answer(request_of(task, "honest_80")).fault is None
+            assert ask().fault is None
     finally:
         stop.set()
         killer.join()
@@ -175,30 +173,42 @@ def test_a_bug_that_a_plan_brings_about_is_its_verdict(task, runner):
     assert runner.answer(request_of(task, "honest")).fault is None
 
 
+class Losing(CudaRunner):
+    """Of a GPU that can be lost."""
+
+    lost = False
+
+    def request(self, *args, **kwargs):
+        if self.lost:
+            raise InfraError("the GPU fell off the bus")
+        return super().request(*args, **kwargs)
+
+
+class OtherModel(CudaRunner):
+    def environment(self, confinement):
+        return replace(super().environment(confinement), device="another GPU")
+
+
 def test_two_gpus_share_the_work(task):
-    pool = RunnerPool([runner_for(task, gpu) for gpu in (0, 1)])
+    runners = [runner_for(task, gpu, kind=Losing) for gpu in (0, 1)]
+    pool = RunnerPool(runners)
     try:
         pool.start()
         assert pool.environment("").device == "a simulated GPU"
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(lambda _: pool.answer(request_of(task, "honest_80")), range(8)))
         assert all(one.fault is None for one in found)
-        assert all(runner.spent_s["request"] > 0 for runner in pool._runners)
-        pool._runners[0].request = _fails  # type: ignore[method-assign]
+        assert all(runner.spent_s["request"] > 0 for runner in runners)
+        runners[0].lost = True
         for _ in range(4):
             assert pool.answer(request_of(task, "honest")).fault is None
     finally:
         pool.close()
 
 
-def _fails(*args, **kwargs):
-    raise InfraError("the GPU fell off the bus")
-
-
 def test_gpus_of_two_models_are_refused(task):
-    pool = RunnerPool([runner_for(task, gpu) for gpu in (0, 1)])
+    pool = RunnerPool([runner_for(task, 0, kind=OtherModel), runner_for(task, 1)])
     try:
-        pool._runners[0].environment = lambda confinement: type("E", (), {"device": "another GPU"})()  # type: ignore
         with pytest.raises(UserError, match="differ"):
             pool.start()
     finally:
@@ -234,4 +244,3 @@ def test_checked_is_what_a_lost_exam_leaves(task, runner):
     only = PlanSetRequest(timings=(TimePart(plan("dies", 64, 128), task.case("m64-n128"), 1),))
     found = runner.answer(only)
     assert isinstance(found.timings[0], Checked) and found.fault is found.timings[0]
-    time.sleep(0)

@@ -47,7 +47,7 @@ def test_every_card_is_listed_with_who_computes_on_it(tmp_path, monkeypatch):
         "4711 /usr/bin/python3 train.py, with commas (89000 MiB)",
         "4712 [Not Found] ([N/A] MiB)",
     )
-    found = {one.name: one for one in doctor._cards()}
+    found = {one.name: one for one in doctor.diagnose_cards()}
     assert list(found)[:3] == ["gpu 0", "gpu 1", "gpu 1 is shared"] and "ncu" in found
     for words in ("NVIDIA H200", "driver 570.86.15", "90000 of 143771 MiB", "SMs at 1755 of 1980 MHz", "61 °C"):
         assert words in found["gpu 1"].detail
@@ -59,7 +59,7 @@ def test_without_an_answer_there_are_no_cards(tmp_path, monkeypatch):
     nvidia_smi(tmp_path, monkeypatch, code=9)
     assert gpus.list_gpus() == []
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert gpus.list_gpus() == [] and list(doctor._cards()) == []
+    assert gpus.list_gpus() == [] and list(doctor.diagnose_cards()) == []
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,19 @@ def test_who_may_read_counters(tmp_path, parameters, capabilities, permitted):
 
 def test_the_profiler_is_a_wish_not_a_need(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "find_ncu", lambda: None)
-    assert (doctor._profiler().ok, doctor._profiler().needed, doctor._profiler().detail) == (False, False, "not found")
+    assert (doctor.diagnose_profiler().ok, doctor.diagnose_profiler().needed, doctor.diagnose_profiler().detail) == (
+        False,
+        False,
+        "not found",
+    )
     monkeypatch.setattr(doctor, "find_ncu", lambda: "/somewhere/ncu")
     monkeypatch.setattr(gpus, "counters_permitted", lambda: False)
-    assert not doctor._profiler().ok and "NVreg_RestrictProfilingToAdminUsers=0" in doctor._profiler().advice
+    assert (
+        not doctor.diagnose_profiler().ok
+        and "NVreg_RestrictProfilingToAdminUsers=0" in doctor.diagnose_profiler().advice
+    )
     monkeypatch.setattr(gpus, "counters_permitted", lambda: True)
-    assert doctor._profiler().ok
+    assert doctor.diagnose_profiler().ok
 
 
 @pytest.mark.parametrize(("text", "most"), [("100000 100000\n", 1), ("max 100000\n", None), ("nonsense", None)])
@@ -105,7 +112,7 @@ def simulated(tmp_path, *more):
 
 def test_the_judge_is_started_on_every_gpu_and_ceilings_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "CudaRunner", simulated(tmp_path))
-    arch, found = doctor._measured(2)
+    arch, found = doctor.diagnose_gpus(2)
     assert arch == 90
     assert [one.name for one in found] == ["judge on gpu 0", "ceilings of gpu 0", "judge on gpu 1", "ceilings of gpu 1"]
     assert found[0].ok and "a simulated GPU, compute capability 9.0" in found[0].detail
@@ -123,7 +130,7 @@ def test_a_gpu_that_does_not_start_is_told_and_the_other_is_tried(tmp_path, monk
         return runner
 
     monkeypatch.setattr(doctor, "CudaRunner", broken)
-    _, found = doctor._measured(2)
+    _, found = doctor.diagnose_gpus(2)
     assert [one.name for one in found] == ["judge on gpu 0", "judge on gpu 1", "ceilings of gpu 1"]
     assert (found[0].ok, found[0].needed, found[0].detail) == (False, True, "fell off the bus")
 

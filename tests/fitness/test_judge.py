@@ -9,7 +9,9 @@ import pytest
 
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, InfraError
-from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.runners.choose import MODELED_ARCH
+from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.types import Evaluation, Measurement, Purpose, Source, Status
 from tests.support.small_tasks import small_softmax
 
@@ -19,9 +21,22 @@ def task(tmp_path_factory):
     return small_softmax(tmp_path_factory.mktemp("task"))
 
 
+class Stumbling(CpuRunner):
+    """Raises what it is told to."""
+
+    error: Exception | None = None
+
+    def answer(self, request):
+        if self.error is not None:
+            raise self.error
+        return super().answer(request)
+
+
 @pytest.fixture(scope="module")
 def judge(task):
-    with open_judge(task, device="cpu", settings=JudgeSettings(tune_plans=1, deadline_s=30.0)) as made:
+    settings = JudgeSettings(tune_plans=1, deadline_s=30.0)
+    with PlanJudge(task, Stumbling(task, MODELED_ARCH, settings.deadline_s), settings) as made:
+        made.start()
         yield made
 
 
@@ -65,23 +80,22 @@ def test_broken_kernels_get_their_status_and_a_sentence(task, judge, old, new, s
     "raised", [ValueError("bad"), RecursionError(), OverflowError("large"), UnicodeDecodeError("utf-8", b"x", 0, 1, "")]
 )
 def test_what_a_candidate_brings_about_is_its_own_verdict(task, judge, monkeypatch, raised):
-    monkeypatch.setattr(judge._grader, "grade", _raising(raised))
-    evaluation = judge.evaluate(task.seed, Purpose.SCORE)
+    monkeypatch.setattr(Stumbling, "error", raised)
+    evaluation = judge.evaluate(other_than(task.seed), Purpose.SCORE)
     assert evaluation.status is Status.RUNTIME_ERROR and evaluation.score is None
     assert type(raised).__name__ in evaluation.reason and "test_judge.py, line" in evaluation.reason
 
 
 def test_what_the_machine_brings_about_is_not(task, judge, monkeypatch):
-    monkeypatch.setattr(judge._grader, "grade", _raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr(Stumbling, "error", OSError(28, "No space left on device"))
     with pytest.raises(InfraError, match="No space left"):
-        judge.evaluate(task.seed, Purpose.SCORE)
+        judge.evaluate(other_than(task.seed), Purpose.SCORE)
 
 
-def _raising(error):
-    def raises(*args, **kwargs):
-        raise error
-
-    return raises
+def other_than(seed):
+    """With plans that nobody has judged."""
+    assert "BLOCK = 256" in seed.text
+    return Source(seed.text.replace("BLOCK = 256", "BLOCK = 512"))
 
 
 @pytest.mark.parametrize("name", ["median_us", "low_us", "iqr_us", "drift"])

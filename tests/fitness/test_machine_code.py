@@ -1,4 +1,5 @@
 import random
+import struct
 
 import pytest
 
@@ -46,8 +47,7 @@ def test_another_block_or_another_warp_count_changes_the_hash(softmax):
 
 
 def test_a_flipped_bit_of_code_changes_the_hash(softmax):
-    code = next(s for s in machine_code._sections(softmax) if s.name.startswith(".text."))
-    place = softmax.find(code.data) + 64
+    place = softmax.find(struct.pack("<QQ", *machine_code.code_words(softmax)[1][4][1:]))
     damaged = softmax[:place] + bytes([softmax[place] ^ 1]) + softmax[place + 1 :]
     assert machine_code.code_hash(damaged) != machine_code.code_hash(softmax)
 
@@ -131,29 +131,26 @@ def test_a_loop_that_waits_is_told_from_one_that_does_not():
 @pytest.mark.parametrize("name", ["softmax", "matmul"])
 def test_the_table_of_opcodes_is_the_disassemblers(name, request, monkeypatch):
     cubin = request.getfixturevalue(name)
-    named = dict(instructions._parse(instructions.disassemble(cubin)))
+    named = dict(instructions.listing(instructions.disassemble(cubin)))
     told = {address: SM_90.get(low & 0xFFF) for address, low, _ in machine_code.code_words(cubin)[1]}
     assert {address: told[address] or named[address] for address in named} == named
     assert sum(map(bool, told.values())) > 0.95 * len(named)
     if all(told.values()):
-        monkeypatch.setattr(instructions, "_learnt", {})
         monkeypatch.setattr(instructions, "disassemble", None)
-        assert instructions.instruction_counts(cubin)["all"] == len(named)
+        assert len(instructions.instructions(cubin, {})) == len(named)
 
 
-def test_what_was_learnt_counts_as_the_disassembler_does(matmul, softmax, monkeypatch):
-    monkeypatch.setattr(instructions, "SM_90", {})
-    monkeypatch.setattr(instructions, "_learnt", {})
-    first = instructions.instruction_counts(matmul)
-    again = instructions.instruction_counts(matmul)  # every opcode is known by now
-    monkeypatch.setattr(instructions, "_learnt", {})
-    assert instructions.instruction_counts(matmul) == first == again
+def test_what_was_learnt_counts_as_the_disassembler_does(matmul, monkeypatch):
+    flags, _ = machine_code.code_words(matmul)
+    learnt = {flags: {}}  # not even what the table says
+    first = instructions.instructions(matmul, learnt)
+    assert learnt[flags] and instructions.instructions(matmul, {flags: {}}) == first
 
     def refuse(cubin):
         raise AssertionError("known opcodes need no disassembler")
 
     monkeypatch.setattr(instructions, "disassemble", refuse)
-    assert instructions.instruction_counts(matmul) == first
+    assert instructions.instructions(matmul, learnt) == first
 
 
 def test_branch_targets_are_those_of_the_listing():

@@ -182,7 +182,7 @@ def test_every_product_of_torch_has_a_price_or_none_at_all():
         for name in names
         if PRODUCTS.search(name) and hasattr(torch.ops.aten, name)
         and not torch_costs.unpriced(node := Aten.model_construct(op=f"aten.{name}.default"))
-        and torch_costs._formula(node.op.split(".")[1]) is None
+        and torch_costs.flop_formula(node.op.split(".")[1]) is None
     }  # fmt: skip
     assert free <= {"_thnn_fused_gru_cell", "_thnn_fused_lstm_cell"}  # pointwise: their products come before
     for name in ("mul", "gelu_", "_foreach_add_", "sum", "native_layer_norm", "sort", "_softmax", "convolution"):

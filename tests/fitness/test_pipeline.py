@@ -96,28 +96,22 @@ def test_who_has_a_gpu_to_itself_is_on_it_once() -> None:
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[RunnerPool]:
+def runners(tmp_path: Path) -> Iterator[list[CudaRunner]]:
     task = task_in(tmp_path)
-    command = worker_command(task)
-    made = RunnerPool([CudaRunner(task, gpu, 8.0, command) for gpu in (0, 1)])
-    made.task = task  # type: ignore[attr-defined]
+    made = [CudaRunner(task, gpu, 8.0, worker_command(task)) for gpu in (0, 1)]
     yield made
-    made.close()
+    for runner in made:
+        runner.close()
 
 
-def test_runners_of_a_pool_mark_one_gauge(pool: RunnerPool) -> None:
+def test_runners_of_a_pool_mark_one_gauge(runners: list[CudaRunner], tmp_path: Path) -> None:
+    pool = RunnerPool(runners)
     pool.start()
-    case = pool.task.case("m3-n7")  # type: ignore[attr-defined]
-    asked = PlanSetRequest((CheckPart(plan("honest", 3, 7), case, ((1, "nominal"),)),))
-    locks = [runner._lock for runner in pool._runners]  # type: ignore[attr-defined]
+    asked = PlanSetRequest((CheckPart(plan("honest", 3, 7), task_in(tmp_path).case("m3-n7"), ((1, "nominal"),)),))
     with ThreadPoolExecutor(3) as threads:
-        for lock in locks:
-            lock.acquire()
-        found = [threads.submit(pool.answer, asked) for _ in range(3)]
-        eventually(lambda: counts(pool.stages) == {WAITING: 3})
-        assert pool.stages.state().busy_session == (0.0, 0.0)
-        for lock in locks:
-            lock.release()
+        with runners[0].fresh(), runners[1].fresh():
+            found = [threads.submit(pool.answer, asked) for _ in range(3)]
+            eventually(lambda: counts(pool.stages)[WAITING] == 3)
         assert all(one.result().fault is None for one in found)
     state = pool.stages.state()
     assert pool.stages.gpus == (0, 1) and not any(state.stages.values())

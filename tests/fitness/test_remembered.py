@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from evo_kernel.cli.main import cli
 from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.doctor import diagnose_cache
 from evo_kernel.fitness.timing import reference_cache
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
@@ -48,7 +49,7 @@ def test_numbers_of_other_circumstances_are_not_used(other):
     Remembered(FOUND).add("m1", {"eager": 2.0})
     assert Remembered(other).read() == {}
     (file,) = reference_cache.folder().glob("*.json")
-    file.rename(Remembered(other)._path)  # not by the name alone
+    file.rename(Remembered(other).path)  # not by the name alone
     assert Remembered(other).read() == {}
 
 
@@ -78,12 +79,10 @@ def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch):
 def test_doctor_tells_and_forgets():
     Remembered(FOUND).add(CEILINGS, TABLE.as_data())
     Remembered(FOUND | {"task": "1234", "name": "softmax"}).add("m1", {"eager": 2.0})
-    from evo_kernel.fitness.doctor import _remembered
-
-    assert "1 environment(s), baselines of 1 task(s) (softmax)" in _remembered().detail
+    assert "1 environment(s), baselines of 1 task(s) (softmax)" in diagnose_cache().detail
     told = CliRunner().invoke(cli, ["doctor", "--clear", "--json"])
     assert told.exit_code == 0 and json.loads(told.output)["removed"] == 2
-    assert Remembered(FOUND).read() == {} and "0 environment(s)" in _remembered().detail
+    assert Remembered(FOUND).read() == {} and "0 environment(s)" in diagnose_cache().detail
 
 
 def test_ceilings_are_measured_once_a_card():
@@ -95,7 +94,7 @@ def test_ceilings_are_measured_once_a_card():
 
     first = KnownCeilings(measure, TABLE, Remembered(FOUND)).now
     assert KnownCeilings(measure, TABLE, Remembered(FOUND)).now == first and len(measured) == 1
-    KnownCeilings(measure, TABLE, Remembered(circumstances(HERE, "GPU-2")))._found()
+    assert KnownCeilings(measure, TABLE, Remembered(circumstances(HERE, "GPU-2"))).now == first
     assert len(measured) == 2
     Remembered(FOUND).add(CEILINGS, {"copy_bytes/s": 1.0})  # incomplete
     assert KnownCeilings(measure, TABLE, Remembered(FOUND)).now == first and len(measured) == 3

@@ -218,8 +218,8 @@ class Live(torch.utils._python_dispatch.TorchDispatchMode):
 )
 def test_making_a_reference_takes_a_few_times_its_inputs(reference, count, most, monkeypatch):
     """float64 copies of all inputs, one run at a time: a loss of two inputs of 4 GB each fits beside its kernel."""
-    monkeypatch.setattr("evo_kernel.fitness.correctness.rounding._PATTERN", 1009)
-    monkeypatch.setattr("evo_kernel.fitness.correctness.error_bounds._AT_ONCE_ON_CPU", 4096)
+    monkeypatch.setattr("evo_kernel.fitness.correctness.rounding.PATTERN", 1009)
+    monkeypatch.setattr("evo_kernel.fitness.correctness.error_bounds.AT_ONCE_ON_CPU", 4096)
     inputs = draw(*[(512, 512)] * count)
     with Live() as live:
         made = error_bounds.expect(task_of(reference), inputs)

@@ -44,12 +44,14 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path, 
     assert not mine.exists()
 
 
-def test_the_first_one_of_a_process_clears_up(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+def test_the_first_one_of_a_process_clears_up(tmp_path: Path) -> None:
     dead = tmp_path / "evo-kernel-dead"
     dead.mkdir()
     (dead / scratch.OWNER).touch()
     os.utime(dead, (1.0, 1.0))
-    scratch._swept.clear()
-    Scratch().close()
+    subprocess.run(
+        [sys.executable, "-c", "from evo_kernel.fitness.sandbox.scratch import Scratch; Scratch().close()"],
+        check=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
     assert not dead.exists() and not list(tmp_path.iterdir())

@@ -181,9 +181,9 @@ def test_a_tile_size_that_no_knob_sets_counts():
 
 def test_the_longer_a_source_was_tuned_the_nearer_it_must_be_to_the_best():
     tuning = Tuning(None, 0, 1.5)  # nothing is graded here
-    tuning._note_best(0.0)
-    assert [tuning._is_worth(math.log(1.4), rounds) for rounds in (0, 1, 2)] == [True, False, False]
-    assert [tuning._is_worth(math.log(1.2), rounds) for rounds in (0, 1, 2)] == [True, True, False]
+    tuning.note_best(0.0)
+    assert [tuning.is_worth(math.log(1.4), rounds) for rounds in (0, 1, 2)] == [True, False, False]
+    assert [tuning.is_worth(math.log(1.2), rounds) for rounds in (0, 1, 2)] == [True, True, False]
 
 
 class ScriptedRunner:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
+from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Purpose, Rival, Source
 from evo_kernel.types.promotion import refutation
@@ -19,8 +19,9 @@ def test_softmax_in_another_setting_is_confirmed():
     wider = Source(task.seed.text.replace("BLOCK = 256", "BLOCK = 1024"))
     champion = Source(task.seed.text.replace("NUM_WARPS = 4", "NUM_WARPS = 2"))
     assert len({task.seed.text, wider.text, champion.text}) == 3
-    with open_judge(task, device="cuda", settings=QUICK) as judge:
-        runner: Any = judge._runner
+    runner = CudaRunner(task, 0, QUICK.deadline_s)
+    with PlanJudge(task, runner, QUICK) as judge:
+        judge.start()
         for source in (task.seed, wider):
             scored = judge.evaluate(source, Purpose.SCORE)
             assert scored.passed, scored.reason

@@ -184,7 +184,7 @@ def looked(write, read, grid, block, shared, *places, clears=(2048,)):
     """Words that are still the mark, all ones or zero, and SMs that were looked at: with nothing between, and after
     clearing so many bytes of local memory, behind the clearing of the SMs alone, and behind it and the flush."""
     said = {}
-    between = {"left": lambda: None, "after the SMs alone": device._clearing.sms}
+    between = {"left": lambda: None, "after the SMs alone": device.clearing.sms}
     for size in clears:
         between[f"after clear {size}"] = lambda size=size: device.clear(size)
     for name, work in between.items():
@@ -231,7 +231,7 @@ def mappings():
     times = []
     for again in range(3):
         began = time.perf_counter()
-        made = [device._mappings.memory(size + 5) for _ in range(8)]
+        made = [device.mappings.memory(size + 5) for _ in range(8)]
         torch.cuda.synchronize()
         times.append(round(1e3 * (time.perf_counter() - began) / len(made), 3))
         for number, one in enumerate(made):
@@ -243,9 +243,9 @@ def mappings():
         del made, one
         if again == 1:
             device.release()
-    kept = device._mappings.unused_bytes
+    kept = device.mappings.unused_bytes
     began = time.perf_counter()
-    device._mappings.collect()
+    device.mappings.collect()
     freed_ms = 1e3 * (time.perf_counter() - began) / 8
     torch.cuda.empty_cache()
     return {"right": right, "nearest": min(near), "made ms, used again, new": times, "freed ms": freed_ms,
@@ -254,8 +254,8 @@ def mappings():
 
 part("mappings", mappings)
 part("cost of clear (us)", lambda: timed_us(device.clear))
-part("of the SMs alone", lambda: timed_us(device._clearing.sms))
-part("of 1280 bytes of local memory", lambda: timed_us(lambda: device._clearing.local(1280), 50))
+part("of the SMs alone", lambda: timed_us(device.clearing.sms))
+part("of 1280 bytes of local memory", lambda: timed_us(lambda: device.clearing.local(1280), 50))
 part("of the flush", lambda: timed_us(device.flush_l2))
 part("of asking for free memory", lambda: timed_us(device.free_bytes, 20))
 part("of cudaMemGetInfo", lambda: timed_us(torch.cuda.mem_get_info, 20))

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from evo_kernel.errors import PlanError
-from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, read_compiled_plan
+from evo_kernel.fitness.runners.base import Runner
+from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.types import CaseKind, Measurement, Purpose, Source, Status
 from tests.integrity.corpus import HERE, load_task
 from tests.integrity.judging import device
@@ -26,10 +28,18 @@ HONEST = HERE / "honest" / "softmax_one_pass.py"
 CASE = "m5-n127"
 
 
+TASK, DEADLINE_S = load_task("softmax"), 8.0
+
+
 @pytest.fixture(scope="module")
-def judge():
-    settings = JudgeSettings(tune_plans=0, deadline_s=8.0)
-    with open_judge(load_task("softmax"), device=device(), settings=settings) as made:
+def runner() -> Runner:
+    return open_runner(TASK, device(), DEADLINE_S)
+
+
+@pytest.fixture(scope="module")
+def judge(runner):
+    with PlanJudge(TASK, runner, JudgeSettings(tune_plans=0, deadline_s=DEADLINE_S)) as made:
+        made.start()
         yield made
 
 
@@ -229,21 +239,21 @@ RUN = {
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_what_reads_well_and_is_nonsense_gets_a_status(judge, plan, name):
+def test_what_reads_well_and_is_nonsense_gets_a_status(runner, plan, name):
     change, wanted = RUN[name]
     data = copy.deepcopy(plan)
     change(data)
-    checked = judge._runner.check(read_compiled_plan(json.dumps(data)), judge._task.case(CASE), [(1, "nominal")])
+    checked = runner.check(read_compiled_plan(json.dumps(data)), TASK.case(CASE), [(1, "nominal")])
     assert checked.status in wanted, (checked.status, checked.reason)
     assert len(checked.reason.split()) >= 4 and "Traceback" not in checked.reason, checked.reason
 
 
 @pytest.mark.parametrize("cubin", [b"", b"\x7fELF", b"no cubin at all" * 100, b"\x7fELF\x02\x01\x01" + bytes(5000)])
-def test_code_that_is_none_is_never_timed_as_if_it_were(judge, plan, cubin):
+def test_code_that_is_none_is_never_timed_as_if_it_were(runner, plan, cubin):
     data = copy.deepcopy(plan)
     made = read_compiled_plan(json.dumps(data))
     broken = made.model_copy(update={"binaries": (made.binaries[0].model_copy(update={"cubin": cubin}),)})
-    found = judge._runner.measure(broken, judge._task.case(CASE), 1, False)
+    found = runner.measure(broken, TASK.case(CASE), 1, False)
     if device() == "cuda":  # the driver does not load it
         assert not isinstance(found, Measurement), found
     # Without a GPU nothing reads the code: a time is modeled from the resources that the compiler's child told.

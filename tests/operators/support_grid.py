@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from evo_kernel.tasks.builtin import text_of
 from evo_kernel.types import CaseCard, CaseKind, TaskCard
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
+from tests.support.scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).resolve().parent / "grid_child.py"
@@ -95,7 +95,7 @@ def answers(how: str, sources: list[tuple[str, str]], deadline_s: float = 120.0)
         listing.write_text(json.dumps(jobs))
         settings = {"TRITON_CACHE_DIR": f"{folder}/cache"}
         done = subprocess.run(
-            [sys.executable, str(CHILD), how, str(listing)],
+            script(CHILD, how, listing),
             capture_output=True,
             text=True,
             timeout=deadline_s,

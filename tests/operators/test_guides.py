@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from operators.macro.catalogue import CATALOGUE
 from operators.micro.guides import examples, guides
 from operators.prompts.parts import Budgets, tokens
+from tests.support.scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,11 +20,11 @@ def answers(how, folder, **settings):
         for code in examples(text):
             (folder / f"{name}.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "-P", str(ROOT / "tests/operators/guides_child.py"), how, str(folder)],
+        script(ROOT / "tests/operators/guides_child.py", how, folder),
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **settings},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **settings},
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]

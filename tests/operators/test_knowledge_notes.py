@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from operators.knowledge.base import NOTES
 from operators.knowledge.passages import PASSAGE_CHARS, passages_of
+from tests.support.scripts import script
 
 FILES = sorted(NOTES.glob("*.md"))
 EXAMPLE = re.compile(r"(?:<!-- compile (?P<how>.*?) -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
@@ -59,12 +59,12 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def answers_of(script: str, folder: Path):
-    """What a child process prints: compiling and interpreting need settings of their own before Triton is imported."""
-    child = Path(__file__).with_name(script)
+def answers_of(name: str, folder: Path):
+    """What a child process prints: compiling and interpreting need settings of their own."""
+    child = Path(__file__).with_name(name)
     env = os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(
-        [sys.executable, "-P", str(child), str(folder)],
+        script(child, folder),
         env=env,
         capture_output=True,
         text=True,

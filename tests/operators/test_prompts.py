@@ -141,7 +141,7 @@ def test_no_secret_place_of_the_host_is_in_a_prompt(monkeypatch):
 
 def flooded():
     """A brief in which everything that others write is endless."""
-    brief, flood = sample(), "flood " * 50_000
+    brief, flood = sample(), "flood " * 5_000
     wrong = dataclasses.replace(brief.inspirations[1].evaluation, reason=flood)
     better = dataclasses.replace(brief.inspirations[0], source=Source("\n".join([flood] * 9)))
     failure = dataclasses.replace(brief.inspirations[1], evaluation=wrong)

@@ -37,7 +37,7 @@ FORMULAS = {
         "draw(m, n), draw(n), draw(m, n) > 1.0",
         "torch.softmax(((x + b) * 0.125).masked_fill(mask, float('-inf')), -1)",
     ),
-    "after": ("x, b, w", "draw(m, n), draw(n), draw(n)", "torch.relu(torch.softmax(x + b, -1) * w) + x"),
+    "after": ("x, w", "draw(m, n), draw(n)", "torch.relu(torch.softmax(x, -1) * w) + x"),
 }
 NOTHING = TaskCard("sample", "", "mixed", "ieee", False, ())
 

@@ -39,15 +39,17 @@ def body(text: str, kernel: str) -> str:
 
 
 def test_every_offer_computes_the_same_and_so_does_every_second_one() -> None:
-    """All offers on all samples, and for each strategy the first offer of every other strategy on its result."""
+    """All offers on all samples, and on the result of each strategy's first the first offer of every other strategy."""
     jobs, names = [], []
     for sample, text in SAMPLES.items():
-        for strategy in offers(text, sample):
+        offered = offers(text, sample)
+        firsts = {s.name: s for s in reversed(offered)}.values()
+        for strategy in offered:
             result = made(text, strategy)
             jobs.append((result, sample))
             names.append(strategy.key)
-            seconds = {s.name: s for s in reversed(offers(result, sample))}
-            if sample in ("softmax", "chain"):
+            if sample in ("softmax", "chain") and strategy in firsts:
+                seconds = {s.name: s for s in reversed(offers(result, sample))}
                 jobs += [(made(result, second), sample) for second in seconds.values()]
                 names += [f"{strategy.key} then {second.key}" for second in seconds.values()]
     assert len(jobs) > 60

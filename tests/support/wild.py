@@ -9,14 +9,15 @@ import ctypes
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from evo_kernel.fitness.sandbox import guards, namespaces, warden, zygote_process
+from evo_kernel.fitness.sandbox import guards, namespaces, preloaded, warden, zygote_process
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import Zygote
 
@@ -167,6 +168,15 @@ class Wild(Zygote):
 
     def __init__(self, kind: str, mark: str = "") -> None:
         super().__init__(kind, {"EVO_KERNEL_MARK": mark})
+        self.mark = mark
+
+    def spawn(self, ours: socket.socket, theirs: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes]:
+        """The usual server, with children that misbehave."""
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "tests.support.wild", self.role, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root,
+            env=preloaded.environment() | self.env, start_new_session=True,
+        )  # fmt: skip
 
     def do(self, what: str, limits: SandboxLimits | None = None) -> Any:
         return self.run({"do": what}, limits or SandboxLimits(deadline_s=20.0), {"given.bin": b"given"})
@@ -179,8 +189,7 @@ def judge(kind: str, mark: str) -> None:
     threading.Thread(target=zygote.do, args=("hide", limits), daemon=True).start()
     while len(marked(mark)) < 6:  # warden, zygote, child and three that it left
         time.sleep(0.02)
-    assert zygote._process is not None
-    print(zygote._process.pid, flush=True)
+    print(zygote.pid, flush=True)
     sys.stdin.read()
     zygote.close()
 

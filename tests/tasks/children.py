@@ -7,6 +7,8 @@ import threading
 import traceback
 from pathlib import Path
 
+from tests.support.scripts import script
+
 HERE = Path(__file__).parent
 LIMIT_S = 240
 """For one answer."""
@@ -22,7 +24,7 @@ class Child:
         """What the script answers; its traceback fails the test that asked."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, str(HERE / self._script)],  # without -P: it imports this module from its folder
+                script(HERE / self._script),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

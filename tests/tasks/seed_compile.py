@@ -12,10 +12,11 @@ os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
 
 import torch
 import triton
-from children import answer
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+
+from tests.tasks.children import answer
 
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
 POINTERS |= {torch.int32: "*i32", torch.uint8: "*u8", torch.int8: "*i8", torch.float8_e4m3fn: "*fp8e4nv"}

@@ -8,9 +8,9 @@ tuner does, and stay until others are.
 import importlib.util
 
 import torch
-from children import answer
 
 from evo_kernel.fitness.ir.jit import install
+from tests.tasks.children import answer
 
 
 def execute(seed, inputs, outputs):

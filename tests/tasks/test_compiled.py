@@ -22,6 +22,7 @@ from evo_kernel.tasks.compiled.tidying import tidied, used
 from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower_function
+from tests.support.scripts import script
 
 pytest.importorskip("triton")
 
@@ -78,7 +79,7 @@ def made(tmp_path_factory):
         texts[name] = compiled_function(reference, cases, name=name)
         (folder / f"{name}.py").write_text(texts[name])
         torch.save(cases, folder / f"{name}.in")
-    subprocess.run([sys.executable, "-P", "-c", RUN, str(folder)], check=True, timeout=300)
+    subprocess.run(script("-c", RUN, folder), check=True, timeout=300)
     return {name: (text, torch.load(folder / f"{name}.out", weights_only=True)) for name, text in texts.items()}
 
 

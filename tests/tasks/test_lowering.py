@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.tasks import loading
 from evo_kernel.tasks.lowering import lower, lower_function
 from evo_kernel.tasks.lowering.lower import NETWORK
+from tests.support.scripts import script
 from tests.tasks.test_lowering_references import TABLE, Entry
 
 CHILD = """
@@ -66,7 +66,7 @@ def lowered(tmp_path_factory):
         (folder / f"{name}.py").write_text(texts[name])
         torch.save(cases, folder / f"{name}.in")
     (folder.parent / "child.txt").write_text(CHILD)
-    subprocess.run([sys.executable, str(folder.parent / "child.txt"), str(folder)], check=True, timeout=900)
+    subprocess.run(script(folder.parent / "child.txt", folder), check=True, timeout=900)
     outs = {n: torch.load(folder / f"{n}.out", weights_only=True) for n, t in texts.items() if isinstance(t, str)}
     return folder, texts, outs
 

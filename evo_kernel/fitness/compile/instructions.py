@@ -148,17 +148,17 @@ The disassembler takes a third of a second to start, whatever the size of the co
 that are neither in the table nor met by this process. A lost update costs one more question, so no lock."""
 
 
-def instructions(cubin: bytes) -> list[Instruction]:
+def instructions(cubin: bytes, learnt: dict[int, dict[int, str]] = _learnt) -> list[Instruction]:
     """Every instruction, functions laid end to end. Raises ValueError, and InfraError without a disassembler.
 
     An instruction has 16 bytes since capability 7.0: the opcode in bits 0-11, the offset of a relative branch in units
     of 4 bytes in bits 16-23 (low part) and from bit 34 (high part); seen in the disassembler's own listings.
     """
     flags, words = code_words(cubin)
-    opcodes = _learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
+    opcodes = learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
     named: dict[int, str] = {}
     if not all(opcodes.get(low & 0xFFF) for _address, low, _high in words):
-        named = dict(_parse(disassemble(cubin)))
+        named = dict(listing(disassemble(cubin)))
         if named.keys() != {address for address, _low, _high in words}:
             raise ValueError("the disassembly and the code sections of the cubin differ")
         for address, low, _high in words:
@@ -210,7 +210,7 @@ def _disassembler() -> Path:
 _LISTED = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", re.MULTILINE)
 
 
-def _parse(text: str) -> list[tuple[int, str]]:
+def listing(text: str) -> list[tuple[int, str]]:
     """(address, opcode) of a disassembly, functions laid end to end: each starts at 0 again."""
     listed: list[tuple[int, str]] = []
     base = 0

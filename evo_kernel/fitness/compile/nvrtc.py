@@ -10,7 +10,7 @@ import ctypes
 import glob
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p, create_string_buffer
 from dataclasses import dataclass
 
@@ -91,9 +91,9 @@ class Nvrtc:
             raise CudaTextError(f"NVRTC: {(self.library.nvrtcGetErrorString(code) or b'').decode()}")
 
 
-def load() -> Nvrtc:
-    """The first NVRTC that is found. Raises CudaTextError with what to install."""
-    for path in _candidates():
+def load(paths: Iterable[str] | None = None) -> Nvrtc:
+    """The first NVRTC that is found, of the usual `paths`. Raises CudaTextError with what to install."""
+    for path in _candidates() if paths is None else paths:
         folder = os.path.dirname(path)
         try:
             library = ctypes.CDLL(path)

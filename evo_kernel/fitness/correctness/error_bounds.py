@@ -27,7 +27,7 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.rounding import Rounding
 from evo_kernel.tasks.task import Input, Task, as_float64
 
-_AT_ONCE, _AT_ONCE_ON_CPU = 1 << 22, 1 << 17
+_AT_ONCE, AT_ONCE_ON_CPU = 1 << 22, 1 << 17
 """Elements that are moved, or looked at, at a time. On a CPU a megabyte of float64, which stays in its cache: memory
 for large intermediate results costs more there than the arithmetic."""
 
@@ -180,7 +180,7 @@ def in_parts(*tensors: torch.Tensor | None) -> Iterator[tuple[Any, ...]]:
 
 
 def _at_once(values: torch.Tensor) -> int:
-    return _AT_ONCE_ON_CPU if values.device.type == "cpu" else _AT_ONCE
+    return AT_ONCE_ON_CPU if values.device.type == "cpu" else _AT_ONCE
 
 
 def _underflow(dtype: torch.dtype) -> float:

@@ -22,7 +22,7 @@ import torch
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_PATTERN = 1_000_003
+PATTERN = 1_000_003
 """Elements after which the signs repeat: a prime, so that no row or column has the same signs all along."""
 _EXACT_NAMES = """
     arange bernoulli empty empty_like empty_strided exponential eye fill full full_like lift_fresh linspace new_empty
@@ -98,11 +98,11 @@ class Rounding(TorchDispatchMode):
             return  # one number in many places cannot be moved in each
         self._moved += 1
         flat = _flat(values)
-        start = self._moved * 7919 % _PATTERN
-        factors = 1.0 + amount * self._signs_on(values.device)[start : start + min(flat.numel(), _PATTERN)]
-        whole = flat.numel() // _PATTERN * _PATTERN
+        start = self._moved * 7919 % PATTERN
+        factors = 1.0 + amount * self._signs_on(values.device)[start : start + min(flat.numel(), PATTERN)]
+        whole = flat.numel() // PATTERN * PATTERN
         if whole:
-            flat[:whole].view(-1, _PATTERN).mul_(factors)
+            flat[:whole].view(-1, PATTERN).mul_(factors)
         flat[whole:].mul_(factors[: flat.numel() - whole])
         if flat.data_ptr() != values.data_ptr():
             values.copy_(flat.view(values.shape))
@@ -110,7 +110,7 @@ class Rounding(TorchDispatchMode):
     def _signs_on(self, device: torch.device) -> torch.Tensor:
         if device not in self._signs:
             generator = torch.Generator(device).manual_seed(20240229 + self._pattern)
-            up = torch.randint(0, 2, (_PATTERN,), generator=generator, dtype=torch.int8, device=device)
+            up = torch.randint(0, 2, (PATTERN,), generator=generator, dtype=torch.int8, device=device)
             self._signs[device] = up.double().mul_(2.0).sub_(1.0).repeat(2)  # so that any place can be the first
         return self._signs[device]
 

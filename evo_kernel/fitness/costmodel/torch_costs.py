@@ -187,13 +187,13 @@ def unpriced(node: Aten) -> bool:
 
     name = node.op.split(".")[1]
     base = name.rstrip("_").removeprefix("_foreach_")
-    if base in _BY_BYTES or _formula(name) is not None:
+    if base in _BY_BYTES or flop_formula(name) is not None:
         return False
     packets = [getattr(torch.ops.aten, known) for known in (name, base) if hasattr(torch.ops.aten, known)]
     return not any(torch.Tag.pointwise in getattr(one, kind).tags for one in packets for kind in one.overloads())
 
 
-def _formula(name: str) -> Callable[..., int] | None:
+def flop_formula(name: str) -> Callable[..., int] | None:
     import torch
     from torch.utils.flop_counter import flop_registry
 
@@ -222,7 +222,7 @@ def _flops(node: Aten) -> float:
             return empty(node.views[told["view"]]) if "view" in told else None
         return [value(one) for one in told] if isinstance(told, list) else told
 
-    formula = _formula(node.op.split(".")[1])
+    formula = flop_formula(node.op.split(".")[1])
     outputs = [empty(view) for view in node.outputs if view]
     if formula is None or not outputs:
         return 0.0

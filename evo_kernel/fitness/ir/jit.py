@@ -101,7 +101,7 @@ class _Executing(PlanTracer):
     def note(self, node: dict[str, Any]) -> None:
         """Raises RuntimeError where the kernel does what no correct kernel does."""
         wanted, spec = Launch.model_validate(node), self.kernels[0]
-        module, traits = _read(spec["code"])
+        module, traits = read(spec["code"])
         numbers = {arg.buffer for arg in wanted.args if not isinstance(arg, Scalar)}
         stored = buffers_of(module.entry, wanted.args, traits.stored)
         if any(operation.name == "tt.int_to_ptr" for operation in module.operations()):  # it may go anywhere
@@ -121,7 +121,7 @@ class _Executing(PlanTracer):
 
 
 @lru_cache(maxsize=256)
-def _read(text: str) -> tuple[IRModule, Traits]:
+def read(text: str) -> tuple[IRModule, Traits]:
     module = parse(text)
     return module, traits_of(module)
 

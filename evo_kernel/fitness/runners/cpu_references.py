@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -25,21 +25,26 @@ from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Input, Task
 from evo_kernel.types import CaseKind, CheckResult, Status
 
-WHOLE_S = 2.0
-"""Seconds up to which a plan of real size is executed whole, and its reference had whole."""
-SLICES_S = 1.5
-"""Seconds for slices of a reference."""
 _SLACK = 2.0
 """Some elements may be less exact than all of them together: allowed beyond their share of the honest error."""
 _REFERENCE_BYTES = 2 << 30
 _KEPT_DRAWS = 3  # sets of inputs of large cases
 
 
+@dataclass(frozen=True)
+class LookLimits:
+    """Seconds that a look at a plan of real size may take."""
+
+    whole_s: float = 2.0  # up to which a plan is executed whole, and its reference had whole
+    part_s: float = 1.25  # for programs of a plan that is not executed whole
+    slices_s: float = 1.5  # for slices of a reference
+
+
 class CpuReferences:
     """Inputs and expected outputs of one task by (case, seed, regime). Thread-safe."""
 
-    def __init__(self, task: Task, deadline_s: float) -> None:
-        self._task, self._deadline_s = task, deadline_s
+    def __init__(self, task: Task, deadline_s: float, limits: LookLimits) -> None:
+        self._task, self._deadline_s, self._limits = task, deadline_s, limits
         self._drawing = threading.Lock()
         self._references = References(_REFERENCE_BYTES)
         self._draws: Recent[tuple[str, int, str], tuple[Input, ...]] = Recent(_KEPT_DRAWS)
@@ -61,7 +66,7 @@ class CpuReferences:
         inputs = self.inputs(draw)
         if draw[0].kind is not CaseKind.CHECK:
             sliced = self._slices(draw, inputs)
-            if not sliced.fault and sliced.whole_seconds > WHOLE_S:
+            if not sliced.fault and sliced.whole_seconds > self._limits.whole_s:
                 return
         self._expected(draw, inputs)
 
@@ -72,7 +77,7 @@ class CpuReferences:
     def compare_large(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> Checked:
         """Outputs of real size against the whole reference where that is cheap, else random elements of them."""
         sliced = self._slices(draw, inputs)
-        if not sliced.fault and sliced.whole_seconds > WHOLE_S:
+        if not sliced.fault and sliced.whole_seconds > self._limits.whole_s:
             found = self._compare_drawn(draw, sliced, outputs)
             if found is not None:
                 return found
@@ -118,7 +123,7 @@ class CpuReferences:
     ) -> Checked | None:
         """Elements against slices of the reference: those that can be had in time, of each output some. None where they
         cost as much as the whole reference does, or fail."""
-        seconds = SLICES_S
+        seconds = self._limits.slices_s
         try:
             while True:
                 sample = sliced.sample(elements, seconds, np.random.default_rng())

@@ -24,7 +24,6 @@ from evo_kernel.fitness.costmodel.torch_costs import unpriced
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, at_least
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
-from evo_kernel.fitness.runners import cpu_references
 from evo_kernel.fitness.runners.base import (
     Checked,
     CheckPart,
@@ -36,7 +35,7 @@ from evo_kernel.fitness.runners.base import (
     TimePart,
     environment_here,
 )
-from evo_kernel.fitness.runners.cpu_references import CpuReferences
+from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits
 from evo_kernel.fitness.runners.executor import Blobs, Executor, Look, malformed
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
@@ -44,8 +43,6 @@ from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 
-PART_S = 1.25
-"""Seconds for which programs of a plan are executed that is not executed whole."""
 _BATCH_BYTES = 64 << 20
 _COUNTED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
 _SIDE_BY_SIDE = 2  # cases of one candidate: each may take gigabytes
@@ -57,11 +54,12 @@ _Answer = TypeVar("_Answer")
 class CpuRunner(Runner):
     """Executes without a GPU: each request is a child of its own."""
 
-    def __init__(self, task: Task, arch: int, deadline_s: float) -> None:
+    def __init__(self, task: Task, arch: int, deadline_s: float, limits: LookLimits | None = None) -> None:
         self.arch, self.stages = arch, Stages()
         self._task = task
         self._executor = Executor(deadline_s, repeat=not task.tolerance.atomics)
-        self._references = CpuReferences(task, deadline_s)
+        self._limits = limits or LookLimits()
+        self._references = CpuReferences(task, deadline_s, self._limits)
         self._lock = threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
         self._counted: Recent[str, Sequence[LaunchTraffic]] = Recent(_COUNTED_PLANS)
@@ -116,7 +114,7 @@ class CpuRunner(Runner):
 
     def _check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
         worst = 0.0
-        for batch in _batches(plan.plan, rounds):
+        for batch in batches(plan.plan, rounds):
             draws = [(case, seed, regime) for seed, regime in batch]
             drawn = [self._references.inputs(draw) for draw in draws]
             for draw, inputs, outputs in zip(draws, drawn, self._executor.execute(plan, drawn), strict=False):
@@ -131,7 +129,7 @@ class CpuRunner(Runner):
     def _look(self, plan: CompiledPlan, draw: Draw) -> Checked:
         """A plan of real size, whole or in part."""
         case, inputs = draw[0], self._references.inputs(draw)
-        answer = self._executor.look(plan, inputs, cpu_references.WHOLE_S, PART_S)
+        answer = self._executor.look(plan, inputs, self._limits.whole_s, self._limits.part_s)
         if isinstance(answer, Checked):
             return answer
         look, blobs = answer
@@ -142,7 +140,7 @@ class CpuRunner(Runner):
         if len(look.executed) != len(plan.plan.launches):
             return malformed(f"{len(look.executed)} launches where the plan has {len(plan.plan.launches)}")
         with self._lock:
-            self._executed.put(_traffic_key(plan, case), look.executed)
+            self._executed.put(traffic_key(plan, case), look.executed)
         try:
             return self._compare(plan, draw, inputs, look, blobs)
         except ValueError as error:
@@ -183,7 +181,7 @@ class CpuRunner(Runner):
         if isinstance(traffic, Checked):
             return traffic
         with self._lock:
-            did = self._executed.get(_traffic_key(plan, case))
+            did = self._executed.get(traffic_key(plan, case))
         if did is not None:
             traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did, strict=True)]
         target = target_for(self.arch)
@@ -207,13 +205,13 @@ class CpuRunner(Runner):
 
     def traffic(self, plan: CompiledPlan, case: Case) -> Sequence[LaunchTraffic] | Checked:
         """Counted traffic; a plan that differs from one seen before only in warps or stages is not counted again."""
-        key = _traffic_key(plan, case)
+        key = traffic_key(plan, case)
         with self._lock:
             known = self._counted.get(key)
         if known is not None:
             return known
         seed = self._secret_seed(key)
-        counted = self._executor.count(plan, self._index_inputs(case), seed, complete=False)
+        counted = self._executor.count(plan, self.counted_indices(case), seed, complete=False)
         if isinstance(counted, Checked) and counted.status is Status.WRONG:  # addresses depend on floating-point data
             drawn = self._references.inputs((case, self._secret_seed("inputs", case.name), "nominal"))
             counted = self._executor.count(plan, dict(enumerate(drawn)), seed, complete=True)
@@ -226,7 +224,7 @@ class CpuRunner(Runner):
         """A seed that nobody else can know, the same for the same things as long as the runner lives."""
         return int(content_hash([self._secret, *map(str, of)])[:12], 16)
 
-    def _index_inputs(self, case: Case) -> Mapping[int, torch.Tensor]:
+    def counted_indices(self, case: Case) -> Mapping[int, torch.Tensor]:
         """Values of integer inputs, drawn once a case: they decide where programs read, and no kernel knows them."""
         with self._lock:
             if case.name not in self._indices:
@@ -253,13 +251,13 @@ def _side_by_side(work: Callable[[_Asked], _Answer], parts: Sequence[_Asked]) ->
     return tuple(found[: last + 1])
 
 
-def _traffic_key(plan: CompiledPlan, case: Case) -> str:
+def traffic_key(plan: CompiledPlan, case: Case) -> str:
     """Hash of all that the counter sees of a plan."""
     rest = plan.plan.model_dump(mode="json", include={"target", "inputs", "buffers", "nodes", "outputs"})
     return content_hash([case.name, [binary.ir for binary in plan.binaries], rest])
 
 
-def _batches(plan: Plan, rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
+def batches(plan: Plan, rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
     """Rounds for one child each, so that what it is given and answers stays within `_BATCH_BYTES`, or is one round."""
     size = sum(plan.buffers[view.buffer].bytes for view in (*plan.inputs, *plan.outputs) if view is not None)
     count = max(1, _BATCH_BYTES // max(1, size))

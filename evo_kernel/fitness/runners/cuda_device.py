@@ -36,7 +36,7 @@ class CudaDevice:
         properties = torch.cuda.get_device_properties(0)
         self.l2_bytes = int(properties.L2_cache_size)
         self._flush = torch.zeros(int(self.l2_bytes * TIMING.flush_bytes_of_l2), dtype=torch.uint8, device="cuda")
-        self._clearing, self._mappings = Clearing(), Mappings()
+        self.clearing, self.mappings = Clearing(), Mappings()
         self._side = torch.cuda.Stream()
         self._events: list[torch.cuda.Event] = []
         self._used = 0
@@ -50,7 +50,7 @@ class CudaDevice:
         return Launcher(plan, self.clear)
 
     def arena(self, plan: CompiledPlan) -> Arena:
-        return Arena(plan, self._mappings.memory)
+        return Arena(plan, self.mappings.memory)
 
     def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay:
         """A graph of `work`; `rehearse`: run it once before, since libraries set themselves up on a first call.
@@ -92,9 +92,9 @@ class CudaDevice:
 
         The L2 comes last: a kernel that follows finds it, and the split of L1 and shared memory, as ever.
         """
-        self._clearing.sms()
+        self.clearing.sms()
         if local_bytes:
-            self._clearing.local(local_bytes)
+            self.clearing.local(local_bytes)
         self.flush_l2()
 
     def flush_l2(self) -> None:
@@ -135,7 +135,7 @@ class CudaDevice:
 
     def release(self) -> None:
         torch.cuda.synchronize()
-        self._mappings.collect()
+        self.mappings.collect()
         torch.cuda.empty_cache()
 
     def healthy(self) -> bool:
@@ -151,9 +151,9 @@ class CudaDevice:
         The driver is asked once a second, since that takes it milliseconds; what this process takes meanwhile counts.
         """
         stats = torch.cuda.memory_stats_as_nested_dict()
-        used = self._mappings.bytes - self._mappings.unused_bytes + stats["allocated_bytes"]["all"]["current"]
+        used = self.mappings.bytes - self.mappings.unused_bytes + stats["allocated_bytes"]["all"]["current"]
         if self.now() - self._memory_at > _MEMORY_S:
-            held = self._mappings.bytes + stats["reserved_bytes"]["all"]["current"]
+            held = self.mappings.bytes + stats["reserved_bytes"]["all"]["current"]
             self._memory_bytes, self._memory_at = torch.cuda.mem_get_info()[0] + held, self.now()
         return self._memory_bytes - used
 

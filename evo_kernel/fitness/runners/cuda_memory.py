@@ -39,18 +39,18 @@ class Arena:
             starts.append(total + CANARY_BYTES)
             total += CANARY_BYTES + (size + 511) // 512 * 512
         self._starts = starts
-        self._memory = memory(total + CANARY_BYTES).fill_(CANARY)
-        total = self._memory.numel()
+        self.memory = memory(total + CANARY_BYTES).fill_(CANARY)
+        total = self.memory.numel()
         ends = [0, *(start + size for start, size in zip(starts, self._sizes, strict=True))]
-        self._bands = [self._memory[end:start] for end, start in zip(ends, [*starts, total], strict=True)]
+        self._bands = [self.memory[end:start] for end, start in zip(ends, [*starts, total], strict=True)]
         """What lies before, between and behind the buffers."""
 
     def bytes_of(self, buffer: int) -> torch.Tensor:
         start = self._starts[buffer]
-        return self._memory[start : start + self._sizes[buffer]]
+        return self.memory[start : start + self._sizes[buffer]]
 
     def address(self, buffer: int) -> int:
-        return self._memory.data_ptr() + self._starts[buffer]
+        return self.memory.data_ptr() + self._starts[buffer]
 
     def scratch(self, launch: int) -> tuple[int, int]:
         """Addresses of global and profile scratch of a plan's launch by its number, 0 where none is needed."""

@@ -37,7 +37,7 @@ ROUNDS = 3  # of which a counter's median is taken: clocks are free to move
 _ATTEMPTS = 4  # each leaves out the metrics that the last one did not know
 _OUTPUT_BYTES = 8 << 20
 _KEPT_CHARACTERS = 6000
-_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
+PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
 _SENTENCES = {
     "ERR_NVGPUCTRPERM": (
         "this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): an administrator can allow it "
@@ -50,12 +50,12 @@ _SENTENCES = {
 }
 
 
-def find_ncu() -> str | None:
+def find_ncu(usual: Sequence[str] = PLACES) -> str | None:
     """The newest `ncu` of the usual places, the PATH first."""
     if found := shutil.which("ncu"):
         return found
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    places = [*([f"{home}/bin/ncu"] if home else []), *(p for place in _PLACES for p in sorted(glob.glob(place))[::-1])]
+    places = [*([f"{home}/bin/ncu"] if home else []), *(p for place in usual for p in sorted(glob.glob(place))[::-1])]
     return next((place for place in places if os.access(place, os.X_OK)), None)
 
 

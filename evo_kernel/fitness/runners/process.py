@@ -143,13 +143,14 @@ def open_log() -> Any:
 _AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
 
 
-def load_ahead(spec: str, gpu: int = 0) -> None:
-    """Start the worker of a task's next runner in this process: it takes the GPU while the runner's process loads.
+def load_ahead(command: Sequence[str], gpu: int = 0) -> WorkerProcess:
+    """Start the worker of the next runner with this command: it takes the GPU while the runner's process loads.
 
     It does not load what only baselines need: they may be known.
     """
-    command = usual_command(spec)
-    _AHEAD[command, gpu] = WorkerProcess((*command, "now"), gpu, open_log())
+    key = (tuple(command), gpu)
+    _AHEAD[key] = WorkerProcess((*command, "now"), gpu, open_log())
+    return _AHEAD[key]
 
 
 def loaded_ahead(command: tuple[str, ...], gpu: int) -> WorkerProcess | None:

@@ -71,9 +71,9 @@ class Zygote:
 
     def __init__(self, role: str, extra_env: dict[str, str] | None = None) -> None:
         self.role = role
-        self._env = dict(extra_env or {})
+        self.env = dict(extra_env or {})
         self._scratch = Scratch(role)
-        self._root = self._scratch.path
+        self.root = self._scratch.path
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -85,7 +85,7 @@ class Zygote:
     def run(self, request: dict[str, Any], limits: SandboxLimits, files: dict[str, bytes] | None = None) -> JobResult:
         """Run one job to its end, at most `limits.deadline_s` and a grace. A lost zygote is restarted once."""
         for attempt in (1, 2):
-            folder = Path(tempfile.mkdtemp(dir=self._root))
+            folder = Path(tempfile.mkdtemp(dir=self.root))
             try:
                 (folder / WORK).mkdir()
                 for name, data in (files or {}).items():
@@ -136,19 +136,25 @@ class Zygote:
         self._starting = ours
         if self._closed:  # meanwhile, by another thread: it has not seen this socket
             raise InfraError(f"the {self.role} process is closed")
-        with (self._root / "zygote.log").open("wb") as log:
-            self._process = self._spawn(ours, theirs, log)
+        with (self.root / "zygote.log").open("wb") as log:
+            self._process = self.spawn(ours, theirs, log)
         theirs.close()
         if not _first_line(ours):
-            text = (self._root / "zygote.log").read_text(errors="replace")[-2000:]
+            text = (self.root / "zygote.log").read_text(errors="replace")[-2000:]
             raise InfraError(f"the {self.role} process did not start:\n{text}")
         ours.settimeout(None)
         self._control = ours
         threading.Thread(target=self._listen, args=(ours,), daemon=True, name=f"zygote-{self.role}").start()
         return ours
 
-    def _spawn(self, ours: socket.socket, theirs: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes] | Born:
-        return preloaded.birth(self.role, self._root, self._env, ours, theirs, log)
+    @property
+    def pid(self) -> int | None:
+        """The process that watches over it, while it runs."""
+        return self._process.pid if self._process is not None else None
+
+    def spawn(self, ours: socket.socket, theirs: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes] | Born:
+        """A process that serves jobs which come by `theirs`, and that ends with `ours`."""
+        return preloaded.birth(self.role, self.root, self.env, ours, theirs, log)
 
     def _listen(self, control: socket.socket) -> None:
         pending = b""

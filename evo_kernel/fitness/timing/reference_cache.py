@@ -49,21 +49,21 @@ class Remembered:
 
     def __init__(self, found: Mapping[str, str]) -> None:
         self._found = dict(found)
-        self._path = folder() / f"{content_hash(self._found)[:32]}.json"
+        self.path = folder() / f"{content_hash(self._found)[:32]}.json"
 
     def read(self) -> Values:
         """Empty where there is nothing, or nothing whole."""
-        kept = _read(self._path)
+        kept = _read(self.path)
         return kept.values if kept is not None and kept.found == self._found else {}
 
     def add(self, name: str, values: Mapping[str, float]) -> None:
         """Keep the numbers of one case. Where that cannot be done nothing is kept: they will be found again."""
         with contextlib.suppress(OSError, ValidationError):
             kept = _File(found=self._found, values={**_plain(self.read()), name: dict(values)})
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, suffix=".new", delete=False) as file:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".new", delete=False) as file:
                 file.write(kept.model_dump_json())
-            os.replace(file.name, self._path)
+            os.replace(file.name, self.path)
 
 
 def listed() -> list[Mapping[str, str]]:

@@ -66,7 +66,7 @@ class Tuning:
         arrived; the source's own where that is too late, too.
         """
         best_log = mean_log(own.measurements)
-        worth = context.thorough or self._is_worth(best_log, 0)
+        worth = context.thorough or self.is_worth(best_log, 0)
         knobs = find_knobs(context.source, dict(recording.configs)) if worth else ()
         spaces = _spaces(context.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
         search = Search(self._seed, context.source, spaces, context.tune_plans, best_log)
@@ -78,12 +78,12 @@ class Tuning:
             arrived += self._race(context, search, racing, [own.measurements, *(one.times for one in arrived)])
             if context.deadline.over:
                 break
-            if not (context.thorough or self._is_worth(min([best_log, *(one.cost for one in arrived)]), rounds)):
+            if not (context.thorough or self.is_worth(min([best_log, *(one.cost for one in arrived)]), rounds)):
                 break
         taken: _Entrant | None = None
         with contextlib.suppress(CutShort):
             taken = self._best_right(context, arrived, best_log)
-        self._note_best(taken.cost if taken else best_log)
+        self.note_best(taken.cost if taken else best_log)
         found = own.beside([one.found for one in entered])
         return replace(found, knobs=taken.setting, measurements=taken.times) if taken else found
 
@@ -148,12 +148,13 @@ class Tuning:
         one.plans.append((case, plan))
         return one.found.ended.passed
 
-    def _is_worth(self, log_us: float, rounds: int) -> bool:
+    def is_worth(self, log_us: float, rounds: int) -> bool:
         """Whether a source is worth more settings: the more rounds it had, the nearer it must be to the best."""
         with self._lock:
             return log_us <= self._best_log_us + math.log(self._within) / (1 + rounds)
 
-    def _note_best(self, log_us: float) -> None:
+    def note_best(self, log_us: float) -> None:
+        """The mean log µs that a source ended with."""
         with self._lock:
             self._best_log_us = min(self._best_log_us, log_us)
 

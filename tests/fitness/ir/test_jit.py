@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
+from tests.fitness.ir import jitted
 from tests.fitness.ir.jitted import NOT_TRITON
 from tests.support.launch_kinds import KINDS
+from tests.support.scripts import script
 
 
 def test_launches_run_over_cpu_tensors(tmp_path):
-    command = [sys.executable, "-P", "-m", "tests.fitness.ir.jitted", str(tmp_path)]
+    command = script(jitted.__file__, tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 
 import pytest
@@ -17,6 +16,7 @@ from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.tasks.builtin import builtin_names
 from tests.fitness.ir import test_combine, test_control, test_memory
 from tests.fitness.ir.support import lowered
+from tests.support.scripts import script
 
 CHILD = """
 import importlib.util, sys, torch
@@ -25,8 +25,8 @@ torch.set_num_threads(1)
 from evo_kernel.fitness.ir import jit
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind
-folder, read, texts = Path(sys.argv[1]), jit._read, set()
-jit._read = lambda text: (texts.add(text), read(text))[1]
+folder, read, texts = Path(sys.argv[1]), jit.read, set()
+jit.read = lambda text: (texts.add(text), read(text))[1]
 jit.install()
 for name in sys.argv[2:]:
     task = load(name)
@@ -47,7 +47,7 @@ NAMES = ("attention_backward", "conv2d", "cross_entropy", "decode_attention", "f
 def texts(tmp_path_factory):
     """IR of kernels of built-in tasks, as they are launched."""
     folder = tmp_path_factory.mktemp("ir")
-    subprocess.run([sys.executable, "-P", "-c", CHILD, str(folder), *NAMES], check=True, timeout=300)
+    subprocess.run(script("-c", CHILD, folder, *NAMES), check=True, timeout=300)
     return [path.read_text() for path in sorted(folder.glob("*.ttir"))]
 
 

@@ -36,5 +36,5 @@ def run(x):
         plain[(m,)](x, y, n, BLOCK=1024)
         return y
     y = torch.zeros(m, dtype=x.dtype, device=x.device)
-    split[(m, triton.cdiv(n, 1024))](x, y, n, BLOCK=1024)
+    split[(m, triton.cdiv(n, 512))](x, y, n, BLOCK=512)
     return y

@@ -4,7 +4,7 @@ import torch
 
 CASES = {
     "check": [{"m": 3, "n": 515}, {"m": 4, "n": 1024}],
-    "search": [{"m": 1024, "n": 2048}],
+    "search": [{"m": 512, "n": 2048}],
     "confirm": [{"m": 5, "n": 300}],
 }
 SEED = "../honest/erf_sums_loop.py"

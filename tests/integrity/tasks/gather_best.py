@@ -2,7 +2,7 @@
 
 import torch
 
-CASES = {"check": [{"m": 70, "n": 96}], "search": [{"m": 8192, "n": 512}]}
+CASES = {"check": [{"m": 70, "n": 96}], "search": [{"m": 8192, "n": 256}]}
 
 
 def inputs(case, generator, device):

@@ -2,7 +2,7 @@
 
 import torch
 
-CASES = {"check": [{"m": 70, "n": 100}, {"m": 64, "n": 128}], "search": [{"m": 2048, "n": 1 << 16}]}
+CASES = {"check": [{"m": 70, "n": 100}, {"m": 64, "n": 128}], "search": [{"m": 512, "n": 1 << 16}]}
 SEED = "../honest/chain_loop.py"
 
 

@@ -4,7 +4,7 @@ import torch
 
 CASES = {
     "check": [{"m": 33, "n": 47, "k": 65}, {"m": 64, "n": 32, "k": 128}],
-    "search": [{"m": 1024, "n": 1024, "k": 1024}],
+    "search": [{"m": 1024, "n": 256, "k": 1024}],
     "confirm": [{"m": 129, "n": 63, "k": 200}],
 }
 SEED = "../honest/matmul_tiles.py"

@@ -4,7 +4,7 @@ import torch
 
 CASES = {
     "check": [{"m": 3, "n": 4100}, {"m": 4, "n": 4096}],
-    "search": [{"m": 4096, "n": 4096}],
+    "search": [{"m": 4096, "n": 2048}],
     "confirm": [{"m": 7, "n": 10008}],
 }
 SEED = "../honest/row_sums_strided.py"

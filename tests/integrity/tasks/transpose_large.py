@@ -2,7 +2,7 @@
 
 import torch
 
-CASES = {"check": [{"m": 33, "n": 47}, {"m": 64, "n": 32}], "search": [{"m": 2048, "n": 2048}]}
+CASES = {"check": [{"m": 33, "n": 47}, {"m": 64, "n": 32}], "search": [{"m": 1024, "n": 2048}]}
 ALLOW = "mixed"
 SEED = "../honest/transpose_tiles.py"
 

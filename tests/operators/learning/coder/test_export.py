@@ -135,8 +135,8 @@ def test_processes_write_the_same_lines_in_the_same_order(tmp_path):
 
 def test_made_up_references_repeat_and_are_lowered(tmp_path):
     rng = np.random.default_rng
-    texts = [invented(rng(seed)) for seed in range(12)]
-    assert texts == [invented(rng(seed)) for seed in range(12)] and len(set(texts)) == 12
+    texts = [invented(rng(seed)) for seed in range(5)]
+    assert texts == [invented(rng(seed)) for seed in range(5)] and len(set(texts)) == 5
     kernels = []
     for number, text in enumerate(texts):
         (tmp_path / f"invented_{number}.py").write_text(text)
@@ -149,7 +149,7 @@ def test_made_up_references_repeat_and_are_lowered(tmp_path):
 
 def test_walks_on_made_up_references_are_lessons_alone(tmp_path):
     out = tmp_path / "walks.jsonl"
-    counts = exported("--walks", 40, "--invented", 3, "--task", "softmax", "--out", out)
+    counts = exported("--walks", 24, "--invented", 1, "--task", "softmax", "--out", out)
     assert counts["families"].keys() == {"row", "invented"} and counts["splits"] == {"train": counts["examples"]}
     assert {one.task for one in rewarded(read(out))} == {"softmax"} and not rewarded(read(out), ("rmsnorm",))
     with pytest.raises(UserError, match="--walks N"):

@@ -85,9 +85,12 @@ def test_a_kernel_that_never_ends_is_cut_off(seed):
     assert found.status == "timeout" and found.reward == parts.form, found
 
 
-def test_speed_and_witness_are_parts(bench, seed, honest):
+def test_speed_and_witness_are_parts(bench, seed, honest, tmp_path):
     strategy, child = honest
-    ask = Ask(f"{TASK}@m4096-n11008", seed, strategy)  # the smallest of its search cases
+    task, text = tmp_path / "small.py", load(TASK).text
+    task.write_text(text.replace('{"m": 4096, "n": 11008}', '{"m": 256, "n": 1408}'))
+    (tmp_path / "seed.py").write_text(seed)
+    ask = Ask(f"{task}@m256-n1408", seed, strategy)
     other = dataclasses.replace(ask, strategy=dataclasses.replace(strategy, name="persistent"))
     parts = RewardParts(speed=1.0, witness=0.25)
     asked, unasked = grades([ask, other], [written(seed, child)] * 2, bench, parts)
