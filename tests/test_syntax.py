@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from evo_kernel import syntax
+from evo_kernel.types import Source
 
 
 @pytest.fixture
@@ -69,3 +70,10 @@ def test_the_fault_of_a_deep_text_names_its_line():
     with pytest.raises(SyntaxError) as caught:
         syntax.parse_module("\n\n@(" + "+".join(["0"] * 400) + ")\ndef run(x):\n    return x\n")
     assert caught.value.lineno == 3
+
+
+def test_half_of_a_surrogate_pair_makes_no_source():
+    with pytest.raises(SyntaxError, match="surrogate pair") as caught:
+        Source('import torch\n\nSIGN = "\ud83d"\n')
+    assert caught.value.lineno == 3
+    assert Source('SIGN = "\U0001f600"').sha256
