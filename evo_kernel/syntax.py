@@ -10,9 +10,14 @@ from typing import Any
 # callback suffices) raises `SystemError: AST constructor recursion depth mismatch` (gh-106905).
 _parsing = threading.Lock()
 
+MAX_DEPTH = 150
+"""Levels of nodes below a module. Python's own modules reach 33. `ast.unparse` takes up to six frames a level (a dict),
+of the thousand that Python allows."""
+
 
 def parse_module(text: str) -> ast.Module:
-    """The tree of a module's text. Thread-safe. Raises SyntaxError, and ValueError on NUL bytes."""
+    """The tree of a module's text. Thread-safe. Raises SyntaxError, also where it is nested deeper than MAX_DEPTH, and
+    ValueError on NUL bytes."""
     return _parsed(text, "exec")
 
 
@@ -24,9 +29,22 @@ def parse_expression(text: str) -> ast.expr:
 def _parsed(text: str, mode: str) -> Any:
     try:
         with _parsing:
-            return ast.parse(text, mode=mode)
-    except MemoryError:  # how CPython 3.11's parser says that its own stack is full: a fault of the text
+            tree = ast.parse(text, mode=mode)
+    except (MemoryError, RecursionError):  # CPython 3.11's parser: its own stack is full, by a fault of the text
         raise SyntaxError("too deeply nested, or too long a line of words, for Python's parser") from None
+    _refuse_depth(tree)
+    return tree
+
+
+def _refuse_depth(tree: ast.AST) -> None:
+    """Raises SyntaxError where whoever descends into the tree would run out of Python's stack."""
+    level, line = [tree], 1
+    for _ in range(MAX_DEPTH + 1):
+        line = getattr(level[0], "lineno", line)
+        level = [below for node in level for below in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise SyntaxError(f"nested deeper than {MAX_DEPTH} levels: give parts of it names", ("the text", line, 0, ""))
 
 
 def quoted(text: str) -> str:

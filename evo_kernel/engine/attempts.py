@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+import traceback
 from dataclasses import replace
 
 from evo_kernel.budget import Spent
 from evo_kernel.engine.retrying_judge import Probing
 from evo_kernel.engine.session import RunSession
-from evo_kernel.errors import InfraError, OperatorFailed
+from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed
 from evo_kernel.types import Brief, Proposal, Purpose
 
 TWINS = 8
 """So often in a row an attempt is begun anew because another is having the same kernel judged."""
+BUGS = 10
+"""So many attempts in a row that a bug in an operator ended, end the run: it is not this or that parent."""
 
 
 class Attempts:
@@ -21,6 +24,7 @@ class Attempts:
     def __init__(self, session: RunSession) -> None:
         self._session = session
         self.asked = 0
+        self._bugs = 0
         self._judged_now: set[tuple[int, str]] = set()  # (parent, source) of new candidates that are with the judge
 
     def make(self) -> Spent:
@@ -75,7 +79,7 @@ class Attempts:
     def _proposed(self, brief: Brief) -> tuple[Proposal, OperatorFailed | None, Spent]:
         """What an operator makes of a brief, or how it failed; with what either cost."""
         session = self._session
-        probe, began = Probing(session.judge, session.deadline), time.monotonic()
+        probe, began, bugs = Probing(session.judge, session.deadline), time.monotonic(), 0
         try:
             proposal, failed = session.operator.propose(brief, probe), None
         except OperatorFailed as failure:
@@ -86,6 +90,18 @@ class Attempts:
             failed = OperatorFailed(f"the machine failed: {error}", operator=error.operator)
             failed.__cause__ = error  # as `raise … from` would have it
             proposal = _costs_of(failed, brief, session.operator.name)
+        except EvoKernelError:
+            raise
+        except Exception as error:  # a bug that this parent met: the others are still wanted
+            bugs = self._bugs + 1
+            if bugs >= BUGS or session.aborted.is_set():
+                raise
+            with session.lock:
+                session.observer.trouble("".join(traceback.format_exception(error, limit=-4)))
+            failed = OperatorFailed(f"a bug of the operator: {type(error).__name__}: {error}"[:500])
+            proposal = _costs_of(failed, brief, session.operator.name)
+        with session.lock:
+            self._bugs = bugs
         proposal = replace(proposal, probes=probe.spent.evaluations, wall_s=time.monotonic() - began)
         return proposal, failed, probe.spent + Spent.of(proposal)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import TaskError
+from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.builtin import builtin_names, path_of, text_of
 from evo_kernel.tasks.public import public_text
 from evo_kernel.tasks.task import TOLERANCES, Case, Function, Task, Tolerance, describe, did_you_mean, line_in
@@ -119,7 +120,7 @@ class _Reader:
 
     def _execute(self) -> types.ModuleType:
         try:
-            code = compile(self.text, str(self.path), "exec")
+            code = compile(parse_module(self.text), str(self.path), "exec")
         except (SyntaxError, ValueError) as error:
             line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
             message = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -17,10 +17,18 @@ def content_hash(value: object) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a kernel: one Python module with `run(*inputs)`."""
+    """The text of a kernel: one Python module with `run(*inputs)`. Raises SyntaxError for what UTF-8 cannot spell."""
 
     text: str
     language: str = "triton"
+
+    def __post_init__(self) -> None:
+        try:
+            self.text.encode()
+        except UnicodeEncodeError as error:
+            line = self.text.count("\n", 0, error.start) + 1
+            said = "half of a surrogate pair (\\ud800 to \\udfff) is no text: write the character itself"
+            raise SyntaxError(said, ("the source", line, 0, "")) from None
 
     @cached_property
     def sha256(self) -> str:

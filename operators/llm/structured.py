@@ -61,6 +61,10 @@ def problem(value: Any, schema: Mapping[str, Any]) -> str:
     from jsonschema import Draft202012Validator  # a tenth of a second
     from jsonschema.exceptions import best_match
 
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a text holds half of a surrogate pair, which cannot be stored"
     error = best_match(Draft202012Validator(schema).iter_errors(value))
     if error is None:
         return ""

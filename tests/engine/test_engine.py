@@ -325,8 +325,20 @@ def test_a_machine_that_fails_every_attempt_ends_the_run(population) -> None:
     assert "3 times in a row: the machine failed: no space left on device" in ended.why
 
 
+def test_a_bug_that_some_parents_meet_fails_their_attempts(population) -> None:
+    def before(brief: Brief, probe: Probe) -> None:
+        if brief.attempt % 3:
+            raise RecursionError("nested without end")
+
+    notebook = Notebook()
+    ended = search(population, ScriptedOperator(before=before), notebook=notebook)
+    assert ended.cause == "budget"
+    assert set(ended.failures) == {"a bug of the operator: RecursionError: nested without end"}
+    assert any("test_engine.py" in line and "in before" in line for line in notebook.lines)  # the traceback is told
+
+
 @pytest.mark.parametrize("width", [1, 4])
-def test_a_bug_stops_every_thread_and_is_raised(population, width: int) -> None:
+def test_a_bug_that_every_attempt_meets_stops_every_thread_and_is_raised(population, width: int) -> None:
     def before(brief: Brief, probe: Probe) -> None:
         if brief.attempt > 5:
             raise ZeroDivisionError("ours")

@@ -285,6 +285,12 @@ def test_redaction_knows_names_and_shapes():
     assert redact(code, environ) == code
 
 
+def test_half_of_a_surrogate_pair_fits_no_schema():
+    schema = {"type": "object", "properties": {"idea": {"type": "string"}}}
+    assert problem({"idea": "\ud83d"}, schema).startswith("a text holds half of a surrogate pair")
+    assert problem({"idea": "\U0001f600"}, schema) == ""
+
+
 def test_which_schemas_are_strict():
     closed = {"type": "object", "properties": {"a": {}}, "required": ["a"], "additionalProperties": False}
     assert strict(closed) and not strict({**closed, "required": []})

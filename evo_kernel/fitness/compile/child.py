@@ -93,7 +93,8 @@ def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, A
     readable = (*library.include, *library.folders)
     landlock([folder], readable)
     options = dict(kernel["options"])
-    made = library.compile(kernel["code"], kernel["name"], arch, tuple(str(options.get("flags", "")).split()))
+    flags = (nvrtc.SILENT, *str(options.get("flags", "")).split())
+    made = library.compile(kernel["code"], kernel["name"], arch, flags)
     metadata = dict.fromkeys(_METADATA) | {
         "name": made.symbol,
         "shared": options.get("shared_bytes", 0),

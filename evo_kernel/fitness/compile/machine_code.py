@@ -15,16 +15,18 @@ from dataclasses import dataclass
 
 MAX_CUBIN_BYTES = 64 << 20
 
-_NOBITS, _RELA, _SYMTAB, _OBJECT, _FUNC = 8, 4, 2, 1, 2
+_NOBITS, _RELA, _REL, _SYMTAB, _OBJECT, _FUNC = 8, 4, 9, 2, 1, 2
+_LOADED = 2  # SHF_ALLOC: what the driver brings to the GPU
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _VARIABLES = re.compile(r"\.nv\.global(\..*)?|\.nv\.constant(3|[5-9]|1\d)(\..*)?")
 """Sections of variables. Constant banks 0, 2 and 4 hold parameters, the compiler's numbers, and addresses."""
-_RELOCATION = struct.Struct("<QQq")
+_RELOCATIONS = {_RELA: struct.Struct("<QQq"), _REL: struct.Struct("<QQ")}
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
 _CODE = (".text.", ".nv.constant", ".rodata", ".nv.global", ".nv.info.", ".nv.shared.", ".rela.text.")
+"""Sections that decide execution, with every relocation of one that is loaded."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,29 @@ class Resources:
 class _Section:
     name: str
     kind: int
+    flags: int
     size: int
     link: int
+    info: int
     data: bytes  # empty for a section without bits in the file
+
+
+@dataclass(frozen=True)
+class _Symbol:
+    name: str
+    kind: int
+    place: int  # its section; 0: nobody here has it
+    value: int
+
+
+@dataclass(frozen=True)
+class _Relocation:
+    """A place in loaded code or data, into which the driver writes what depends on a symbol."""
+
+    place: tuple[int, int]  # section, offset
+    how: int
+    symbol: _Symbol
+    addend: int
 
 
 def code_hash(cubin: bytes, entry: str = "") -> str:
@@ -55,12 +77,16 @@ def code_hash(cubin: bytes, entry: str = "") -> str:
     sections = _sections(cubin)
     flags = _HEADER.unpack_from(cubin)[7]
     parts = sorted(_part(section) for section in sections if section.name.startswith(_CODE))
+    contents = [hashlib.sha256(section.data).hexdigest() for section in sections]
+    moved = [_resolved(one, contents) for one in _relocations(sections)]
     digest = hashlib.sha256(struct.pack("<I", flags))
     for registers in sorted(_values(sections, _REGCOUNT)):
         digest.update(struct.pack("<I", registers))
     for family, size, content in parts:
         digest.update(f"{family}:{size}:{len(content)}\n".encode())
         digest.update(content)
+    if moved:
+        digest.update(repr(moved).encode())
     if sum(section.name.startswith(".text.") for section in sections) > 1:
         digest.update(entry.encode())
     return digest.hexdigest()
@@ -85,7 +111,12 @@ def variables(cubin: bytes) -> tuple[str, ...]:
     What lies there and has no name counts as one, under its section's. Raises ValueError.
     """
     sections = _sections(cubin)
-    named = [(name, sections[place].name) for name, place in _symbols(sections, _OBJECT) if place < len(sections)]
+    named = [
+        (one.name, sections[one.place].name)
+        for table in sections
+        for one in _symbols(table, sections)
+        if one.kind == _OBJECT and one.place < len(sections)
+    ]
     found = [name for name, home in named if _VARIABLES.fullmatch(home)]
     homes = {home for _, home in named}
     return (*found, *(s.name for s in sections if s.size and _VARIABLES.fullmatch(s.name) and s.name not in homes))
@@ -93,19 +124,59 @@ def variables(cubin: bytes) -> tuple[str, ...]:
 
 def missing_functions(cubin: bytes) -> tuple[str, ...]:
     """Functions that the code calls and the driver has to bring. Raises ValueError."""
-    return tuple(name for name, place in _symbols(_sections(cubin), _FUNC) if place == 0)
+    sections = _sections(cubin)
+    symbols = (one for table in sections for one in _symbols(table, sections))
+    return tuple(one.name for one in symbols if one.kind == _FUNC and one.place == 0)
 
 
-def _symbols(sections: list[_Section], kind: int) -> Iterator[tuple[str, int]]:
-    """(name, section) of the symbols of a type. Raises ValueError."""
-    for table in (s for s in sections if s.kind == _SYMTAB):
-        if table.link >= len(sections):
-            raise ValueError("not a cubin: its symbol table names no strings")
-        strings = sections[table.link].data
-        whole = len(table.data) // _SYMBOL.size * _SYMBOL.size
-        for name, info, _other, place, _value, _size in _SYMBOL.iter_unpack(table.data[:whole]):
-            if info & 0xF == kind:
-                yield strings[name : max(name, strings.find(b"\0", name))].decode("latin-1"), place
+def addressed_functions(cubin: bytes) -> tuple[str, ...]:
+    """Functions whose addresses the driver writes into code or data: calls within a cubin need none. Raises ValueError.
+
+    Where an address lies within code and no function is named, it counts as one of the section's name.
+    """
+    sections = _sections(cubin)
+    symbols = [one.symbol for one in _relocations(sections)]
+    homes = {number for number, section in enumerate(sections) if section.name.startswith(".text.")}
+    return tuple(one.name or sections[one.place].name for one in symbols if one.kind == _FUNC or one.place in homes)
+
+
+def _symbols(table: _Section, sections: list[_Section]) -> list[_Symbol]:
+    """The symbols of a table, in order; of any other section, none. Raises ValueError."""
+    if table.kind != _SYMTAB:
+        return []
+    if table.link >= len(sections):
+        raise ValueError("not a cubin: its symbol table names no strings")
+    strings = sections[table.link].data
+    whole = len(table.data) // _SYMBOL.size * _SYMBOL.size
+    return [
+        _Symbol(_text(strings, name), info & 0xF, place, value)
+        for name, info, _other, place, value, _size in _SYMBOL.iter_unpack(table.data[:whole])
+    ]
+
+
+def _relocations(sections: list[_Section]) -> Iterator[_Relocation]:
+    """Those of sections that are loaded. Raises ValueError."""
+    for section in sections:
+        if section.kind not in _RELOCATIONS:
+            continue
+        if max(section.link, section.info) >= len(sections):
+            raise ValueError("not a cubin: its relocations belong to no section")
+        if not sections[section.info].flags & _LOADED:
+            continue
+        symbols, form = _symbols(sections[section.link], sections), _RELOCATIONS[section.kind]
+        for offset, what, *addend in form.iter_unpack(section.data[: len(section.data) // form.size * form.size]):
+            if what >> 32 >= len(symbols):
+                raise ValueError("not a cubin: a relocation names no symbol")
+            place = (section.info, offset)
+            yield _Relocation(place, what & 0xFFFFFFFF, symbols[what >> 32], sum(addend))
+
+
+def _resolved(one: _Relocation, contents: list[str]) -> tuple:
+    """A relocation with its symbol by where that lies; by its name where nothing in the cubin has it."""
+    symbol = one.symbol
+    inside = 0 < symbol.place < len(contents)
+    what = (symbol.place, contents[symbol.place], symbol.value) if inside else symbol.name
+    return one.place, one.how, one.addend, what
 
 
 def parameter_bytes(cubin: bytes, entry: str = "") -> tuple[int, ...]:
@@ -157,23 +228,25 @@ def _sections(cubin: bytes) -> list[_Section]:
     strings = cubin[raw[names][4] : raw[names][4] + raw[names][5]]
     return [
         _Section(
-            name=strings[name : max(name, strings.find(b"\0", name))].decode("latin-1") if name < len(strings) else "",
-            kind=kind, size=size, link=link,
+            name=_text(strings, name) if name < len(strings) else "",
+            kind=kind, flags=flags, size=size, link=link, info=info,
             data=b"" if kind == _NOBITS else cubin[offset : offset + size],
         )
-        for name, kind, _flags, _addr, offset, size, link, *_ in raw
+        for name, kind, flags, _addr, offset, size, link, info, *_ in raw
     ]  # fmt: skip
 
 
+def _text(strings: bytes, start: int) -> str:
+    return strings[start : max(start, strings.find(b"\0", start))].decode("latin-1")
+
+
 def _part(section: _Section) -> tuple[str, int, bytes]:
-    """A section's family (its name up to the symbol), its size and its content without symbol numbers."""
+    """A section's family (its name up to the symbol), its size and its content; relocations are read apart."""
     family = next(prefix for prefix in _CODE if section.name.startswith(prefix))
     if family == ".nv.constant":  # .nv.constant0.name: the bank belongs to the family
         family = section.name[: section.name.find(".", len(family))]
     if section.kind == _RELA:
-        whole = len(section.data) // _RELOCATION.size * _RELOCATION.size
-        fixed = [(o, i & 0xFFFFFFFF, a) for o, i, a in _RELOCATION.iter_unpack(section.data[:whole])]
-        return family, section.size, repr(fixed).encode()
+        return family, section.size, b"[]"  # so hashed where there are none: populations hold such hashes
     return family, section.size, section.data
 
 

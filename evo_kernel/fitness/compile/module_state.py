@@ -1,7 +1,8 @@
 """What of a compiled module would outlive a launch: its variables, memory that the driver gives it, its parameters.
 
 The compilers have variables of their own: texts of assertions and printf, tables of the mathematical library. They are
-told by their names, which hold only where the kernel's own text cannot spell them.
+told by their names, which hold only where the kernel's own text cannot spell them. CUDA C++ has no texts of its own:
+a string literal is memory that a kernel can write (nvrtc.SILENT takes printf and assert away, which would need one).
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import re
 from evo_kernel.fitness.compile import machine_code
 from evo_kernel.fitness.compile.instructions import disassemble
 
-_OWN = re.compile(
-    r"_\$_str(_\$_\d+)?|(assertFile|assertFunc|assertMessage|printfFormat)_\d+|\$str.*|__unnamed_.*|__cudart_\w+",
-    re.DOTALL,
+_OF_TRITON = re.compile(
+    r"_\$_str(_\$_\d+)?|(assertFile|assertFunc|assertMessage|printfFormat)_\d+|__unnamed_\d+|__cudart_\w+"
 )
-_OWN_FUNCTIONS = {"vprintf", "__assertfail"}
+_OF_NVRTC = re.compile(r"__cudart_\w+")
+_FUNCTIONS_OF_TRITON = {"vprintf", "__assertfail"}
 _ASSEMBLY = re.compile(r'inline_asm "((?:[^"\\]|\\.)*)"')  # in IR, where a string is spelled out
 _SPELLS = re.compile(
     r"_str|assert|printf|unnamed|cudart|\$[({]|\\"
 )  # $( and ${: LLVM's ways to write one thing as another
-_MAY_SPELL = re.compile(r"asm|##|%:|\?\?|\\[uU]|unnamed_|cudart|\$")  # in C++, whose texts and names are made of parts
+_MAY_SPELL = re.compile(r"asm|##|%:|\?\?|\\[uU]|cudart")  # in C++, whose texts and names are made of parts
 _NAMES_PARAMETERS = re.compile(r"param|\$[({]")  # in assembly, which may be spelled in parts
 _PARAMETERS_AT = {8: "0x40", 9: "0x198", 10: "0x348", 12: "0x348"}
 """Where constant bank 0 holds the generic address of the parameters, by major capability; seen in listings of NVRTC."""
@@ -32,21 +33,29 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
     `ir` is empty for CUDA C++, whose text and compiler flags are `code`. Raises ValueError for what is no cubin.
     """
     if ir:
+        own, functions = _OF_TRITON, _FUNCTIONS_OF_TRITON
         named = any(_SPELLS.search(text) for text in _ASSEMBLY.findall(ir))
     else:
+        own, functions = _OF_NVRTC, set[str]()
         named = bool(_MAY_SPELL.search(code.replace("\\\r\n", "").replace("\\\n", "")))
     for variable in machine_code.variables(cubin):
-        if named or not _OWN.fullmatch(variable):
+        if named or not own.fullmatch(variable):
             return (
                 f"the variable {variable[:200]} would keep its value from one launch to the next. Pass tables as "
-                "tensors or write them in the kernel (in CUDA C++: a const array of the function), and take what "
-                "kernels write from run (torch.empty, torch.zeros)"
+                "tensors or write them in the kernel (in CUDA C++: a const array of the function, no string), and take "
+                "what kernels write from run (torch.empty, torch.zeros)"
             )
     for function in machine_code.missing_functions(cubin):
-        if function not in _OWN_FUNCTIONS:
+        if named or function not in functions:
             return (
                 f"it calls {function[:200]}, which the driver provides: what that keeps would outlive a launch. Take "
                 "memory from run (torch.empty)"
+            )
+    for function in machine_code.addressed_functions(cubin):
+        if named or function not in functions:
+            return (
+                f"it takes the address of the function {function[:200]}: a kernel's code holds nothing that it may read"
+                " or write. Call functions by their names (in CUDA C++: __device__ ones)"
             )
     if _takes_parameters_address(cubin, ir):
         return (

@@ -27,6 +27,16 @@ _MATH = "#pragma once\n#define INFINITY __int_as_float(0x7f800000)\n#define NAN 
 _OWN_HEADERS = {"stdint.h": f"#pragma once\n{_TYPES}", "math.h": _MATH}
 _OWN_HEADERS |= {"cstdint": _OWN_HEADERS["stdint.h"], "cmath": _MATH}
 """What NVRTC lacks of the C library: fixed-width integers and two constants; the functions are built in."""
+_SILENT_HEADER = "evo_kernel_silent.h"
+_OWN_HEADERS[_SILENT_HEADER] = """#pragma once
+template <class... Values>
+__device__ __forceinline__ int __evo_kernel_evaluated(Values&&...) { return 0; }
+#define printf(...) __evo_kernel_evaluated(__VA_ARGS__)
+#undef assert
+#define assert(...) ((void)0)
+"""
+SILENT = f"--pre-include={_SILENT_HEADER}"
+"""The option by which printf and assert say nothing. Their texts would be writable memory of the module."""
 
 
 class CudaTextError(Exception):

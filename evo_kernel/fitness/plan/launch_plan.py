@@ -498,12 +498,14 @@ class CompiledPlan(_Data):
 
     @cached_property
     def hash(self) -> str:
-        """The same code and IR launched the same way are the same kernel, whatever its names are."""
+        """The same code and IR launched the same way are the same kernel, whatever its names are; in CUDA C++, the
+        same text."""
         shape = self.plan.model_dump(mode="json", include={"target", "inputs", "buffers", "nodes", "outputs"})
         code = [
-            (b.code_hash, with_plain_symbols(b.ir), b.num_warps, b.num_ctas, b.shared_bytes, b.cooperative, b.dependent)
+            (b.code_hash, with_plain_symbols(b.ir) if b.ir else b.key, b.num_warps, b.num_ctas, b.shared_bytes,
+             b.cooperative, b.dependent)
             for b in self.binaries
-        ]
+        ]  # fmt: skip
         return hashlib.sha256(json.dumps([shape, code], sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -199,8 +199,9 @@ def static_fault(source: Source) -> RecordFault | None:
     try:
         tree = parse_module(source.text)
     except SyntaxError as error:
-        return RecordFault(Status.BUILD_ERROR, f"not valid Python: {error.msg} (line {error.lineno})")
-    except (ValueError, RecursionError, MemoryError) as error:
+        line = f" (line {error.lineno})" if error.lineno else ""
+        return RecordFault(Status.BUILD_ERROR, f"not valid Python: {error.msg}{line}")
+    except ValueError as error:
         return RecordFault(Status.BUILD_ERROR, f"not valid Python: {error}")
     names = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
     names |= {t.id for n in ast.walk(tree) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}

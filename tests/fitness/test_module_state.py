@@ -1,0 +1,56 @@
+import pytest
+
+from evo_kernel.fitness.compile import machine_code, module_state, nvrtc
+from tests.fitness.test_launch_kinds import needs_nvrtc
+
+pytestmark = needs_nvrtc
+
+BODY = 'extern "C" __global__ void sums(const double* x, float* y, int n) { %s }'
+HONEST = """
+__device__ __noinline__ float twice(float v) { return 2 * v; }
+__device__ __noinline__ float thrice(float v) { return 3 * v; }
+extern "C" __global__ void sums(const double* x, float* y, int n) {
+    const float table[5] = {1, 2, 3, 4, 5};
+    float (*either)(float) = n > 0 ? twice : thrice;
+    if (n < 0) printf("%d of $ %s", n, __func__);
+    assert(n > 0 && "rows");
+    y[0] = sin(x[0]) + pow(x[1], x[2]) + table[n] + twice(y[1]) + either(y[2]);
+    switch (n) { CASES }
+}
+""".replace("CASES", " ".join(f"case {n}: y[{n}] = {n}.5f / y[n]; break;" for n in range(12)))
+ENTRY = 'unsigned long long a; asm volatile("mov.u64 %%0, %s;" : "=l"(a)); y[0] = a;'
+
+
+def _fault(code: str) -> str:
+    made = nvrtc.load().compile(code, "sums", 90, (nvrtc.SILENT,))
+    return module_state.fault_of(made.cubin, "", code)
+
+
+def test_honest_cuda_leaves_nothing_behind():
+    assert _fault(HONEST) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("__device__ int assertFile_0[4];" + BODY % "y[0] = assertFile_0[n]++;", "variable assertFile_0"),
+        ("__device__ __managed__ int printfFormat_0;" + BODY % "y[0] = printfFormat_0++;", "variable printfFormat_0"),
+        ("__constant__ int assertFunc_7[2] = {1, 2};" + BODY % "y[0] = assertFunc_7[n];", "variable assertFunc_7"),
+        ("#define T(a) __cudar ## a\n__device__ int T(t_x)[2];" + BODY % "y[0] = T(t_x)[n]++;", "variable __cudart_x"),
+        (BODY % 'char* s = (char*)"text"; y[0] = ++s[n];', "variable $str"),
+        (BODY % "char* s = (char*)__func__; y[0] = ++s[n];", "variable __unnamed_1"),
+        ("#undef printf\n" + BODY % "printf(0);", "it calls vprintf"),
+        (BODY % (ENTRY % "sums"), "address of the function sums"),
+    ],
+)
+def test_what_would_outlive_a_launch_is_refused(code, says):
+    assert says in _fault(code)
+
+
+def test_a_relocation_counts_in_the_hash():
+    """Two sources whose code differs in nothing but the function that an address is of."""
+    others = 'extern "C" __global__ void one(float* y) { y[0] = 1; }\n'
+    others += 'extern "C" __global__ void two(float* y) { y[0] = 2; }\n'
+    made = [nvrtc.load().compile(others + BODY % (ENTRY % name), "sums", 90, ()).cubin for name in ("one", "two")]
+    assert [machine_code.addressed_functions(cubin) for cubin in made] == [("one",), ("two",)]
+    assert machine_code.code_hash(made[0], "sums") != machine_code.code_hash(made[1], "sums")
