@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 
 SAMPLE = (
     "softmax_middle", "layernorm_bf16", "linear_gelu_half", "argmax", "cumsum_middle", "promotion", "activations",
-    "scatters", "scatters_of_numbers", "rounding", "masked_fill", "views", "volumes", "gru", "series",
+    "scatters", "scatters_of_numbers", "rounding", "masked_fill", "views", "volumes", "gru",
     "depthwise_convolutions",
 )  # fmt: skip
 
