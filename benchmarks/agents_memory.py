@@ -69,7 +69,6 @@ def measured(url: str, server: int, chosen: argparse.Namespace) -> dict[str, Any
     watch = Watch()
     changes = {"operators": {"use": [chosen.operator]}, "search": {"open_islands_after": 10**6}}
     config = config_for(url, width=chosen.width, **changes)
-    config = config.model_copy(update={"agents": config.agents.model_copy(update={"supervisor": False})})
     with tempfile.TemporaryDirectory() as folder, watch:
         cpu, others = time.process_time(), cpu_s(server)
         ended = search(Path(folder) / "a.db", config, attempts=chosen.attempts)

@@ -142,7 +142,7 @@ class ModelConfig(_Section):
 
 
 class AgentsConfig(_Section):
-    """How operators with a language model work. Switches are there to be switched off: what does each part earn?"""
+    """How operators with a language model work."""
 
     policy: str = Field(
         default="llm",
@@ -154,12 +154,7 @@ class AgentsConfig(_Section):
         description="who carries them out: the rewriter where it can and else the model, or one alone",
     )
     hierarchy: bool = Field(default=True, description="first what to change, then how; off: faster, in one go")
-    evidence: bool = Field(default=True, description="prompts tell the parent's times, resources and bottleneck")
-    memory: bool = Field(default=True, description="prompts tell what was tried, and what has paid")
     knowledge: bool = Field(default=True, description="prompts hold passages from the knowledge base")
-    guide: bool = Field(default=True, description="a strategy comes with a worked example")
-    category: bool = Field(default=True, description="repair requests name the kind of fault")
-    supervisor: bool = Field(default=True, description="a stalled agent is given new directions (avo)")
     edits: _Count = Field(default=4, description="edits of one attempt that may build on each other")
     repairs: Annotated[int, Field(ge=0)] = Field(
         default=3, description="failed answers of one attempt that are answered"

@@ -52,7 +52,6 @@ class LlmCrossover:
             probe,
             self._limits,
             brief.known_sources,
-            self._prompts.switches.category,
         )
         try:
             coded = session.work()
@@ -82,7 +81,7 @@ class LlmCrossover:
         """The prompt: B whole with its evidence, then the situation of A."""
         prompts, budgets = self._prompts, self._prompts.budgets
         missing = [f"- {strategy_line(s)}" for s in brought(other, brief.parent)]
-        evidence_of_b = evidence(other.evaluation, budgets.evidence if prompts.switches.evidence else 0)
+        evidence_of_b = evidence(other.evaluation, budgets.evidence)
         others = tuple(relative for relative in brief.inspirations if relative.candidate != other.candidate)
         alone = dataclasses.replace(brief, inspirations=others)  # B is shown whole below
         text = _cut(other, budgets.source)

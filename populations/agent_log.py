@@ -64,12 +64,6 @@ class AgentLog:
             yield row[0], loads(zlib.decompress(row[1]).decode())
             position += 1
 
-    def spent(self, attempt: int) -> tuple[float, int]:
-        """(dollars, tokens) of all calls of an attempt, those of killed processes too."""
-        sql = "SELECT TOTAL(dollars), IFNULL(SUM(tokens_in + tokens_out), 0) FROM calls WHERE attempt = ?"
-        dollars, tokens = self._store.rows(sql, (attempt,))[0]
-        return float(dollars), int(tokens)
-
     # ---- memories -------------------------------------------------------------------------------------------------
 
     def remember(self, attempt: int, kind: str, data: Mapping[str, Any]) -> None:

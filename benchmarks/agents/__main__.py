@@ -13,8 +13,6 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.agents import macro, micro
 from benchmarks.agents.notebook import Counted, Notebook
 from benchmarks.agents.report import print_no_model, print_report
@@ -100,8 +98,7 @@ def check(chosen: argparse.Namespace, parts: list[str]) -> None:
 
 def _model(chosen: argparse.Namespace) -> Model:
     patience = Patience(deadline_s=TRIES * chosen.answer_s, try_s=chosen.answer_s)
-    rng = np.random.default_rng(0)
-    return open_model([chosen.model], rng, base_url=chosen.base_url, api_key_env=chosen.api_key_env, patience=patience)
+    return open_model(chosen.model, base_url=chosen.base_url, api_key_env=chosen.api_key_env, patience=patience)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def _one(
     stop: threading.Event,
 ) -> Model:
     if one.name.partition(":")[0] in ("scripted", "replay", "scratch"):
-        return open_model([one.name], np.random.default_rng(config.seed))
+        return open_model(one.name)
     if one.base_url is None and one.api_key_env is None and (reason := unready(one.name)):
         raise ConfigError(reason)
     place = one.base_url or one.name

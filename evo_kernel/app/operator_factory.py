@@ -210,9 +210,6 @@ def agent_settings(config: Config) -> AvoSettings:
         limits=AttemptLimits(
             turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
         ),
-        memory=agents.memory,
-        supervisor=agents.supervisor,
-        knowledge=agents.knowledge,
     )
 
 

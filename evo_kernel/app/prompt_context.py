@@ -32,22 +32,13 @@ def prompts_of(
     profile: Profile | None = None,
 ) -> Prompts:
     """What all prompts of a run share. Raises UserError for files that are not there."""
-    from operators.prompts.parts import Switches
     from operators.prompts.writer import Prompts
 
-    agents = config.agents
-    switches = Switches(
-        hierarchy=agents.hierarchy,
-        evidence=agents.evidence,
-        guide=agents.guide,
-        knowledge=agents.knowledge,
-        memory=agents.memory,
-        category=agents.category,
-    )
     memory = memory if memory is not None else memory_of(config)
     hint, example = origin_of(config, task)
     return Prompts(
-        switches=switches, knowledge=knowledge, memory=memory, profile=profile, hint=hint, example=example
+        hierarchy=config.agents.hierarchy, knowledge=knowledge, memory=memory, profile=profile, hint=hint,
+        example=example,
     )  # fmt: skip
 
 

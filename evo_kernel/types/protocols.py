@@ -171,10 +171,6 @@ class TurnStore(Protocol):
         """(kind, data) in their order."""
         ...
 
-    def spent(self, attempt: int) -> tuple[float, int]:
-        """(dollars, tokens) of all calls of an attempt."""
-        ...
-
     def remember(self, attempt: int, kind: str, data: Mapping[str, Any]) -> None:
         """One memory of a kind an attempt: a second one is passed over."""
         ...

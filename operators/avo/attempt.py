@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evo_kernel.types import Call, Step
@@ -63,28 +63,6 @@ def give_up() -> WorkTool:
     )  # fmt: skip
 
 
-@dataclass
-class _Spent:
-    """Over all sessions of the attempt."""
-
-    turns: int = 0
-    seconds: float = 0.0
-    dollars: float = 0.0
-    tokens: int = 0
-    idle: int = 0  # answers in a row without a tool call
-
-
-@dataclass
-class _Now:
-    """Where the conversation stands between two turns."""
-
-    pending: list[ToolCall] = field(default_factory=list)  # of the latest answer, not carried out yet
-    done: int = 0  # calls of the latest answer that were carried out
-    gave_up: str = ""
-    gain: float | None = None
-    tried: OrderedDict[str, AgentEvaluation] = field(default_factory=OrderedDict)  # by evaluation
-
-
 class AvoAttempt:
     """One attempt, one thread, `run` once. `stopping`: whether the run is ending, asked before everything slow."""
 
@@ -94,7 +72,7 @@ class AvoAttempt:
         workbench: Workbench,
         store: TurnStore,
         settings: AvoSettings,
-        memory: AgentMemory | None,
+        memory: AgentMemory,
         stopping: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -104,8 +82,14 @@ class AvoAttempt:
         self._number = workbench.brief.attempt
         self._tools = tuple(tool.for_model() for tool in workbench.tools.values())
         self._talk = AgentConversation((), settings.context)
-        self._spent, self._now = _Spent(), _Now()
-        self._calls: list[Call] = []
+        self._calls: list[Call] = []  # of this session
+        # Over all sessions of the attempt: answers, seconds of work, answers in a row without a tool call.
+        self._answers, self._seconds, self._idle = 0, 0.0, 0
+        self._pending: list[ToolCall] = []  # of the latest answer, not carried out yet
+        self._done = 0  # calls of the latest answer that were carried out
+        self._gave_up = ""
+        self._gain: float | None = None
+        self._tried: OrderedDict[str, AgentEvaluation] = OrderedDict()  # by evaluation
 
     # ---- the attempt as a whole -----------------------------------------------------------------------------------
 
@@ -122,15 +106,13 @@ class AvoAttempt:
         for kind, data in self._store.turns(self._number):
             found = True
             self._replay(kind, data)
-        if found:
-            self._spent.dollars, self._spent.tokens = self._store.spent(self._number)
         return found
 
     def run(self) -> AttemptEnd:
         """Until a commit or a limit. Raises Paused where the attempt is to be gone on with later."""
         while True:
-            if self._now.pending and not self._over():
-                self._carry_out(self._now.pending[0])
+            if self._pending and not self._over():
+                self._carry_out(self._pending[0])
                 continue
             if why := self._over() or self._limit():
                 return self._ended(why)
@@ -142,14 +124,15 @@ class AvoAttempt:
                 return self._ended(str(end))
             self._hear(reply)
 
+    @property
     def cost(self) -> tuple[Call, ...]:
         """The calls of this session so far."""
         return tuple(self._calls)
 
     @property
-    def answers(self) -> int:
-        """That the model has given so far, in all sessions."""
-        return self._spent.turns
+    def begun(self) -> bool:
+        """Whether the model has answered, in any session."""
+        return self._answers > 0
 
     # ---- turns ----------------------------------------------------------------------------------------------------
 
@@ -162,7 +145,7 @@ class AvoAttempt:
 
     def _carry_out(self, call: ToolCall) -> None:
         self._check_stop()
-        if self._now.done >= self._settings.limits.calls_a_turn:
+        if self._done >= self._settings.limits.calls_a_turn:
             most = self._settings.limits.calls_a_turn
             outcome = ToolOutcome(f"Failed: one answer may make {most} calls; make this one in the next.", failed=True)
         else:
@@ -221,7 +204,7 @@ class AvoAttempt:
             case "answer":
                 self._took(message_from(data["message"]), data["finish"], data["wall_s"])
             case "result":
-                call = next(one for one in self._now.pending if one.id == data["id"])
+                call = next(one for one in self._pending if one.id == data["id"])
                 outcome = ToolOutcome.from_data(data["outcome"])
                 self._workbench.restore(outcome)
                 self._brought(call, outcome)
@@ -232,29 +215,29 @@ class AvoAttempt:
         self._talk.answer(message)
         if not message.tool_calls:  # with calls, their results come next: no word of ours may stand between
             self._talk.say(CUT_OFF if finish == "length" else NUDGE.format(kernel=KERNEL))
-        self._now.pending = list(message.tool_calls)
-        self._now.done = 0
-        self._spent.turns += 1
-        self._spent.seconds += wall_s
-        self._spent.idle = 0 if message.tool_calls else self._spent.idle + 1
+        self._pending = list(message.tool_calls)
+        self._done = 0
+        self._answers += 1
+        self._seconds += wall_s
+        self._idle = 0 if message.tool_calls else self._idle + 1
 
     def _brought(self, call: ToolCall, outcome: ToolOutcome) -> None:
-        self._now.pending.remove(call)
-        self._now.done += 1
-        self._spent.seconds += outcome.wall_s
+        self._pending.remove(call)
+        self._done += 1
+        self._seconds += outcome.wall_s
         self._talk.result(call, outcome.text, outcome.failed)
         facts = outcome.facts
-        self._now.gave_up = facts.get("gave_up", self._now.gave_up)
+        self._gave_up = facts.get("gave_up", self._gave_up)
         if facts.get("purpose") == "score" and facts.get("evaluation"):
             refused = facts.get("refused", "")
             told = (facts["status"], facts["fault"], facts["plan"], facts["score"])
             tried = AgentEvaluation(facts["idea"], *told, refused, facts.get("gain"))
-            self._now.tried.pop(facts["evaluation"], None)
-            self._now.tried[facts["evaluation"]] = tried
-            if len(self._now.tried) > TRIED:
-                self._now.tried.popitem(last=False)
+            self._tried.pop(facts["evaluation"], None)
+            self._tried[facts["evaluation"]] = tried
+            if len(self._tried) > TRIED:
+                self._tried.popitem(last=False)
         if outcome.submission is not None:
-            self._now.gain = facts.get("gain")
+            self._gain = facts.get("gain")
 
     # ---- limits ---------------------------------------------------------------------------------------------------
 
@@ -262,20 +245,16 @@ class AvoAttempt:
         """Why nothing more is to be done; empty while there is."""
         if self._workbench.submission is not None:
             return "committed"
-        return f"gave up: {self._now.gave_up}" if self._now.gave_up else ""
+        return f"gave up: {self._gave_up}" if self._gave_up else ""
 
     def _limit(self) -> str:
-        limits, spent = self._settings.limits, self._spent
-        if spent.turns >= limits.turns:
+        limits = self._settings.limits
+        if self._answers >= limits.turns:
             return f"the limit of {limits.turns} answers"
-        if spent.idle >= limits.idle:
-            return f"{spent.idle} answers in a row called no tool"
-        if limits.seconds is not None and spent.seconds >= limits.seconds:
+        if self._idle >= limits.idle:
+            return f"{self._idle} answers in a row called no tool"
+        if limits.seconds is not None and self._seconds >= limits.seconds:
             return f"the limit of {limits.seconds:g} seconds"
-        if limits.dollars is not None and spent.dollars >= limits.dollars:
-            return f"the limit of {limits.dollars:g} dollars"
-        if limits.tokens is not None and spent.tokens >= limits.tokens:
-            return f"the limit of {limits.tokens} tokens"
         return ""
 
     def _check_stop(self) -> None:
@@ -299,11 +278,9 @@ class AvoAttempt:
         charged: Mapping[str, int] | None = None,
         gpu_s: float = 0.0,
     ) -> None:
-        """Store a turn and count what it cost. Its calls' messages are let go of where the store has them."""
+        """Store a turn. Its calls' messages are let go of where the store has them."""
         self._store.append(self._number, kind, data, calls, charged, gpu_s)
         self._calls += [replace(call, messages="") for call in calls] if self._store.keeps_calls else calls
-        self._spent.dollars += sum(call.dollars or 0.0 for call in calls)
-        self._spent.tokens += sum(call.tokens_in + call.tokens_out for call in calls)
 
     def _warning(self, outcome: ToolOutcome) -> str:
         """Where what was just evaluated is known under another name."""
@@ -311,15 +288,15 @@ class AvoAttempt:
         if facts.get("purpose") != "score" or outcome.submission is not None:
             return ""
         plan = facts.get("plan", "")
-        for name, one in self._now.tried.items():
+        for name, one in self._tried.items():
             if plan and one.plan == plan and name != facts["evaluation"]:
                 return f"by its launch plans this is the same kernel as {name} ({one.idea})"
-        return self._memory.warning(facts["idea"], plan) if self._memory is not None else ""
+        return self._memory.warning(facts["idea"], plan)
 
     def _ended(self, why: str) -> AttemptEnd:
-        tried = tuple(self._now.tried.values())
+        tried = tuple(self._tried.values())
         steps = tuple(Step(one.idea, "rolled back" if one.failed else "kept", _told(one)) for one in tried)
-        return AttemptEnd(why, self._workbench.submission, self._now.gain, tried, steps, self.cost())
+        return AttemptEnd(why, self._workbench.submission, self._gain, tried, steps, self.cost)
 
 
 def _told(one: AgentEvaluation) -> str:

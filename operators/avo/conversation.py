@@ -24,19 +24,10 @@ class Turn:
 
     messages: list[Message]
     lines: list[str] = field(default_factory=list)
-    bytes: int = 0
-
-    def __post_init__(self) -> None:
-        self.bytes = size(self.messages)
-
-    def add(self, message: Message) -> None:
-        self.messages.append(message)
-        self.bytes += size((message,))
 
     def cut(self, cap: int) -> None:
         """Its texts to so many characters."""
         self.messages = [_cut(message, cap) for message in self.messages]
-        self.bytes = size(self.messages)
 
 
 class AgentConversation:
@@ -45,7 +36,6 @@ class AgentConversation:
     def __init__(self, opening: Sequence[Message], limits: ContextLimits) -> None:
         self._limits = limits
         self._opening = tuple(opening)
-        self._opening_bytes = size(self._opening)
         self._summary = ""
         self._turns: list[Turn] = []
 
@@ -56,8 +46,7 @@ class AgentConversation:
 
     @property
     def bytes(self) -> int:
-        summary = len(SUMMARY.encode()) + 1 + len(self._summary.encode()) if self._summary else 0
-        return self._opening_bytes + summary + sum(turn.bytes for turn in self._turns)
+        return size(self.messages())
 
     def answer(self, message: Message) -> None:
         """A new turn begins with the model's answer."""
@@ -67,7 +56,7 @@ class AgentConversation:
 
     def result(self, call: ToolCall, text: str, failed: bool) -> None:
         turn = self._turns[-1]
-        turn.add(Message("tool", text, tool_call_id=call.id))
+        turn.messages.append(Message("tool", text, tool_call_id=call.id))
         turn.lines.append(_line(call, text, failed))
         self.hold()
 
@@ -75,7 +64,7 @@ class AgentConversation:
         """A word of ours after the latest turn."""
         if not self._turns:
             self._turns.append(Turn([]))
-        self._turns[-1].add(Message("user", text))
+        self._turns[-1].messages.append(Message("user", text))
         self.hold()
 
     # ---- compaction -----------------------------------------------------------------------------------------------

@@ -32,9 +32,6 @@ class Forgetful:
     def turns(self, attempt: int) -> Iterable[tuple[str, Mapping[str, Any]]]:
         return ()
 
-    def spent(self, attempt: int) -> tuple[float, int]:
-        return 0.0, 0
-
     def remember(self, attempt: int, kind: str, data: Mapping[str, Any]) -> None:
         self._memories.setdefault((attempt, kind), (data, time.time()))
         while len(self._memories) > self._most:

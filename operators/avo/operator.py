@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Call, Credit, Evaluation, Probe, Proposal, Source, Strategy, TaskCard
+from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Source, Strategy, TaskCard
 from evo_kernel.types.protocols import TurnStore
 from operators.avo.attempt import OPENING, AttemptEnd, AvoAttempt, Paused, give_up
 from operators.avo.memory import AgentMemory, Record
@@ -50,34 +49,30 @@ class AvoOperator:
         self._model, self._store, self._folder = model, store, folder
         self._stopping, self._clock, self._sleep = stopping, clock, sleep
         self._elsewhere = elsewhere
-        chosen = self.settings
-        self._rooms = replace(
-            rooms,
-            knowledge=rooms.knowledge if chosen.knowledge else None,
-            notebook=rooms.notebook if chosen.memory else None,
-        )
-        self._memory = AgentMemory(
-            store
-        )  # kept for the supervisor too; shown to agents only where settings.memory says so
-        self._supervisor = Supervisor(chosen.supervision, supervisor or model, self._rooms.lineage)
+        self._rooms, self._memory = rooms, AgentMemory(store)
+        self._supervisor = Supervisor(self.settings.supervision, supervisor or model, rooms.lineage)
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         """One attempt, or the rest of one. Raises OperatorFailed where nothing was committed."""
         del probe
-        workbench = self._workbench(brief)
+        folder = self._folder / f"attempt-{brief.attempt}"
+        workspace = Workspace(folder, start_files(brief.parent.source), task_files(brief))
+        workbench = Workbench(workspace, self._rooms, brief, self.name, self.settings.allowed, extra=(give_up(),))
         try:
-            attempt = self._attempt(workbench)
+            attempt = AvoAttempt(
+                self._model, workbench, self._store, self.settings, self._memory, self._stopping, self._sleep
+            )
             try:
                 if not attempt.resume():
                     self._open(attempt, workbench)
                 ended = attempt.run()
             except Paused as pause:
                 # What has not begun is left to operators that need no model.
-                goes_on = attempt.answers > 0 or self._stopping()
+                goes_on = attempt.begun or self._stopping()
                 why = f"set aside: {pause}" if goes_on else str(pause)
-                raise OperatorFailed(why, operator=self.name, calls=attempt.cost(), paused=goes_on) from None
+                raise OperatorFailed(why, operator=self.name, calls=attempt.cost, paused=goes_on) from None
         finally:
-            workbench.workspace.close()
+            workspace.close()
         self._memory.end(self._record(brief, ended))
         if ended.submission is None:
             raise OperatorFailed(f"no commit: {ended.why}", operator=self.name, steps=ended.steps, calls=ended.calls)
@@ -102,25 +97,12 @@ class AvoOperator:
 
     # ---- within ---------------------------------------------------------------------------------------------------
 
-    def _workbench(self, brief: Brief) -> Workbench:
-        folder = self._folder / f"attempt-{brief.attempt}"
-        workspace = Workspace(folder, start_files(brief.parent.source), task_files(brief))
-        return Workbench(workspace, self._rooms, brief, self.name, self.settings.allowed, extra=(give_up(),))
-
-    def _attempt(self, workbench: Workbench) -> AvoAttempt:
-        memory = self._memory if self.settings.memory else None
-        return AvoAttempt(self._model, workbench, self._store, self.settings, memory, self._stopping, self._sleep)
-
     def _open(self, attempt: AvoAttempt, workbench: Workbench) -> None:
-        now, review, calls = self._clock(), None, tuple[Call, ...]()
+        now = self._clock()
         self._memory.begin(now)
-        if self.settings.supervisor:
-            if (said := self._supervisor.look(self._memory, workbench.brief, now)) is not None:
-                calls = said.calls
-            review = self._memory.review()
-        memory = self._memory if self.settings.memory else None
+        calls = self._supervisor.look(self._memory, workbench.brief, now)
         known = self._elsewhere(workbench.brief.task)
-        attempt.open(opening(self.settings, workbench, self._rooms, memory, review, known), calls)
+        attempt.open(opening(self.settings, workbench, self._rooms, self._memory, known), calls)
 
     def _record(self, brief: Brief, ended: AttemptEnd) -> Record:
         strategy = ended.submission.strategy if ended.submission else ""

@@ -46,8 +46,7 @@ def opening(
     settings: AvoSettings,
     workbench: Workbench,
     rooms: WorkbenchDeps,
-    memory: AgentMemory | None,
-    review: Review | None,
+    memory: AgentMemory,
     elsewhere: str = "",
 ) -> tuple[Message, ...]:
     """The stable messages of an attempt: what is the same in all attempts first. `elsewhere`: of other populations."""
@@ -57,15 +56,14 @@ def opening(
     system = Message("system", f"{fixed}\n\n{joined([Part('Your part', part)])}", stable=True)
     return (
         system,
-        Message("user", "\n\n".join(_situation(workbench, rooms, memory, review, elsewhere, settings)), stable=True),
+        Message("user", "\n\n".join(_situation(workbench, rooms, memory, elsewhere, settings)), stable=True),
     )
 
 
 def _situation(
     workbench: Workbench,
     rooms: WorkbenchDeps,
-    memory: AgentMemory | None,
-    review: Review | None,
+    memory: AgentMemory,
     elsewhere: str,
     settings: AvoSettings,
 ) -> Iterator[str]:
@@ -76,19 +74,17 @@ def _situation(
         yield elsewhere
     if rooms.lineage is not None:
         yield f"## Versions\n{_versions(rooms.lineage)}"
-    if memory is not None:
-        if earlier := memory.text():
-            yield f"## Earlier attempts, newest last\n{earlier}"
-        notes = rooms.notebook.notes(NOTES) if rooms.notebook is not None else ()
-        if notes:
-            yield "## Notes\n" + "\n".join(note_line(one) for one in notes)
+    if earlier := memory.text():
+        yield f"## Earlier attempts, newest last\n{earlier}"
+    if rooms.notebook is not None and (notes := rooms.notebook.notes(NOTES)):
+        yield "## Notes\n" + "\n".join(note_line(one) for one in notes)
     said = told(parent.evaluation, f"C{parent.candidate}") if parent.evaluation else "not judged yet"
     yield f"## Where you start: version C{parent.candidate}\n{said}"
     if brief.tried:
         yield "## Tried on this version\n" + "\n".join(tried_line(one) for one in brief.tried[:16])
     text = without_middle(parent.source.text.rstrip(), SOURCE)
     yield f"## {KERNEL}, as it stands\n```python\n{text}\n```"
-    if review is not None:
+    if (review := memory.review()) is not None:
         yield directions(review, brief.attempt)
     yield f"Begin. You have {settings.limits.turns} answers; {workbench.left()}."
 

@@ -1,4 +1,4 @@
-"""How an agent works: its limits an attempt, what it remembers, and what is left out (ablations)."""
+"""How an agent works: its limits an attempt, and when it is reviewed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ class AttemptLimits:
 
     turns: int = 120  # answers of the model
     seconds: float | None = 3 * 3600.0  # of work: answers and tools, not the time between two sessions
-    dollars: float | None = None
-    tokens: int | None = None
     idle: int = 3  # answers in a row that call no tool
     calls_a_turn: int = 12  # tool calls of one answer that are carried out; of more it is told
     max_tokens: int = 8192  # of one answer
@@ -43,12 +41,7 @@ class SupervisorLimits:
 
 @dataclass(frozen=True)
 class AvoSettings:
-    """All settings. `memory`, `supervisor`, `knowledge`: False leaves it out, to find out what it earns."""
-
     limits: AttemptLimits = field(default_factory=AttemptLimits)
     allowed: Allowed = field(default_factory=Allowed)
     context: ContextLimits = field(default_factory=ContextLimits)
     supervision: SupervisorLimits = field(default_factory=SupervisorLimits)
-    memory: bool = True
-    supervisor: bool = True
-    knowledge: bool = True

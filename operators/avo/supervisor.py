@@ -1,6 +1,6 @@
 """Notices that attempts get nowhere, reviews the trajectory, and gives several new directions to the next ones.
 
-The review is asked of the model; without one, or where it fails, it is made by rule.
+The review is asked of the model; where it fails, it is made by rule.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from evo_kernel.types import Brief, Call
 from operators.avo.memory import AgentMemory, Record, Review, same_idea
@@ -28,26 +27,20 @@ SYSTEM = (
 )
 
 
-@dataclass(frozen=True)
-class Reviewed:
-    review: Review
-    calls: tuple[Call, ...] = ()
-
-
 class Supervisor:
     """Thread-safe: of attempts that begin together one is held up by a review, the others go on."""
 
-    def __init__(self, limits: SupervisorLimits, model: Model | None, lineage: WorkbenchLineage | None) -> None:
+    def __init__(self, limits: SupervisorLimits, model: Model, lineage: WorkbenchLineage | None) -> None:
         self._limits, self._model, self._lineage = limits, model, lineage
         self._busy = threading.Lock()
 
-    def look(self, memory: AgentMemory, brief: Brief, now: float) -> Reviewed | None:
-        """A review where one is due before this attempt begins. `now`: Unix time."""
+    def look(self, memory: AgentMemory, brief: Brief, now: float) -> tuple[Call, ...]:
+        """Review the trajectory where that is due before this attempt begins: what it cost. `now`: Unix time."""
         if not self._busy.acquire(blocking=False):
-            return None
+            return ()
         try:
             why, repeated = self.stuck(memory, now)
-            return self._review(memory, brief, now, why, repeated) if why else None
+            return self._review(memory, brief, now, why, repeated) if why else ()
         finally:
             self._busy.release()
 
@@ -65,18 +58,18 @@ class Supervisor:
             return f"no commit in {hours:.1f} hours", []
         return "", []
 
-    def _review(self, memory: AgentMemory, brief: Brief, now: float, why: str, repeated: Sequence[str]) -> Reviewed:
+    def _review(
+        self, memory: AgentMemory, brief: Brief, now: float, why: str, repeated: Sequence[str]
+    ) -> tuple[Call, ...]:
         directions, calls = self._asked(memory, brief, why)
         if not directions:
             directions = by_rule(memory.records(), brief, self._limits.directions)
         review = Review(brief.attempt, why, tuple(one[:DIRECTION] for one in directions), tuple(repeated), now)
         memory.reviewed(review)
-        return Reviewed(review, calls)
+        return calls
 
     def _asked(self, memory: AgentMemory, brief: Brief, why: str) -> tuple[list[str], tuple[Call, ...]]:
-        """The model's directions; none where there is no model, or no answer that can be used."""
-        if self._model is None:
-            return [], ()
+        """The model's directions; none where there is no answer that can be used."""
         wanted = self._limits.directions
         schema = {
             "type": "object",

@@ -9,6 +9,7 @@ from typing import Any
 
 from evo_kernel.types import Brief, Proposal, Source, Step, Strategy
 from evo_kernel.types.protocols import TurnStore
+from operators.llm.base import sound
 from operators.workbench.tool import Submission
 from operators.workbench.toolset import ToolOutcome, Workbench
 
@@ -36,7 +37,7 @@ class ExternalAttempt:
         given = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), default=str)
 
         def keep(outcome: ToolOutcome) -> None:
-            data = {"tool": _sound(tool[:100]), "arguments": _sound(given[:LONGEST]), "outcome": outcome.as_data()}
+            data = {"tool": sound(tool[:100]), "arguments": sound(given[:LONGEST]), "outcome": outcome.as_data()}
             self._diary.append(self.brief.attempt, TOOL, data, charged=dict(outcome.charged), gpu_s=outcome.gpu_s)
             self._note(tool, outcome)
 
@@ -89,8 +90,3 @@ class ExternalAttempt:
         action = f"{tool} {facts['evaluation']}" + (f": {facts['idea']}" if facts.get("idea") else "")
         detail = facts.get("refused") or facts.get("reason", "")
         self._steps.append(Step(action, "kept" if kept else "rolled back", str(detail)[:300], outcome.wall_s))
-
-
-def _sound(text: str) -> str:
-    """As it can be stored: half a surrogate pair, which JSON can spell, cannot."""
-    return text.encode("utf-8", "replace").decode()

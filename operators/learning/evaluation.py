@@ -104,14 +104,13 @@ class Regret:
         }
 
 
-def contenders(tree: Tree, checkpoints: Sequence[Path]) -> dict[str, MakePolicy]:
+def contenders(checkpoints: Sequence[Path]) -> dict[str, MakePolicy]:
     """What `train evaluate` compares, by name; the first two are what others are held against. Raises UserError."""
     from operators.learning.checkpoint import load  # torch, which regret does without
 
     found: dict[str, MakePolicy] = {
         "uniform": lambda _seed: UniformPolicy(),
         "bandit": lambda _seed: BanditPolicy(),
-        "bandit, trained": warmed(lambda _seed: BanditPolicy(), tree),
     }
     for path in checkpoints:
         model, _ = load(path)
@@ -153,23 +152,6 @@ def walked(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, step
         decision = policy.choose(walk.macro_state, offered, rng)
         policy.learn(credit_of(walk.take(offered[decision.chosen]), decision))
     return walk
-
-
-def warmed(make: MakePolicy, tree: Tree, episodes: int = EPISODES) -> MakePolicy:
-    """The same policies after so many episodes on every problem of the training split; one a seed, shared from then on:
-    what it learns on one held-out problem it takes to the next."""
-    made: dict[int, Policy] = {}
-
-    def trained(seed: int) -> Policy:
-        if seed not in made:
-            policy, rng = make(seed), np.random.default_rng([seed, 1 << 20])
-            for _ in range(episodes):
-                for root in tree.roots("train"):
-                    walked(tree, root.id, policy, rng)
-            made[seed] = policy
-        return made[seed]
-
-    return trained
 
 
 def credit_of(edge: Edge, decision: Decision) -> Credit:

@@ -41,6 +41,11 @@ def size(messages: Sequence[Message]) -> int:
     )
 
 
+def sound(text: str) -> str:
+    """Text that can be stored and sent again: half a surrogate pair, which JSON can spell, cannot."""
+    return text.encode("utf-8", "replace").decode()
+
+
 @dataclass(frozen=True)
 class Tool:
     """What a model may call. `parameters` is a JSON schema of an object."""

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from operators.llm.base import ToolCall
+from operators.llm.base import ToolCall, sound
 from operators.llm.cost_reservation import Price
 from operators.llm.redaction import redact
 
 LOOK_S = 0.5  # how often a waiting thread looks whether it is to stop
+OURS = "evo-kernel"  # the source of entries that this process added to litellm's table
 CLOSE_S = 2.0  # for calls under way to be cancelled, and again for the loop to end
 _import_lock = threading.Lock()
 
@@ -115,6 +116,10 @@ class LiteLLMWire:
             info: Mapping[str, Any] = litellm.get_model_info(model)
         except Exception:  # noqa: BLE001 (litellm raises plain exceptions for models that are not in its table)
             info = {}
+            if local:
+                _introduce(litellm, model)
+        if litellm.model_cost.get(model, {}).get("source") == OURS:
+            info = {}
         marks = "claude" in model.lower() and not local
         return Facts(
             price=None if local else _price(info),
@@ -141,6 +146,7 @@ class LiteLLMWire:
 
     @staticmethod
     async def _ask(litellm: Any, request: Mapping[str, Any], timeout_s: float) -> ModelAnswer:
+        _unheard()
         # max_retries: the OpenAI client would otherwise retry by itself, unseen.
         try:
             async with asyncio.timeout(timeout_s):
@@ -171,6 +177,20 @@ class LiteLLMWire:
                 self._thread = threading.Thread(target=self._loop.run_forever, name="model-calls", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+def _introduce(litellm: Any, model: str) -> None:
+    """Put the model of a user's own server into litellm's table: it prices every answer, and looks for a name that it
+    does not know in a dozen ways each time, a fifth of what an answer costs. What it finds is not used."""
+    litellm.register_model({model: {"litellm_provider": model.partition("/")[0], "mode": "chat", "source": OURS}})
+
+
+def _unheard() -> None:
+    """In this task litellm writes no log entries: nobody listens, and they are a fifth of what an answer costs."""
+    with contextlib.suppress(ImportError):  # a switch inside of litellm: where it is gone, all is right, but slower
+        from litellm._internal_context import is_internal_call
+
+        is_internal_call.set(True)
 
 
 async def _cancel_others() -> None:
@@ -217,9 +237,7 @@ def _answer(raw: Any) -> ModelAnswer:
 
 
 def _text(value: Any) -> str:
-    """Text that can be stored and sent again: half a surrogate pair, which JSON can spell, cannot."""
-    text = value if isinstance(value, str) else json.dumps(value) if value is not None else ""
-    return text.encode("utf-8", "replace").decode()
+    return sound(value if isinstance(value, str) else json.dumps(value) if value is not None else "")
 
 
 OVERFLOW = re.compile(r"context.{0,10}(length|limit|window|size)|prompt is too long|too many tokens", re.IGNORECASE)

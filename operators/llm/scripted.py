@@ -12,7 +12,7 @@ from typing import Any
 
 from evo_kernel.errors import UserError
 from evo_kernel.types import Call
-from operators.llm.base import Message, ModelFailed, Reply, Tool, ToolCall
+from operators.llm.base import Message, ModelFailed, Reply, Tool, ToolCall, sound
 from operators.llm.structured import problem
 from operators.llm.transcript import message_data, pack, request_data
 
@@ -85,13 +85,9 @@ class ScriptedModel:
 
 
 def _sound(message: Message) -> Message:
-    """As the door to real models hands it over: half a surrogate pair, which JSON can spell, cannot be stored."""
-
-    def text(said: str) -> str:
-        return said.encode("utf-8", "replace").decode()
-
-    calls = tuple(ToolCall(text(call.id), text(call.name), text(call.arguments)) for call in message.tool_calls)
-    return replace(message, content=text(message.content), tool_calls=calls)
+    """As the door to real models hands it over."""
+    calls = tuple(ToolCall(sound(call.id), sound(call.name), sound(call.arguments)) for call in message.tool_calls)
+    return replace(message, content=sound(message.content), tool_calls=calls)
 
 
 def first_offer(asked: Asked) -> str:

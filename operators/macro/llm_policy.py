@@ -76,11 +76,11 @@ class LlmPolicy:
         """The prompt of a choice; `state.brief` is given."""
         prompts, brief = self._prompts, state.brief
         assert brief is not None
-        budgets, memory = prompts.budgets, prompts.switches.memory
+        budgets = prompts.budgets
         trail = [f"- {strategy_line(s)}: {one_line(outcome, OUTCOME)}" for s, outcome in reversed(state.trail)]
         parts = [
             *prompts.situation(brief, state.source, query=looked_up(brief)),
-            *(prompts.remembered(brief.task) if memory else ()),
+            *prompts.remembered(brief.task),
             Part("This attempt so far, youngest first", rows((), trail, budgets.trail)),
             Part("Choose one", offers_text(offered, budgets.offers, state.free)),
         ]

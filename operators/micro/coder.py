@@ -94,7 +94,7 @@ class RewriteCoder:
             raise OperatorFailed(str(module))
         try:
             text = rewrite.apply(module, strategy)
-        except RewriteFailed as failure:
+        except (RewriteFailed, SourceError) as failure:
             raise OperatorFailed(f"{strategy.key}: {failure}") from failure
         if text == source.text:
             raise OperatorFailed(f"{strategy.key} left the source as it was")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+LINE_LENGTH = 110
 
 
 @dataclass(frozen=True)
@@ -28,15 +32,32 @@ def splice(text: str, edits: Iterable[Edit]) -> str:
     return "".join([*pieces, text[position:]])
 
 
+def wrapped(items: Sequence[str], margin: int = 0) -> str:
+    """Items of a list on lines of their own, indented by 4; `margin` is what the whole will be indented by."""
+    return textwrap.fill(
+        ", ".join(i.replace(" ", "\0") for i in items) + ",",
+        LINE_LENGTH - 4 - margin,
+        initial_indent="    ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    ).replace("\0", " ")
+
+
 class TextMap:
     """Finds the characters of syntax-tree nodes (whose columns count UTF-8 bytes) and makes edits of them."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.lines = text.splitlines(keepends=True)
-        self.starts = [0]
-        for line in self.lines:
-            self.starts.append(self.starts[-1] + len(line))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.splitlines(keepends=True)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The character that each line starts at, and where the text ends."""
+        return list(accumulate(map(len, self.lines), initial=0))
 
     def offset(self, line: int, column: int) -> int:
         """Character offset of a 1-based line and a byte column."""
@@ -48,7 +69,7 @@ class TextMap:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
 
-    def text_of(self, node: ast.stmt | ast.expr) -> str:
+    def source_of(self, node: ast.stmt | ast.expr) -> str:
         start, end = self.span(node)
         return self.text[start:end]
 
@@ -56,16 +77,21 @@ class TextMap:
         return textwrap.indent(textwrap.dedent(text).strip("\n"), " " * column)
 
     def replace(self, node: ast.stmt | ast.expr, text: str) -> Edit:
+        """A node's text by another (a statement's lines are given without indentation; they get the node's)."""
         start, end = self.span(node)
         if isinstance(node, ast.stmt):
             text = self.indented(text, node.col_offset).lstrip(" ")
         return Edit(start, end, text)
 
     def replace_range(self, first: ast.stmt, last: ast.stmt, text: str) -> Edit:
-        """Whole lines of the statements, trailing comments included."""
+        """Statements of one suite by others, trailing comments included; empty text deletes them."""
         start = self.starts[first.lineno - 1]
         end = self.starts[last.end_lineno or last.lineno]
         return Edit(start, end, self.indented(text, first.col_offset) + "\n" if text.strip() else "")
+
+    def delete(self, statement: ast.stmt) -> Edit:
+        """Only where its suite keeps another statement."""
+        return self.replace_range(statement, statement, "")
 
     def insert_before(self, statement: ast.stmt, text: str) -> Edit:
         start = self.starts[statement.lineno - 1]
@@ -77,8 +103,8 @@ class TextMap:
         line = self.lines[statement.end_lineno - 1]
         return Edit(at, at, ("" if line.endswith("\n") else "\n") + self.indented(text, statement.col_offset) + "\n")
 
-    def append_in_call(self, call: ast.Call, text: str) -> Edit:
-        """Before the closing parenthesis, with a comma where one is needed."""
+    def add_arguments(self, call: ast.Call, text: str) -> Edit:
+        """Append `a=1, b=2` to a call's arguments."""
         last = max([*call.args, *[k.value for k in call.keywords]], key=lambda n: self.span(n)[1], default=None)
         if last is None:
             end = self.span(call)[1] - 1
@@ -86,8 +112,8 @@ class TextMap:
         at = self._past_parentheses(self.span(last)[1], self.span(call)[1] - 1)
         return Edit(at, at, f", {text}")
 
-    def append_parameters(self, node: ast.FunctionDef, text: str) -> Edit:
-        """After the last parameter (with its annotation and default)."""
+    def add_parameters(self, node: ast.FunctionDef, text: str) -> Edit:
+        """Append `name, NAME: tl.constexpr` to a function's parameters."""
         arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
         spans = [(a.end_lineno or a.lineno, a.end_col_offset or 0) for a in arguments]
         defaults = [d for d in [*node.args.defaults, *node.args.kw_defaults] if d is not None]

@@ -7,9 +7,10 @@ followed both ways: an answer is a hint for what is worth offering, never a proo
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evo_kernel.types import CaseCard, TaskCard
@@ -158,12 +159,10 @@ class _Host:
         simple["triton.next_power_of_2"] = lambda a: 1 << (a - 1).bit_length()
         if name in simple:
             return simple[name](*arguments)
-        if name.startswith("torch.empty_like") or name.startswith("torch.zeros_like"):
+        if name in ("torch.empty_like", "torch.zeros_like"):
             like = arguments[0]
-            dtype = keywords.get("dtype")
-            return (
-                HostTensor(str(dtype or like.dtype), like.shape, like.strides) if isinstance(like, HostTensor) else None
-            )
+            dtype = str(keywords.get("dtype") or getattr(like, "dtype", ""))
+            return replace(like, dtype=dtype) if isinstance(like, HostTensor) else None
         if name in ("torch.empty", "torch.zeros"):
             shape = arguments[0] if isinstance(arguments[0], tuple) else tuple(arguments)
             return HostTensor(str(keywords.get("dtype") or "float32"), shape, _strides(shape))  # type: ignore[arg-type]
@@ -179,10 +178,7 @@ class _Host:
             if name == "dim":
                 return len(owner.shape)
             if name == "numel":
-                total = 1
-                for size in owner.shape:
-                    total *= size  # type: ignore[operator]
-                return total
+                return math.prod(owner.shape)  # type: ignore[arg-type]
             values = owner.strides if name == "stride" else owner.shape
             return values[arguments[0]] if arguments else values  # type: ignore[index]
         if name in ("contiguous", "detach"):

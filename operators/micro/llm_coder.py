@@ -1,6 +1,6 @@
 """The coder that is a language model: any strategy that can be put into words, edit by edit, each one probed.
 
-With `Switches(hierarchy=False)` it offers one strategy, to do as it sees fit: the control without macro thinking.
+With `Prompts(hierarchy=False)` it offers one strategy, to do as it sees fit: the control without macro thinking.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LlmCoder:
     ) -> None:
         self._model, self._prompts, self._limits = model, prompts or Prompts(), limits or SessionLimits()
         self._guides = shipped_guides() if guides is None else guides
-        self.free = self._prompts.switches.hierarchy
+        self.free = self._prompts.hierarchy
         self.tries = tries if self.free else AGAIN
 
     def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
-        return applicable(source, task) if self._prompts.switches.hierarchy else (catalogue.UNGUIDED,)
+        return applicable(source, task) if self._prompts.hierarchy else (catalogue.UNGUIDED,)
 
     def carry_out(self, job: Job) -> Coded:
         session = CoderSession(
@@ -56,19 +56,17 @@ class LlmCoder:
             job.probe,
             self._limits,
             job.brief.known_sources,
-            self._prompts.switches.category,
         )
         return session.work()
 
     def opening(self, brief: Brief, source: Source, strategy: Strategy) -> Opening:
         prompts, keep = self._prompts, kernels_of(strategy)
-        if not prompts.switches.hierarchy:
-            memory = prompts.remembered(brief.task) if prompts.switches.memory else []
-            parts = [*memory, *prompts.situation(brief, source, query=looked_up(brief))]
+        if not prompts.hierarchy:
+            parts = [*prompts.remembered(brief.task), *prompts.situation(brief, source, query=looked_up(brief))]
             messages = (prompts.system(brief.task, brief.environment, *ALONE), user(parts))
             return Opening(messages, shown(source.text, prompts.budgets.source)[1])
         described = catalogue.description(strategy)
-        guide = self._guides.get(strategy.name, "") if prompts.switches.guide else ""
+        guide = self._guides.get(strategy.name, "")
         parts = [
             Part("Guide to the strategy", first_lines(guide, prompts.budgets.guide)),
             *prompts.situation(brief, source, keep, f"{strategy.name} {described} {brief.task.name}"),

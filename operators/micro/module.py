@@ -24,7 +24,7 @@ class SourceError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class KernelModule:
+class KernelModule(TextMap):
     """A parsed source. Make one with `parse`; make changed texts with `edited`."""
 
     text: str
@@ -60,9 +60,6 @@ class KernelModule:
 
     def fresh(self, wish: str) -> str:
         return fresh_name(wish, self.names)
-
-    def source_of(self, node: ast.stmt | ast.expr) -> str:
-        return self._map.text_of(node)
 
     def launches_of(self, kernel: str) -> tuple[SourceLaunch, ...]:
         return tuple(launch for launch in self.launches if launch.kernel == kernel)
@@ -118,40 +115,10 @@ class KernelModule:
 
     # -- editing ---------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _map(self) -> TextMap:
-        return TextMap(self.text)
-
     def edited(self, *edits: Edit | Iterable[Edit]) -> str:
         """The text with the edits made (they must not overlap)."""
         flat = [e for item in edits for e in ([item] if isinstance(item, Edit) else item)]
         return splice(self.text, flat)
-
-    def replace(self, node: ast.stmt | ast.expr, text: str) -> Edit:
-        """A node's text by another (a statement's lines are given without indentation; they get the node's)."""
-        return self._map.replace(node, text)
-
-    def replace_range(self, first: ast.stmt, last: ast.stmt, text: str) -> Edit:
-        """Statements `first` to `last` of one suite by other statements; empty text deletes them."""
-        return self._map.replace_range(first, last, text)
-
-    def insert_before(self, statement: ast.stmt, text: str) -> Edit:
-        return self._map.insert_before(statement, text)
-
-    def insert_after(self, statement: ast.stmt, text: str) -> Edit:
-        return self._map.insert_after(statement, text)
-
-    def delete(self, statement: ast.stmt) -> Edit:
-        """Only where its suite keeps another statement."""
-        return self._map.replace_range(statement, statement, "")
-
-    def add_arguments(self, call: ast.Call, text: str) -> Edit:
-        """Append `a=1, b=2` to a call's arguments."""
-        return self._map.append_in_call(call, text)
-
-    def add_parameters(self, kernel: SourceKernel, text: str) -> Edit:
-        """Append `name, NAME: tl.constexpr` to a kernel's parameters."""
-        return self._map.append_parameters(kernel.node, text)
 
     def set_constant(self, name: str, value: int) -> Edit:
         """Add a knob (after the last one, or before the first function) or change its value."""
@@ -163,11 +130,8 @@ class KernelModule:
         if knobs:
             return self.insert_after(knobs[-1], f"{name} = {value}")
         function = next(s for s in self.tree.body if isinstance(s, ast.FunctionDef))
-        return self._map.insert_before_function(function, f"{name} = {value}\n\n")
+        return self.insert_before_function(function, f"{name} = {value}\n\n")
 
     def add_kernel(self, text: str) -> Edit:
         """A new `@triton.jit` function (decorator included), placed before `run`."""
-        return self._map.insert_before_function(self.run, text.strip("\n") + "\n\n")
-
-    def delete_function(self, node: ast.FunctionDef) -> Edit:
-        return self._map.delete_function(node)
+        return self.insert_before_function(self.run, text.strip("\n") + "\n\n")

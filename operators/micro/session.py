@@ -63,11 +63,10 @@ class CoderSession:
         probe: Probe,
         limits: SessionLimits | None = None,
         known: Mapping[str, int] | None = None,
-        category: bool = True,
     ) -> None:
-        """`known`: sha256 → candidate, of sources that are no news. `category`: whether repair requests name it."""
+        """`known`: sha256 → candidate, of sources that are no news."""
         self._model, self._opening, self._probe = model, opening, probe
-        self._limits, self._known, self._category = limits or SessionLimits(), dict(known or {}), category
+        self._limits, self._known = limits or SessionLimits(), dict(known or {})
         self._start = self._good = self._source = source
         self._opened = opening(source)
         self._messages: list[Message] = list(self._opened.messages)
@@ -201,8 +200,6 @@ class CoderSession:
             if self._source != self._good
             else "The source is as it was before this edit."
         )
-        if not self._category:
-            return f"Failed.\n{reason}\n\n{stands}"
         return f"Failed ({found.fault}).\n{reason}\n\n{ADVICE[found.fault]} {stands}"
 
     def _say(self, reply: Reply, text: str) -> None:

@@ -77,22 +77,22 @@ def mapped_call(call: ast.Call, change: Callable[[ast.AST], ast.AST | None]) -> 
     return ast.Call(func, arguments, [mapped(keyword, change) for keyword in call.keywords])
 
 
+def assignment(target: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([ast.Name(target, ast.Store())], value, lineno=0)
+
+
 def copy_of(node: Node) -> Node:
     return mapped(node, lambda part: None)
 
 
 def substitute(node: Node, names: Mapping[str, ast.expr | str]) -> Node:
     """A copy of `node` with reads of names replaced by expressions (given as trees or text)."""
-    trees = {name: expression(value) if isinstance(value, str) else value for name, value in names.items()}
+    trees = {name: parse_expression(value) if isinstance(value, str) else value for name, value in names.items()}
 
     def change(part: ast.AST) -> ast.expr | None:
         return trees.get(part.id) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) else None
 
     return mapped(node, change)
-
-
-def expression(text: str) -> ast.expr:
-    return parse_expression(text)
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

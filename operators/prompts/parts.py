@@ -37,23 +37,6 @@ class Budgets:
 
 
 @dataclass(frozen=True)
-class Switches:
-    """What can be left out to see what it is worth. All are on but in an ablation.
-
-    `hierarchy`: one chooses, another writes; without it the writer is told to choose, too. `evidence`: times, resources
-    and profile of the parent. `memory`: what was tried and what has paid. `category`: the kind of fault, and what to
-    look at, in a repair request. Placebo evidence is no switch: hand over a brief with another's evaluation.
-    """
-
-    hierarchy: bool = True
-    evidence: bool = True
-    guide: bool = True
-    knowledge: bool = True
-    memory: bool = True
-    category: bool = True
-
-
-@dataclass(frozen=True)
 class Part:
     """A titled part of a prompt; one without text is left out."""
 

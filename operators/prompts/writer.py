@@ -11,7 +11,7 @@ from operators.knowledge.base import KnowledgeBase
 from operators.llm.base import Message
 from operators.macro.memory import StrategyMemory
 from operators.prompts.evidence import bottleneck, evidence, strategy_line, tried_line, undescribed
-from operators.prompts.parts import Budgets, Part, Switches, first_lines, joined, one_line, rows, tokens, without_middle
+from operators.prompts.parts import Budgets, Part, first_lines, joined, one_line, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
 
 _FOLDER = Path(__file__).parent
@@ -26,6 +26,8 @@ Profile = Callable[[ScoredCandidate], str]
 class Prompts:
     """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
 
+    `hierarchy`: one chooses, another writes; without it the writer is told to choose, too.
+
     `hint`: where the first kernels come from, if from another task; `example`: the fastest of them there, which may
     well be wrong here, so that the population itself shows it to nobody.
     """
@@ -33,15 +35,15 @@ class Prompts:
     def __init__(
         self,
         budgets: Budgets | None = None,
-        switches: Switches | None = None,
         *,
+        hierarchy: bool = True,
         knowledge: KnowledgeBase | None = None,
         profile: Profile | None = None,
         memory: StrategyMemory | None = None,
         hint: str = "",
         example: Source | None = None,
     ) -> None:
-        self.budgets, self.switches = budgets or Budgets(), switches or Switches()
+        self.budgets, self.hierarchy = budgets or Budgets(), hierarchy
         self.memory = memory if memory is not None else StrategyMemory()
         self._hint, self._example = hint, example
         self._knowledge, self._profile = knowledge, profile
@@ -63,19 +65,14 @@ class Prompts:
 
         `source`: as it stands, which is the parent's before the first step. `keep`: functions that must be whole.
         """
-        budgets, switches, parent = self.budgets, self.switches, brief.parent
+        budgets, parent = self.budgets, brief.parent
         relatives = chosen(brief.inspirations, parent, RELATIVES)
         tried = [tried_line(entry) for entry in brief.tried]  # youngest first
-        known: tuple[Part, ...] = ()
-        if switches.evidence:  # a profile is not made for nothing
-            known = (
-                Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
-                Part("Profile of the parent", self._profiled(parent)),
-            )
         return [
-            *known,
+            Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
+            Part("Profile of the parent", self._profiled(parent)),
             Part("Relatives", relatives_text(relatives, parent, budgets.inspirations)),
-            Part("Tried on this parent, youngest first", rows((), tried, budgets.tried if switches.memory else 0)),
+            Part("Tried on this parent, youngest first", rows((), tried, budgets.tried)),
             Part("Passages from the knowledge base", self._found(query)),
             source_part(source, budgets.source, keep, parent.source == source),
         ]
@@ -89,7 +86,7 @@ class Prompts:
 
     def elsewhere(self, task: TaskCard) -> str:
         """What other populations have to say, for agents that have prompts of their own; empty where nothing."""
-        return joined([*self._origin(), *([self._lessons(task)] if self.switches.memory else ())])
+        return joined([*self._origin(), self._lessons(task)])
 
     def _origin(self) -> tuple[Part, ...]:
         found = (Part("Where the first kernels come from", without_middle(self._hint, self.budgets.hint)),)
@@ -111,7 +108,7 @@ class Prompts:
 
     def _found(self, query: str) -> str:
         """Whole passages, best first, as many as fit; the first is cut if even it does not."""
-        if self._knowledge is None or not self.switches.knowledge or not query or self.budgets.knowledge <= 0:
+        if self._knowledge is None or not query or self.budgets.knowledge <= 0:
             return ""
         texts: list[str] = []
         for passage in self._knowledge.search(query, PASSAGES):

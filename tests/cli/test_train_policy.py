@@ -39,7 +39,7 @@ def test_policies_are_held_against_uniform_choice_and_the_bandit(folder: Path) -
         evo("train", "evaluate", "--tree", tree, "--policy", policy, "--seeds", "2", "--episodes", "1", "--json")
     )
     names = [one["policy"] for one in found["policies"]]
-    assert names == ["uniform", "bandit", "bandit, trained", "p"]
+    assert names == ["uniform", "bandit", "p"]
     assert found["environments"] == "modeled (sm_90)" and found["split"] == "held-out"
     for one in found["policies"]:
         assert one["regret"]["low"] <= one["regret"]["mean"] <= one["regret"]["high"]

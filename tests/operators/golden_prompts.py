@@ -36,7 +36,6 @@ from operators.macro.llm_policy import LlmPolicy
 from operators.macro.memory import Lesson, StrategyMemory, traits
 from operators.micro.applicability import applicable
 from operators.micro.llm_coder import LlmCoder
-from operators.prompts.parts import Switches
 from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts
 from operators.workbench.protocols import WorkbenchDeps
@@ -121,11 +120,11 @@ def sample() -> Brief:
 ELSEWHERE = Lesson("log_softmax", traits(CARD), "one-pass-row", 9, 7, 1.8)
 
 
-def prompts(switches: Switches | None = None) -> Prompts:
+def prompts(hierarchy: bool = True) -> Prompts:
     memory = StrategyMemory([ELSEWHERE])
     memory.learn(credit(Decision("uniform", (HOIST,), (1.0,), 0), 0.025))
     return Prompts(
-        switches=switches,
+        hierarchy=hierarchy,
         knowledge=Library(),
         profile=lambda relative: "softmax_kernel  41.5 us  bound by memory (72 %)",
         memory=memory,
@@ -148,7 +147,7 @@ def conversations() -> dict[str, tuple[Message, ...]]:
     state = MacroState(CARD, brief.parent, brief.parent.source, brief.tried, 1, brief, True, ((ONLINE, "kept"),))
     coder = LlmCoder(FakeModel(""), shared)
     hinted = Prompts(hint=from_another_task(), example=brief.inspirations[0].source)
-    alone = LlmCoder(FakeModel(""), prompts(Switches(hierarchy=False)))
+    alone = LlmCoder(FakeModel(""), prompts(hierarchy=False))
     return {
         "prompt_transfer.txt": (hinted.system(CARD, H200, "macro"),),
         "prompt_coder_no_hierarchy.txt": alone.opening(brief, brief.parent.source, UNGUIDED).messages,
@@ -170,10 +169,10 @@ def agent(brief: Brief) -> tuple[Message, ...]:
     rooms, memory = WorkbenchDeps(FakeBench(), lineage, None, notebook), agents.AgentMemory(Forgetful())
     tried = (agents.AgentEvaluation("split the rows", "wrong", "calculation"),)
     memory.end(agents.Record(3, 1, "the limit of 120 answers", False, tried=tried))
-    review = agents.Review(brief.attempt, "no commit in 6 attempts", ("Profile first.", "Read each row once."))
+    memory.reviewed(agents.Review(brief.attempt, "no commit in 6 attempts", ("Profile first.", "Read each row once.")))
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(Path(folder), start_files(brief.parent.source), task_files(brief))
-        return opening(AvoSettings(), Workbench(workspace, rooms, brief, "avo"), rooms, memory, review)
+        return opening(AvoSettings(), Workbench(workspace, rooms, brief, "avo"), rooms, memory)
 
 
 def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:

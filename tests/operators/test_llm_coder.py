@@ -20,7 +20,7 @@ from operators.micro.guides import guides
 from operators.micro.llm_coder import CombinedCoder, LlmCoder
 from operators.micro.session import SessionLimits
 from operators.mtmc import MtmcOperator
-from operators.prompts.parts import Budgets, Switches
+from operators.prompts.parts import Budgets
 from operators.prompts.writer import Prompts
 from tests.operators.answers.source import BOTH, CALL, FUSED, SCALE, SOURCE
 from tests.operators.support_model import FakeModel, Judged, block, choice, reply
@@ -269,7 +269,7 @@ def test_failures_of_the_whole_way_carry_every_call():
 
 
 def test_without_the_hierarchy_one_writer_does_as_it_sees_fit():
-    shared = Prompts(switches=Switches(hierarchy=False))
+    shared = Prompts(hierarchy=False)
     macro, micro = FakeModel("never asked"), FakeModel(ONE + TWO)
     coder = LlmCoder(micro, shared)
     tried = (Tried(UNGUIDED, Status.WRONG, None),) * 99
@@ -278,13 +278,6 @@ def test_without_the_hierarchy_one_writer_does_as_it_sees_fit():
     assert not macro.asked and proposal.strategy == UNGUIDED and proposal.source.text == FUSED
     system, user = micro.asked[0]
     assert "You decide what to change" in system.content and "The strategy to carry out" not in user.content
-
-
-def test_without_the_category_the_reason_alone_is_told():
-    model = FakeModel(ONE, TWO)
-    LlmCoder(model, Prompts(switches=Switches(category=False))).carry_out(job(Judged(half)))
-    request = model.asked[1][-1].content
-    assert request.startswith("Failed.\nthe output is off by 9x") and ADVICE[EditFault.CALCULATION] not in request
 
 
 def test_every_try_is_counted_those_before_the_answer_too():

@@ -63,7 +63,7 @@ def test_edits_touch_only_what_they_name() -> None:
     module = KernelModule.parse(LAYERNORM)
     kernel, (launch,) = module.kernels["layernorm_kernel"], module.launches
     changed = module.edited(
-        module.add_parameters(kernel, "EVEN: tl.constexpr"),
+        module.add_parameters(kernel.node, "EVEN: tl.constexpr"),
         module.add_arguments(launch.call, "EVEN=n % BLOCK == 0"),
         module.set_constant("ROWS", 4),
         module.set_constant("BLOCK", 128),

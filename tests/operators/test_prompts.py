@@ -16,7 +16,7 @@ from operators.macro.memory import StrategyMemory
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.session import SessionLimits
 from operators.prompts.evidence import evidence
-from operators.prompts.parts import Budgets, Switches, first_lines, rows, tokens, without_middle
+from operators.prompts.parts import Budgets, first_lines, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
 from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts, document, task_text, user
@@ -185,28 +185,6 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
     assert tokens(evidence(endless, 1000)) <= 150
 
 
-@pytest.mark.parametrize("off", ["evidence", "guide", "knowledge", "memory"])
-def test_a_switch_takes_its_parts_out_and_no_others(off):
-    titles = {
-        "evidence": {"Evidence of the parent (candidate 12)", "Profile of the parent"},
-        "guide": {"Guide to the strategy"},
-        "knowledge": {"Passages from the knowledge base"},
-        "memory": {
-            "Tried on this parent, youngest first", "What has paid in this population", "What has paid on similar tasks",
-        },
-    }[off]  # fmt: skip
-    brief = sample()
-    state = MacroState(CARD, brief.parent, brief.parent.source, brief.tried, 0, brief)
-
-    def seen(shared):
-        macro = LlmPolicy(FakeModel(""), shared).messages(state, (ONLINE,))
-        coder = LlmCoder(FakeModel(""), shared).opening(brief, brief.parent.source, ONLINE).messages
-        lines = "\n".join(message.content for message in (*macro, *coder)).split("\n")
-        return {line.removeprefix("## ") for line in lines if line.startswith("## ")}
-
-    assert seen(prompts()) - seen(prompts(Switches(**{off: False}))) == titles
-
-
 def test_where_first_kernels_come_from_is_told_once_a_run():
     assert transfer_hint(CARD, sample().parent, dataclasses.replace(CARD, name="again")) == ""
     hint = from_another_task()
@@ -225,4 +203,3 @@ def test_the_documented_budgets_are_those_of_the_code():
         name: value for name, value in dataclasses.asdict(Budgets()).items()
     }
     assert f"| {SessionLimits().fault_tokens} |" in DOCS.read_text()
-    assert all(f"| `{switch.name}` |" in DOCS.read_text() for switch in dataclasses.fields(Switches))

@@ -75,11 +75,11 @@ def test_nothing_is_offered_twice_and_what_is_not_offered_fails(rewrite):
     for text, _ in SOURCES.values():
         module = KernelModule.parse(text)
         for strategy in rewrite.offers(module, card(inputs=len(module.run.args.args))):
-            changed = KernelModule.parse(rewrite.apply(module, strategy))
+            changed = KernelModule.parse(rewrite.changed(module, strategy))
             compile(changed.text, rewrite.name, "exec")  # what parses may still name a parameter twice
             assert strategy not in rewrite.offers(changed, card(inputs=len(module.run.args.args)))
             with pytest.raises(RewriteFailed):
-                rewrite.apply(changed, strategy)
+                rewrite.changed(changed, strategy)
 
 
 REFUSED = {
@@ -111,10 +111,10 @@ def test_causal_skip_wants_a_proof(case):
     old, new = CAUSAL_REFUSED[case]
     text = seed("attention")
     assert old in text
-    before = CausalSkip().apply(KernelModule.parse(text), CausalSkip().offers(KernelModule.parse(text), card())[0])
+    before = CausalSkip().changed(KernelModule.parse(text), CausalSkip().offers(KernelModule.parse(text), card())[0])
     assert before.count("tl.minimum(") == 3
     module = KernelModule.parse(text.replace(old, new))
-    after = [CausalSkip().apply(module, strategy) for strategy in CausalSkip().offers(module, card())]
+    after = [CausalSkip().changed(module, strategy) for strategy in CausalSkip().offers(module, card())]
     assert all(changed.count("tl.minimum(") < 3 for changed in after)
 
 
@@ -188,7 +188,7 @@ def walks(depth: int) -> list[tuple[str, str, str]]:
     for name, (text, task) in SOURCES.items():
         level = [(name, text)]
         for _ in range(depth):
-            level = [(f"{path} > {s.key}", r.apply(m, s)) for path, old in level for m, r, s in _offers(old)]
+            level = [(f"{path} > {s.key}", r.changed(m, s)) for path, old in level for m, r, s in _offers(old)]
             found += [(path, changed, task) for path, changed in level]
     return found
 

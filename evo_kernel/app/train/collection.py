@@ -14,9 +14,7 @@ from evo_kernel.app.train.problems import problem_names
 from evo_kernel.app.train.workers import Order, print_problems, send
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import builtin_names
-from operators.learning.decontamination import overlaps
 from operators.learning.pack_tree import assemble
-from operators.learning.tree import Tree
 
 ENDING_S = 20.0
 """Of the time: closing and packing."""
@@ -32,12 +30,11 @@ def collect(
     seconds: float = 540.0,
     processes: int = 1,
     slice_s: float = 40.0,
-    against: Sequence[Path] = (),
 ) -> None:
     """Collect, and pack the tree into `out`; prints what came of it. No seconds: pack only what is there.
 
-    `tasks`: empty for the built-in ones. `narrowed`: each search case is a problem of its own, too. `against`: folders
-    that the tree must hold no code of. Raises UserError.
+    `tasks`: empty for the built-in ones. `narrowed`: each search case is a problem of its own, too. Raises
+    UserError.
     """
     began = time.monotonic()
     folder = out.with_name(out.name + ".rows")
@@ -52,23 +49,9 @@ def collect(
         raise UserError(
             f"nothing was judged: {folder} has no rows of kernels that pass. What was printed above says why."
         )
-    _refuse_contaminated(tree, against)
     size = tree.save(out)
     print_problems(tree, folder)
     click.echo(
         f"{tree.settings:,} knob settings of {tree.candidates:,} kernels judged, {tree.plans:,} distinct plans of one "
         f"case each; {time.monotonic() - began:.0f} s\n{out}: {size / 1e6:.2f} MB"
     )
-
-
-def _refuse_contaminated(tree: Tree, against: Sequence[Path]) -> None:
-    """Raises UserError, naming problems and files."""
-    for folder in against:
-        found = overlaps(tree, folder)
-        if found:
-            named = "; ".join(f"{one.problem} and {one.file} ({one.line[:60]})" for one in found[:5])
-            raise UserError(
-                f"{len(found)} problems share code with {folder}: {named}. Leave these tasks out: remove their rows "
-                "and collect with --tasks."
-            )
-        click.echo(f"no code of {folder} is in the tree")

@@ -8,7 +8,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -20,7 +19,7 @@ from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import EvoKernelError, UserError
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import builtin_names, load
-from evo_kernel.types import Brief, Environment, Evaluation, ScoredCandidate, Source, Strategy, TaskCard
+from evo_kernel.types import Environment, Evaluation, Source, TaskCard
 from operators.learning.coder.examples import Example, Wanted, kept, of_tree, reasoning_in, write
 from operators.learning.families import INVENTED
 from operators.learning.tree import Tree
@@ -42,15 +41,14 @@ def export_examples(
     invented: int,
     held_out: Sequence[str],
     split: str,
-    prompt: str,
     seed: int,
     workers: int,
 ) -> dict[str, Any]:
     """Write the examples that are wanted of these sources and of so many walks; how many of each kind they are.
 
-    `prompt`: short, or run (as the coder of a run is asked). `split`: train, held-out or all. Raises UserError.
+    `split`: train, held-out or all. Raises UserError.
     """
-    made = chain.from_iterable(examples_in(path, wanted, prompt == "run") for path in sources)
+    made = chain.from_iterable(examples_in(path) for path in sources)
     if walks:
         every = tasks or builtin_names()
         made = chain(made, walked(every, walks, seed, workers, wanted.characters, wanted.strategies, invented))
@@ -79,32 +77,27 @@ def _about(task: str) -> str:
     return load(name).description if name in builtin_names() else ""
 
 
-def examples_in(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Example]:
-    """Of a population or a tree. `as_in_a_run`: with the messages that the coder of a run is asked with.
-
-    Raises UserError, PopulationError.
-    """
+def examples_in(path: Path) -> Iterator[Example]:
+    """Of a population or a tree. Raises UserError, PopulationError."""
     try:
         with path.open("rb") as file:
             is_population = file.read(len(SQLITE)) == SQLITE
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}. Name population files or trees of transitions.") from None
-    yield from (_of_population(path, wanted, as_in_a_run) if is_population else _of_tree(path, wanted, as_in_a_run))
+    yield from (_of_population(path) if is_population else of_tree(Tree.load(path), path.name))
 
 
-def _of_population(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Example]:
+def _of_population(path: Path) -> Iterator[Example]:
     with PopulationReader(path) as reader:
-        card = reader.task
         for number in range(1, reader.last_candidate() + 1):
             view = reader.candidate(number)
             strategy, found = view.proposal.strategy, view.evaluation
             if view.parent is None or strategy is None or strategy.name == UNGUIDED.name or found is None:
                 continue
-            parent = reader.relative(view.parent)
             before = _latest(reader, view.parent, found.environment)
-            one = Example(
-                task=card.name,
-                parent=parent.source.text,
+            yield Example(
+                task=reader.task.name,
+                parent=reader.relative(view.parent).source.text,
                 child=view.proposal.source.text,
                 strategy=strategy,
                 status=found.status,
@@ -113,21 +106,6 @@ def _of_population(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Ex
                 reasoning=reasoning_in(view.proposal.calls),
                 origin=f"{path.name}#{number}",
             )
-            if as_in_a_run and wanted.fits(one):
-                one = replace(one, messages=_messages(card, parent, strategy, found.environment))
-            yield one
-
-
-def _of_tree(path: Path, wanted: Wanted, as_in_a_run: bool) -> Iterator[Example]:
-    tree = Tree.load(path)
-    states = {(one.task, one.text): one for one in tree.states.values()}
-    for one in of_tree(tree, path.name):
-        if as_in_a_run and wanted.fits(one):
-            state = states[(one.task, one.parent)]
-            seen = tree.macro_state(state.id)
-            yield replace(one, messages=_messages(seen.task, seen.parent, one.strategy, state.evidence.environment))
-        else:
-            yield one
 
 
 def _latest(reader: PopulationReader, number: int, environment: Environment) -> Evaluation | None:
@@ -140,18 +118,6 @@ def _gain(parent: Evaluation | None, child: Evaluation) -> float | None:
         return None
     gain = parent.log_us - child.log_us
     return None if math.isnan(gain) else gain
-
-
-def _messages(
-    card: TaskCard, parent: ScoredCandidate, strategy: Strategy, environment: Environment
-) -> tuple[dict[str, str], ...]:
-    """What the language-model coder of a run would be asked."""
-    from operators.llm.scripted import ScriptedModel
-    from operators.micro.llm_coder import LlmCoder
-
-    brief = Brief(0, card, parent, (), (), 0, (0,), environment)
-    opening = LlmCoder(ScriptedModel()).opening(brief, parent.source, strategy)
-    return tuple({"role": one.role, "content": one.content} for one in opening.messages)
 
 
 def walked(

@@ -25,12 +25,6 @@ from operators.learning.families import HELD_OUT
 @click.option("--threads", default=0, type=click.IntRange(0), help="Kernels at a time a process; 0: one a core, + 2.")
 @click.option("--held-out", default=",".join(HELD_OUT), show_default=True, help="Families that are not trained on.")
 @click.option("--seed", default=0, show_default=True, help="Of the order in which actions are tried.")
-@click.option(
-    "--against",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True),
-    help="A benchmark's checkout: refuse a tree that holds code of it.",
-)
 @UNCONFINED
 def collect(
     out: Path,

@@ -39,8 +39,7 @@ def evaluate(
     """Hold policies against uniform choice and the bandit on tasks that were not trained on.
 
     Regret: the best log gain that eight known steps reach from a task's first kernel, less what the policy reached;
-    intervals are 95 % over seeds. The bandit begins anew on every problem and learns from episode to episode; "bandit,
-    trained" has met the training tasks before.
+    intervals are 95 % over seeds. The bandit begins anew on every problem and learns from episode to episode.
     """
     from operators.learning.evaluation import Regret, contenders, regret, table
     from operators.learning.tree import Tree
@@ -49,7 +48,7 @@ def evaluate(
     if not tree.roots(split):
         raise UserError(f"{tree_file} has no {split} task: collect some, or take another --split.")
     found: list[Regret] = []
-    for name, make in contenders(tree, policies).items():
+    for name, make in contenders(policies).items():
         found.append(regret(tree, make, name, range(seeds), episodes, split))
         if not as_json:
             click.echo(f"{name}: {found[-1].interval}", err=True)

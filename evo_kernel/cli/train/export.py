@@ -24,8 +24,6 @@ from evo_kernel.errors import UserError
 @click.option("--strategy", "strategies", multiple=True, help="Keep this strategy of the catalogue; again for more.")
 @click.option("--held-out", multiple=True, help="A family or a task that is not trained on; again for more.")
 @click.option("--split", type=click.Choice(["all", "train", "held-out"]), default="all", show_default=True)
-@click.option("--prompt", type=click.Choice(["short", "run"]), default="short", show_default=True,
-              help="How the model is asked: in short, or as the coder of a run is.")  # fmt: skip
 @click.option("--most", default=0, show_default=True, help="Characters of a kernel at most; 0: any number.")
 @click.option("--seed", default=0, show_default=True, help="Of the walks.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes that walk.")

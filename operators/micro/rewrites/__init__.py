@@ -20,7 +20,6 @@ from operators.micro.rewrites.precision import InputPrecision
 from operators.micro.rewrites.row_tiles import RowsPerProgram
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
-from operators.micro.rewrites.tidy import Tidied
 
 _ALL: tuple[Rewrite, ...] = (
     # rows, memory, fusion
@@ -45,6 +44,6 @@ _ALL: tuple[Rewrite, ...] = (
     SoftwarePipeline(),
 )
 
-REWRITES: dict[str, Rewrite] = {rewrite.name: Tidied(rewrite) for rewrite in _ALL}
+REWRITES: dict[str, Rewrite] = {rewrite.name: rewrite for rewrite in _ALL}
 
 __all__ = ["REWRITES", "Rewrite", "RewriteFailed"]

@@ -14,9 +14,8 @@ from evo_kernel.types import TaskCard
 from operators.micro.edits import Edit
 from operators.micro.kernels import Loop, SourceKernel
 from operators.micro.module import KernelModule
-from operators.micro.rewrites.blocks import Reader, suite_of
+from operators.micro.rewrites.blocks import Reader, Shape, shape_of, suite_of
 from operators.micro.rewrites.grids import GridRewrite, fresh_names
-from operators.micro.rewrites.shapes import Shape, shape_of
 from operators.micro.syntax import argument, called, names_read, names_written, spell
 
 LOWEST = ("float('-inf')", "-float('inf')")

@@ -9,6 +9,7 @@ from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import live_kernels
 from operators.micro.kernels import SourceKernel
 from operators.micro.module import KernelModule
+from operators.micro.rewrites.tidy import tidied
 
 
 class RewriteFailed(Exception):
@@ -36,7 +37,11 @@ class Rewrite:
         ]
 
     def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        """The new source text. Raises RewriteFailed."""
+        """The new source text, fit to be read. Raises RewriteFailed, SourceError."""
+        return tidied(self.changed(module, strategy), module)
+
+    def changed(self, module: KernelModule, strategy: Strategy) -> str:
+        """The new source text as it was put together. Raises RewriteFailed."""
         name = kernels_of(strategy)[0]
         if name not in module.kernels:
             raise RewriteFailed(f"the source has no kernel {name}; offer again on the new source")

@@ -45,7 +45,7 @@ class DropMasks(Rewrite):
                 flags[key] = fresh_name(f"EVEN_{bound.size.upper()}", taken)
                 taken.add(flags[key])
             edits.append(module.replace(bound.node, f"(({spell(bound.node)}) | {flags[key]})"))
-        edits.append(module.add_parameters(kernel, ", ".join(f"{flag}: tl.constexpr" for flag in flags.values())))
+        edits.append(module.add_parameters(kernel.node, ", ".join(f"{flag}: tl.constexpr" for flag in flags.values())))
         for launch in module.launches_of(kernel.name):
             given = {name: spell(value) for name, value in launch.arguments.items()}
             told = [f"{flag}={condition(given[s], given[b], whole)}" for (s, b, whole), flag in flags.items()]

@@ -7,14 +7,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from evo_kernel.types import TaskCard
-from operators.micro.edits import Edit
+from operators.micro.edits import LINE_LENGTH, Edit, wrapped
 from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.syntax import called, int_value, names_read, names_written, self_root, spell, statements
 
 CONTRACTIONS = ("tl.dot",)
-LINE_LENGTH = 110
 
 
 def grid_launches(module: KernelModule, kernel: SourceKernel) -> tuple[SourceLaunch, ...]:
@@ -178,18 +177,6 @@ def launch_text(name: str, grid: Sequence[str], arguments: Sequence[str]) -> str
     if len(head) > LINE_LENGTH:
         head = f"{name}[{grid_text(grid)}](\n" + wrapped(arguments) + "\n)"
     return head
-
-
-def wrapped(items: Sequence[str], margin: int = 0) -> str:
-    """Items of a list on lines of their own, indented by 4; `margin` is what the whole will be indented by."""
-    return textwrap.fill(
-        ", ".join(i.replace(" ", "\0") for i in items) + ",",
-        LINE_LENGTH - 4 - margin,
-        initial_indent="    ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    ).replace("\0", " ")
 
 
 def declared(kernel: SourceKernel, names: set[str]) -> list[str]:

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
+from evo_kernel.syntax import parse_expression
 from operators.micro.kernels import Access, SourceKernel
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.blocks import suite_of
 from operators.micro.rewrites.grids import own_targets
 from operators.micro.syntax import (
     called,
-    expression,
     int_value,
     mapped,
     names_read,
@@ -51,7 +51,7 @@ def inlined(kernel: SourceKernel, node: ast.expr, keep: frozenset[str] = frozens
 
 def named(kernel: SourceKernel, wanted: Sequence[str]) -> list[str]:
     """Names assigned once whose value, written out, is one of the wanted expressions."""
-    spelled = {spell(expression(text)) for text in wanted}
+    spelled = {spell(parse_expression(text)) for text in wanted}
     names = [n for n in kernel.definitions if kernel.value_of(n) is not None]
     return [n for n in names if spell(_without_casts(inlined(kernel, ast.Name(n, ast.Load())))) in spelled]
 
@@ -99,7 +99,7 @@ def whole_index_of(kernel: SourceKernel, access: Access, keep: frozenset[str]) -
     index = index_of(kernel, access)
     if index is None:
         return None
-    first, *rest = terms_of(inlined(kernel, expression(index), keep))
+    first, *rest = terms_of(inlined(kernel, parse_expression(index), keep))
     for term in rest:
         first = ast.BinOp(first, ast.Add(), term)
     return spell(first)
@@ -107,7 +107,7 @@ def whole_index_of(kernel: SourceKernel, access: Access, keep: frozenset[str]) -
 
 def opened_index(kernel: SourceKernel, access: Access, index: str) -> ast.expr:
     """An index that is only a name as what the name was assigned, where that still means the same at the access."""
-    node = expression(index)
+    node = parse_expression(index)
     suite = suite_of(kernel, access.statement)
     for _ in range(DEEPEST):
         value = kernel.value_of(node.id) if isinstance(node, ast.Name) else None
@@ -124,7 +124,7 @@ def opened_index(kernel: SourceKernel, access: Access, index: str) -> ast.expr:
 
 def rejoined(index: str, bound: Mapping[str, str]) -> str:
     """`i // s * t + i % s` as `i`, where s and t are bound to the same value; else the index as it is."""
-    match expression(index):
+    match parse_expression(index):
         case ast.BinOp(
             left=ast.BinOp(
                 left=ast.BinOp(left=whole, op=ast.FloorDiv(), right=ast.Name(id=size)),

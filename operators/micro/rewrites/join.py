@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evo_kernel.syntax import parse_module
+from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro.edits import Edit
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
@@ -22,7 +22,7 @@ from operators.micro.rewrites.indices import (
     terms_of,
     whole_index_of,
 )
-from operators.micro.syntax import called, expression, fresh_name, names_read, spell, statements, substitute
+from operators.micro.syntax import called, fresh_name, names_read, spell, statements, substitute
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +267,7 @@ class Join:
         allocation = module.buffers[pair.buffer].statement
         ours = (pair.producer.statement, pair.consumer.statement, allocation)
         others = [s for s in statements(module.run.body) if s not in ours and not isinstance(s, ast.If)]
-        if pair.buffer not in names_read(*others, *[expression(v) for v in self.values]):
+        if pair.buffer not in names_read(*others, *[parse_expression(v) for v in self.values]):
             yield module.delete(allocation)
 
     def _without_buffer(self, value: str) -> str:
@@ -288,7 +288,7 @@ class Join:
         wanted, limit = spell(module.buffers[name].call), self.pair.consumer.statement.lineno
         for twin in module.buffers.values():
             if twin.name != name and spell(twin.call) == wanted and twin.statement.lineno < limit:
-                return spell(substitute(expression(value), {name: twin.name}))
+                return spell(substitute(parse_expression(value), {name: twin.name}))
         return value
 
     def _aliases(self) -> list[ast.stmt] | None:

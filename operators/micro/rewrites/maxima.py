@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_expression
 from operators.micro.kernels import SourceKernel
+from operators.micro.rewrites.rows import Neighbours
 from operators.micro.syntax import argument, called, names_read, names_written, spell
-
-if TYPE_CHECKING:
-    from operators.micro.rewrites.online import Neighbours
 
 EXPONENTIALS = ("tl.exp", "tl.exp2", "tl.math.exp", "tl.math.exp2")
 

@@ -7,18 +7,14 @@ exactly (Chan, Golub and LeVeque 1979). Nothing cancels, so the result is as goo
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_module
+from operators.micro.rewrites.rows import Merged, Neighbours
 from operators.micro.syntax import argument, called, fresh_name, names_read, names_written, spell, substitute
 
-if TYPE_CHECKING:
-    from operators.micro.rewrites.online import Neighbours
-    from operators.micro.rewrites.rescale import Parts
 
-
-def merged_moments(pair: Neighbours, needed: set[str]) -> Parts | None:
-    """Parts of `Merged`, or None when the passes are no mean and squared differences from it."""
+def merged_moments(pair: Neighbours, needed: set[str]) -> Merged | None:
+    """None when the passes are no mean and squared differences from it."""
     if len(needed) != 1 or spell(pair.first.start) != "0":
         return None
     mean = next(iter(needed))
@@ -39,7 +35,7 @@ Sum = tuple[str, bool, ast.expr, ast.stmt]
 """Accumulator, whether it is kept elementwise, the summed expression, the updating statement."""
 
 
-def _parts(pair: Neighbours, mean: str, total: Sum, squares: Sum, difference: str) -> Parts | None:
+def _parts(pair: Neighbours, mean: str, total: Sum, squares: Sum, difference: str) -> Merged | None:
     kernel, start, stop = pair.kernel, pair.first.target, spell(pair.first.stop)
     names = {w: fresh_name(w, kernel.names) for w in ("count", "seen", "block_mean", "rise", "spread")}
     count, seen, block_mean, rise, spread = names.values()
@@ -64,7 +60,7 @@ def _parts(pair: Neighbours, mean: str, total: Sum, squares: Sum, difference: st
     else:
         swaps, after = ((spell(mean_text), mean),), (f"{squares[0]} = {spread}",)
     body = (*first, *parse_module(head).body, *second, *parse_module(tail).body)
-    return before, body, after, swaps
+    return Merged(before, body, after, swaps)
 
 
 def _reads(body: tuple[ast.stmt, ...], name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from evo_kernel.syntax import parse_module
+from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import TaskCard
 from operators.micro.kernels import SourceKernel
 from operators.micro.module import KernelModule
@@ -12,8 +12,8 @@ from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.rows import calls_apart, is_straight, loads_apart, only_shapes
 from operators.micro.syntax import (
     argument,
+    assignment,
     called,
-    expression,
     fresh_name,
     mapped,
     names_read,
@@ -123,7 +123,7 @@ class _Stages:
                 todo.append(blocks[name])
         body = [s for n, s in blocks.items() if n in needed] + last
         arange = f"tl.arange(0, {self.block})"
-        columns = expression(f"{self.start} + {arange}")
+        columns = parse_expression(f"{self.start} + {arange}")
 
         def change(part: ast.AST) -> ast.expr | None:
             return columns if isinstance(part, ast.Call) and spell(part) == arange else None
@@ -139,7 +139,7 @@ def _single_names(body: list[ast.stmt], kernel: SourceKernel) -> list[ast.stmt] 
         statement = original
         if isinstance(original, ast.AugAssign):
             value: ast.expr = ast.BinOp(ast.Name(spell(original.target), ast.Load()), original.op, original.value)
-            statement = ast.Assign([ast.Name(spell(original.target), ast.Store())], value, lineno=0)
+            statement = assignment(spell(original.target), value)
         names = {old: ast.Name(new, ast.Load()) for old, new in current.items()}
         if isinstance(statement, ast.Assign):
             target = statement.targets[0]
@@ -150,7 +150,7 @@ def _single_names(body: list[ast.stmt], kernel: SourceKernel) -> list[ast.stmt] 
                 name = fresh_name(name, taken)
             taken.add(name)
             current[target.id] = name
-            done.append(ast.Assign([ast.Name(name, ast.Store())], made, lineno=0))
+            done.append(assignment(name, made))
         else:
             done.append(substitute(statement, names))
     return done

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from itertools import pairwise
 
 from evo_kernel.syntax import parse_expression
@@ -20,46 +19,8 @@ from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite, kernel_region
 from operators.micro.rewrites.moments import merged_moments
 from operators.micro.rewrites.rescale import merged_sums
-from operators.micro.rewrites.rows import Numbering, is_straight, loads_apart
-from operators.micro.syntax import called, mapped, names_read, names_written, spell, statements
-
-
-@dataclass(frozen=True, eq=False)
-class Neighbours:
-    """Two passes of one kernel with the same range, and the statements between them."""
-
-    kernel: SourceKernel
-    first: Loop
-    second: Loop
-    gap: tuple[ast.stmt, ...]
-    after: tuple[ast.stmt, ...]
-
-    @property
-    def late(self) -> tuple[ast.stmt, ...]:
-        """Statements of the gap that need what the first pass computed."""
-        names, found = names_written(*self.first.node.body), []
-        for statement in self.gap:
-            if names_read(statement) & names or any(
-                isinstance(p, ast.Call) and _effect(p) for p in ast.walk(statement)
-            ):
-                names |= names_written(statement)
-                found.append(statement)
-        return tuple(found)
-
-    @property
-    def early(self) -> tuple[ast.stmt, ...]:
-        late = {id(s) for s in self.late}
-        return tuple(s for s in self.gap if id(s) not in late)
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What stands in place of two passes and their gap."""
-
-    before: tuple[str, ...]
-    body: tuple[ast.stmt, ...]
-    after: tuple[str, ...]
-    replaced: tuple[tuple[str, str], ...] = ()  # expressions in what follows, by canonical spelling → text
+from operators.micro.rewrites.rows import Merged, Neighbours, Numbering, has_effect, is_straight, loads_apart
+from operators.micro.syntax import mapped, names_read, names_written, spell, statements
 
 
 class OnlineRow(Rewrite):
@@ -79,10 +40,6 @@ class OnlineRow(Rewrite):
 
     def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[Neighbours, Merged]) -> str:
         return _rewritten(module, *found)
-
-
-def _effect(call: ast.Call) -> bool:
-    return called(call) in ("tl.store", "tl.debug_barrier") or called(call).startswith("tl.atomic")
 
 
 def _pairs(kernel: SourceKernel) -> dict[int, Neighbours]:
@@ -120,7 +77,7 @@ def _merge(pair: Neighbours) -> Merged | None:
     effects = [
         p for s in (pair.first.node, pair.second.node, *pair.gap) for p in ast.walk(s) if isinstance(p, ast.Call)
     ]
-    if any(_effect(call) for call in effects):
+    if any(has_effect(call) for call in effects):
         return None  # a pass that writes must stay where it is
     first, second = carried(pair.first), carried(pair.second)
     early = names_written(*pair.early)
@@ -139,9 +96,8 @@ def _merge(pair: Neighbours) -> Merged | None:
     if not needed:
         return Merged((), (*pair.first.node.body, *pair.second.node.body), ())
     for merge in (merged_sums, merged_moments):
-        made = merge(pair, needed)
-        if made is not None:
-            return Merged(*made)
+        if (made := merge(pair, needed)) is not None:
+            return made
     return None
 
 

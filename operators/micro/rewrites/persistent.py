@@ -72,7 +72,7 @@ def _renumber(module: KernelModule, kernel: SourceKernel) -> tuple[str, str, str
         for call, axis in axis_calls(kernel, "tl.program_id")
     ]
     edits += [module.replace(call, counts[axis]) for call, axis in axis_calls(kernel, "tl.num_programs")]
-    edits.append(module.add_parameters(kernel, ", ".join([*counts[: rank if rank > 1 else 0], tiles])))
+    edits.append(module.add_parameters(kernel.node, ", ".join([*counts[: rank if rank > 1 else 0], tiles])))
     knob = fresh_name("PROGRAMS_PER_SM", module.names | kernel.names)
     sms, host_tiles = module.fresh("num_sms"), module.fresh("num_tiles")
     for launch in module.launches_of(kernel.name):

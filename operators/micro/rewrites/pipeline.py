@@ -25,7 +25,7 @@ class SoftwarePipeline(GridRewrite):
     def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[Loop]) -> str:
         knob = fresh_name("STAGES", module.names | kernel.names)
         edits = [module.replace(loop.node.iter, _staged(loop, knob)) for loop in found]
-        edits.append(module.add_parameters(kernel, f"{knob}: tl.constexpr"))
+        edits.append(module.add_parameters(kernel.node, f"{knob}: tl.constexpr"))
         edits += [module.add_arguments(launch.call, f"{knob}={knob}") for launch in module.launches_of(kernel.name)]
         first = CONTRACTION_STAGES if contracts(kernel) else ROW_STAGES
         return module.edited(edits, module.set_constant(knob, first))

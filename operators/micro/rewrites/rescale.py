@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro.rewrites.maxima import EXPONENTIALS, Maximum, rank_of, root_of, running_maximum
-from operators.micro.syntax import argument, called, fresh_name, mapped, names_read, names_written, spell
-
-if TYPE_CHECKING:
-    from operators.micro.rewrites.online import Neighbours
-
-Parts = tuple[tuple[str, ...], tuple[ast.stmt, ...], tuple[str, ...], tuple[tuple[str, str], ...]]
+from operators.micro.rewrites.rows import Merged, Neighbours
+from operators.micro.syntax import argument, assignment, called, fresh_name, mapped, names_read, names_written, spell
 
 
 class _NotLinear(Exception):
@@ -117,8 +112,8 @@ class _Sums:
         raise _NotLinear
 
 
-def merged_sums(pair: Neighbours, needed: set[str]) -> Parts | None:
-    """Parts of `Merged`, or None when the passes are no maximum and sums of exponentials."""
+def merged_sums(pair: Neighbours, needed: set[str]) -> Merged | None:
+    """None when the passes are no maximum and sums of exponentials."""
     for name in sorted(needed):
         maximum = running_maximum(pair, name)
         if maximum is not None:
@@ -139,7 +134,7 @@ class _Merger:
         self.rank = rank_of(kernel, maximum.name) if not maximum.vector else ((),)
         self.after: list[str] = []
 
-    def parts(self) -> Parts:
+    def parts(self) -> Merged:
         pair, maximum = self.pair, self.maximum
         if self.rank is None:
             raise _NotLinear
@@ -154,7 +149,7 @@ class _Merger:
             taken = next(s for s in pair.late if maximum.name in names_written(s))
             assert isinstance(taken, ast.Assign)
             swaps = ((spell(taken.value), maximum.name),)
-        return before, (*first, *second), tuple(self.after), swaps
+        return Merged(before, (*first, *second), tuple(self.after), swaps)
 
     def _first(self, function: str) -> list[ast.stmt]:
         """The first pass, with the maximum's rise told as a factor."""
@@ -202,7 +197,7 @@ class _Merger:
             assert isinstance(relative, ast.Call)
             call = ast.Call(relative.func, relative.args, [*relative.keywords])
             call.args = [*relative.args[:2], parse_expression(f"{name} * {factor}")]
-            return ast.Assign([ast.Name(name, ast.Store())], call, lineno=0)
+            return assignment(name, call)
         return parse_module(f"{name} = {name} * {factor} + {spell(relative)}").body[0]
 
     def _relative(self, statement: ast.stmt) -> ast.stmt:

@@ -55,7 +55,7 @@ class RowsPerProgram(Rewrite):
         knob = module.fresh(f"{kernel.name.removesuffix('_kernel').upper()}_ROWS")
         edits = [
             module.replace_range(kernel.body[0], kernel.body[-1], body),
-            module.add_parameters(kernel, f"{count}, {rows}: tl.constexpr"),
+            module.add_parameters(kernel.node, f"{count}, {rows}: tl.constexpr"),
             module.set_constant(knob, DEFAULT_ROWS),
         ]
         for launch in module.launches_of(kernel.name):

@@ -10,6 +10,7 @@ from operators.micro.kernels import Loop, SourceKernel
 from operators.micro.syntax import (
     Node,
     argument,
+    assignment,
     called,
     fresh_name,
     mapped,
@@ -48,6 +49,48 @@ def passes_of(kernel: SourceKernel) -> Passes | None:
     if not straight or stop not in known or block not in kernel.constexprs or stop in kernel.definitions:
         return None
     return Passes(kernel, loops, stop, block) if all(id(loop.node) in top for loop in loops) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Two passes of one kernel with the same range, and the statements between them."""
+
+    kernel: SourceKernel
+    first: Loop
+    second: Loop
+    gap: tuple[ast.stmt, ...]
+    after: tuple[ast.stmt, ...]
+
+    @property
+    def late(self) -> tuple[ast.stmt, ...]:
+        """Statements of the gap that need what the first pass computed."""
+        names, found = names_written(*self.first.node.body), []
+        for statement in self.gap:
+            if names_read(statement) & names or any(
+                isinstance(p, ast.Call) and has_effect(p) for p in ast.walk(statement)
+            ):
+                names |= names_written(statement)
+                found.append(statement)
+        return tuple(found)
+
+    @property
+    def early(self) -> tuple[ast.stmt, ...]:
+        late = {id(s) for s in self.late}
+        return tuple(s for s in self.gap if id(s) not in late)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What stands in place of two passes and their gap."""
+
+    before: tuple[str, ...]
+    body: tuple[ast.stmt, ...]
+    after: tuple[str, ...]
+    replaced: tuple[tuple[str, str], ...] = ()  # expressions in what follows, by canonical spelling → text
+
+
+def has_effect(call: ast.Call) -> bool:
+    return called(call) in ("tl.store", "tl.debug_barrier") or called(call).startswith("tl.atomic")
 
 
 def is_straight(body: Sequence[ast.stmt]) -> bool:
@@ -110,7 +153,7 @@ def calls_apart(
         call = mapped_call(part, lifted)
         name = fresh_name(wish, taken)
         taken.add(name)
-        done.append(_assignment(name, call))
+        done.append(assignment(name, call))
         return ast.Name(name, ast.Load())
 
     for statement in body:
@@ -190,7 +233,7 @@ class Numbering:
         bare = self._key(_unpadded(value, load)) if load is not None and replaced is None else key
         self.known[key] = self._new()
         self.known.setdefault(bare, self.known[key])
-        self._keep(statement if replaced is None else _assignment(target, replaced), self.known[key])
+        self._keep(statement if replaced is None else assignment(target, replaced), self.known[key])
 
     def _again(self, statement: ast.Assign, target: str, number: int) -> None:
         """A value that is known: nothing to do, a copy, or a computation that is put off."""
@@ -200,7 +243,7 @@ class Numbering:
             return
         holder = self._holder(number)
         if holder is not None:
-            statement = _assignment(target, ast.Name(holder, ast.Load()))
+            statement = assignment(target, ast.Name(holder, ast.Load()))
         if target in names_read(statement):
             self._keep(statement, number)
             return
@@ -225,10 +268,6 @@ class Numbering:
         names = {n: f"v{self._number(n)}" for n in sorted(names_read(value))}
         memory = f"@{self.memory}" if "tl.load" in spell(value) else ""
         return spell(substitute(value, {n: ast.Name(v, ast.Load()) for n, v in names.items()})) + memory
-
-
-def _assignment(target: str, value: ast.expr) -> ast.Assign:
-    return ast.Assign([ast.Name(target, ast.Store())], value, lineno=0)
 
 
 def _unpadded(value: ast.expr, load: ast.Call) -> ast.expr:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import indent
 
-from evo_kernel.syntax import parse_module
+from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro.kernels import Loop, SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import (
@@ -28,7 +28,7 @@ from operators.micro.rewrites.grids import (
     product,
     written_parameters,
 )
-from operators.micro.syntax import argument, called, expression, fresh_name, int_value, names_read, names_written, spell
+from operators.micro.syntax import argument, called, fresh_name, int_value, names_read, names_written, spell
 
 SPLITS = 4  # programs that share one tile's contraction: the knob's first value
 MOST_GRID_AXES = 2  # a launch has three; the split takes one
@@ -248,7 +248,7 @@ def _with_bounds(loop: Loop, bounds: Sequence[str], step: str) -> str:
     """The loop's first line with other bounds; keywords such as num_stages stay."""
     iterator = loop.node.iter
     assert isinstance(iterator, ast.Call)
-    changed = ast.Call(iterator.func, [expression(b) for b in bounds] + [expression(step)], iterator.keywords)
+    changed = ast.Call(iterator.func, [parse_expression(text) for text in (*bounds, step)], iterator.keywords)
     return f"for {loop.target} in {spell(changed)}:"
 
 

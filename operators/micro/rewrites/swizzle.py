@@ -90,7 +90,7 @@ def _flatten(module: KernelModule, kernel: SourceKernel, axis: int) -> str:
                 edits.append(module.replace(call, names[at - axis]))
             elif at > axis:
                 edits.append(module.replace(call, f"{function}({at - 1})"))
-    edits.append(module.add_parameters(kernel, f"{tiles_m}, {tiles_n}, {knob}: tl.constexpr"))
+    edits.append(module.add_parameters(kernel.node, f"{tiles_m}, {tiles_n}, {knob}: tl.constexpr"))
     for launch in module.launches_of(kernel.name):
         grid = [spell(part) for part in launch.grid]
         pair = launch.grid[axis : axis + 2]
@@ -176,6 +176,6 @@ def _reorder(module: KernelModule, kernel: SourceKernel, divided: _Divided) -> s
     edits = [module.replace(earlier, text), module.delete(later)]
     number = f"({outs[0]} * {divided.width} + {outs[1]})"
     edits += [module.replace(use, number) for use in _other_uses(kernel, divided) or []]
-    edits.append(module.add_parameters(kernel, f"{knob}: tl.constexpr"))
+    edits.append(module.add_parameters(kernel.node, f"{knob}: tl.constexpr"))
     edits += [module.add_arguments(launch.call, f"{knob}={knob}") for launch in module.launches_of(kernel.name)]
     return module.edited(edits, module.set_constant(knob, GROUP))

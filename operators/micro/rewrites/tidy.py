@@ -5,12 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from evo_kernel.types import Strategy, TaskCard
-from operators.micro.edits import Edit
+from operators.micro.edits import Edit, wrapped
 from operators.micro.module import KernelModule
-from operators.micro.rewrites.base import Rewrite
-from operators.micro.rewrites.grids import wrapped
-from operators.micro.rewrites.shapes import MADE, POINTWISE
+from operators.micro.rewrites.blocks import MADE, POINTWISE
 from operators.micro.syntax import called, names_read, names_written, statements
 
 LONGEST = 120  # characters a line
@@ -19,20 +16,6 @@ PURE = (
     *POINTWISE, *MADE, "tl.load", "tl.arange", "tl.program_id", "tl.num_programs", "tl.sum", "tl.max", "tl.min",
     "tl.cdiv", "tl.dot", "tl.trans", "float", "min", "max",
 )  # fmt: skip
-
-
-class Tidied(Rewrite):
-    """A rewrite whose results are tidied."""
-
-    def __init__(self, rewrite: Rewrite) -> None:
-        self._rewrite = rewrite
-        self.name = rewrite.name
-
-    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
-        return self._rewrite.offers(module, task)
-
-    def apply(self, module: KernelModule, strategy: Strategy) -> str:
-        return tidied(self._rewrite.apply(module, strategy), module)
 
 
 def tidied(text: str, before: KernelModule) -> str:

@@ -69,10 +69,6 @@ class Turns(Forgetful):
         for kind, data in list(self.kept.get(attempt, ())):
             yield kind, json.loads(data)
 
-    def spent(self, attempt):
-        calls = self.calls.get(attempt, [])
-        return sum(call.dollars or 0.0 for call in calls), sum(call.tokens_in + call.tokens_out for call in calls)
-
 
 def rooms(bench: FakeBench | None = None) -> WorkbenchDeps:
     return WorkbenchDeps(

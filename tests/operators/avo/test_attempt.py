@@ -11,7 +11,7 @@ from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Call, Source
 from operators.avo.in_memory_store import Forgetful
 from operators.avo.settings import AttemptLimits, AvoSettings, ContextLimits
-from operators.llm.base import Message, ModelFailed, size
+from operators.llm.base import ModelFailed, size
 from operators.llm.scripted import ScriptedModel
 from operators.workbench.judge_tools import Allowed
 from tests.operators.avo.support import (
@@ -108,7 +108,6 @@ def test_wrong_calls_and_talk_are_answered(tmp_path):
     [
         ({"turns": 3}, [does(("lineage", {}))] * 9, "the limit of 3 answers"),
         ({"idle": 2}, ["hm", "well"], "2 answers in a row called no tool"),
-        ({"tokens": 10}, [does(("lineage", {}))] * 9, "the limit of 10 tokens"),
         ({}, [does(("give_up", {"reason": "no idea left"}))], "gave up: no idea left"),
     ],
 )
@@ -117,18 +116,14 @@ def test_attempts_end_at_limits(tmp_path, limits, answers, why):
     assert found.reason == f"no commit: {why}" and found.operator == "avo" and not found.paused
 
 
-def test_dollars_and_seconds_end_an_attempt(tmp_path):
-    class Dear(ScriptedModel):
+def test_seconds_end_an_attempt(tmp_path):
+    class Slow(ScriptedModel):
         def complete(self, messages, **rest):
             reply = super().complete(messages, **rest)
-            return replace(reply, call=replace(reply.call, dollars=0.3, wall_s=40.0))
+            return replace(reply, call=replace(reply.call, wall_s=40.0))
 
-    agent = operator(tmp_path, [], settings=settings(dollars=1.0))
-    agent._model = Dear(script(*[does(("lineage", {}))] * 9))
-    found = failure(agent)
-    assert "limit of 1 dollars" in found.reason and len(found.calls) == 4
     agent = operator(tmp_path, [], settings=settings(seconds=100.0))
-    agent._model = Dear(script(*[does(("lineage", {}))] * 9))
+    agent._model = Slow(script(*[does(("lineage", {}))] * 9))
     assert "limit of 100 seconds" in failure(agent).reason
 
 
@@ -290,7 +285,7 @@ def test_an_attempt_goes_on_from_every_turn(tmp_path, at, before):
     assert [step.action for step in found.steps] == [step.action for step in wanted.steps]
     assert told(store) == told(whole), "nothing is asked or done twice that was stored"
     assert all(store.charged[purpose] >= count for purpose, count in whole.charged.items())
-    assert store.spent(7) == whole.spent(7)
+    assert store.calls == whole.calls
 
 
 def test_limits_count_what_earlier_sessions_spent(tmp_path):
@@ -354,15 +349,3 @@ def test_a_huge_opening_is_cut_to_fit(tmp_path):
 
     failure(operator(tmp_path, answer), ticket)
     assert seen[0] <= 240_000 * 0.4
-
-
-def test_ablations_leave_tools_out(tmp_path):
-    offered = []
-
-    def answer(asked):
-        offered.append({tool.name for tool in asked.tools})
-        return Message("assistant", "")
-
-    for name, gone in (("memory", {"note", "notes"}), ("knowledge", {"knowledge"})):
-        failure(operator(tmp_path, answer, settings=AvoSettings(**{name: False})))
-        assert not gone & offered[-1]

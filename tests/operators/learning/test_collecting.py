@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,10 @@ import pytest
 from evo_kernel.types import Strategy
 from operators.learning import pack_tree
 from operators.learning.collecting import Frontier
-from operators.learning.decontamination import overlaps
 from operators.learning.evidence import evaluation_data, strategy_data
 from operators.learning.families import FAMILIES, HELD_OUT, family_of, split_of
 from operators.learning.tree import state_id
-from tests.operators.learning.trees import CARD, ENVIRONMENT, EXP2, HINTS, HOIST, evaluation, small
+from tests.operators.learning.trees import CARD, ENVIRONMENT, EXP2, HINTS, HOIST, evaluation
 
 
 def offers(*names: str) -> tuple[Strategy, ...]:
@@ -155,38 +154,3 @@ def test_a_torn_line_is_left_out(folder: Path) -> None:
     assert not path.read_text().endswith("\n")
     found = pack_tree.read_rows(path)
     assert (len(found.candidates), found.seconds, found.slices) == (5, 12.0, 1)
-
-
-# -- decontamination -------------------------------------------------------------------------------------------------
-
-KERNEL = """
-import triton
-
-
-def kernel(x, y, n):
-    \"\"\"Adds.\"\"\"
-    at = tl.program_id(0)
-    first = tl.load(x + at)  # one
-    second = tl.load(y + at)
-    both = first+second
-    more = both * n
-    tl.store(x + at, more)
-"""
-
-
-def test_code_of_a_benchmark_is_found_whatever_its_comments_and_spacing(tmp_path: Path) -> None:
-    tree = small()
-    (tmp_path / "level1").mkdir()
-    (tmp_path / "level1/1_add.py").write_text(KERNEL)
-    assert overlaps(tree, tmp_path) == []
-    root = tree.roots()[0]
-    copied = replace(
-        root, text="# ours\n" + KERNEL.replace("first+second", "first  +  second  # sum").replace("Adds", "A")
-    )
-    (found,) = overlaps(replace(tree, states={**tree.states, root.id: copied}), tmp_path)
-    assert (found.problem, found.file) == ("rows", str(tmp_path / "level1/1_add.py"))
-    other = replace(root, text=KERNEL.replace("second = tl.load(y + at)", "second = tl.load(y - at)"))
-    assert overlaps(replace(tree, states={**tree.states, root.id: other}), tmp_path) == []
-    card = replace(tree.problems["rows"].card, reference=KERNEL)
-    with_card = replace(tree, problems={"rows": replace(tree.problems["rows"], card=card)})
-    assert [one.problem for one in overlaps(with_card, tmp_path / "level1/1_add.py")] == ["rows"]

@@ -60,10 +60,9 @@ def exported(*arguments):
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("prompt", ["short", "run"])
-def test_a_lineage_becomes_conversations(tmp_path, prompt):
+def test_a_lineage_becomes_conversations(tmp_path):
     path, out = population(tmp_path / "softmax.db"), tmp_path / "edits.jsonl"
-    counts = exported(path, "--out", out, "--prompt", prompt, "--any-witness")
+    counts = exported(path, "--out", out, "--any-witness")
     assert counts["examples"] == 1 and counts["with_reasoning"] == 1, "the wrong one is left out"
     (row,) = map(json.loads, out.read_text().splitlines())
     assert [one["role"] for one in row["messages"]] == ["system", "user", "assistant"]

@@ -265,7 +265,7 @@ def test_examples_of_rewarded_tasks_may_be_kept_apart(tmp_path, monkeypatch):
 
 def test_the_door_reads_what_the_coder_of_a_run_asks(tmp_path):
     save_coder(tmp_path / "coder.pt", coder(), {})
-    model = open_model([f"scratch:{tmp_path / 'coder.pt'}"], None)
+    model = open_model(f"scratch:{tmp_path / 'coder.pt'}")
     card, first = FIRSTS[0]
     environment = Environment("modeled", "sm_90", "", "2", "3", True, 1, "none")
     brief = Brief(1, card, ScoredCandidate(1, first, 0, 0, None), (), (), 0, (0,), environment)
@@ -281,4 +281,4 @@ def test_the_door_reads_what_the_coder_of_a_run_asks(tmp_path):
     (tmp_path / "torn.pt").write_bytes((tmp_path / "coder.pt").read_bytes()[:999])
     for name in ("torn.pt", "none.pt"):
         with pytest.raises(UserError, match="coder"):
-            open_model([f"scratch:{tmp_path / name}"], None)
+            open_model(f"scratch:{tmp_path / name}")
