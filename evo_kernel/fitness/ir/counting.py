@@ -114,8 +114,8 @@ class Counter:
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
         kind = "load" if operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") else "store"
-        self._rounds.access(operation, pointer, programs)
         self.waits.access(operation, pointer, int(programs[0]))  # one at a time where they wait
+        self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)
         self.by_program[f"{kind}_bytes"][programs] += lanes * item
         if kind == "load" and (loop := self._loops.around.get(operation.ordinal)) is not None:

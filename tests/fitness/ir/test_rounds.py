@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from evo_kernel.fitness.ir.counting import Counter
+from evo_kernel.fitness.ir.counting import Counter, most_of
 from evo_kernel.fitness.ir.execute import launch
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import parse
@@ -55,3 +55,30 @@ def test_a_round_is_a_load_that_waits_for_another(body, rounds):
     found = launch(module, (2, 1, 1), [Pointer(buffer=0)], memory, programs=torch.arange(2), observer=counter)
     assert found.finding is None or found.finding.kind == "race"
     assert counter.by_program["rounds"].tolist() == rounds
+
+
+TURNS = f"""scf.while : () -> () {{
+  %turn = tt.addptr %x, %me : !tt.ptr<i32>, i32
+  %on = arith.constant true
+  %flag = tt.atomic_rmw add, acquire, gpu, %turn, %c0, %on : (!tt.ptr<i32>, i32, i1) -> i32
+  %again = arith.cmpi eq, %flag, %c0 : i32
+  scf.condition(%again)
+}} do {{
+  scf.yield
+}}
+{CHAIN}
+%mine = tt.addptr %x, %me : !tt.ptr<i32>, i32
+%next = tt.addptr %mine, %c1 : !tt.ptr<i32>, i32
+%yes = arith.constant true
+%old = tt.atomic_rmw exch, release, gpu, %next, %c1, %yes : (!tt.ptr<i32>, i32, i1) -> i32
+"""
+
+
+def test_who_waits_for_another_program_is_not_done_before_it():
+    memory, module = DeviceMemory(), parse(HEAD.format(body=TURNS))
+    memory.add(16, defined=True)
+    memory.buffers[0].data.copy_(torch.tensor([1, 0, 0, 0], dtype=torch.int32).view(torch.uint8))
+    counter = Counter(module, memory, 3, footprints=False)
+    launch(module, (3, 1, 1), [Pointer(buffer=0)], memory, programs=torch.arange(3), observer=counter)
+    assert counter.by_program["rounds"].tolist() == [4, 4, 4]
+    assert most_of(counter)["most.rounds"] == 12
