@@ -147,6 +147,25 @@ def test_sorting_passes_over_its_bytes_and_series_are_computed():
     assert torch_cost(summed).flops >= 100 * view.elements and torch_cost(node).flops == 0
 
 
+def test_series_distances_and_gathers_cost_more_than_a_product_and_their_bytes():
+    square = View(buffer=0, dtype="float32", shape=(512, 512), strides=(512, 1))
+    table = View(buffer=1, dtype="float32", shape=(1 << 20,), strides=(1,))
+    index = View(buffer=2, dtype="int64", shape=(4096,), strides=(1,))
+    picked = View(buffer=3, dtype="float32", shape=(4096,), strides=(1,))
+
+    def cost(name: str, args: list, *views: View, out: View):
+        return torch_cost(Aten(op=f"aten.{name}.default", views=views, args=args, kwargs={}, outputs=(out,)))
+
+    product = cost("mm", [{"view": 0}, {"view": 1}], square, square, out=square)
+    assert cost("linalg_matrix_exp", [{"view": 0}], square, out=square).flops >= 5 * product.flops
+    near, far = (
+        cost("_cdist_forward", [{"view": 0}, {"view": 1}, power, None], square, square, out=square).flops
+        for power in (2.0, 1.5)
+    )
+    assert near == product.flops and far >= 10 * near
+    assert cost("take", [{"view": 0}, {"view": 1}], table, index, out=picked).sector_bytes == 4096 * 32
+
+
 def test_torch_pays_for_the_lines_that_its_views_cover():
     def moved(shape: tuple[int, ...], strides: tuple[int, ...]) -> float:
         view = View(buffer=0, dtype="float32", shape=shape, strides=strides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES
@@ -13,13 +14,21 @@ from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, View
 _AS = {"_addmm_activation": "addmm", "_int_mm": "mm", "addbmm": "baddbmm"}
 """Products for which torch has no formula, and one that multiplies the same tensors."""
 _LINEAR_ALGEBRA_NAMES = """
-    _cdist_forward _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd cholesky
+    _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd cholesky
     cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_eig linalg_householder_product linalg_inv_ex
     linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp
     linalg_qr linalg_solve_triangular ormqr triangular_solve
 """
 _LINEAR_ALGEBRA = frozenset(_LINEAR_ALGEBRA_NAMES.split())
-"""Priced as one product of their operands: factorisations take a fraction of that, or several."""
+"""Priced as products of their operands, one where `_PRODUCTS` does not say how many."""
+_PRODUCTS = {"linalg_matrix_exp": 8, "_linalg_svd": 10, "_linalg_eigh": 10, "_linalg_eigvals": 10, "linalg_eig": 25}
+"""Terms of a series and squarings; sweeps of an iteration (Golub and Van Loan, Matrix Computations, 4th ed.)."""
+_GATHERS_NAMES = """
+    _unsafe_index _unsafe_index_put embedding embedding_dense_backward gather grid_sampler_2d grid_sampler_3d index
+    index_add index_copy index_put index_reduce index_select put scatter scatter_add scatter_reduce take
+"""
+_GATHERS = frozenset(_GATHERS_NAMES.split())
+_POWER_FLOPS = 40  # of |a - b|^p, an element
 _NAMES = """
     _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _aminmax
     _batch_norm_no_update _batch_norm_with_update _chunk_cat _conj_copy _copy_from _embedding_bag
@@ -98,7 +107,7 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
         return TorchCost(moved, flops, _operand_kind(node))
     sectors = _sector_bytes(views, max(made, key=lambda view: view.elements, default=views[0])) if views else 0.0
     if isinstance(node, Aten):
-        sectors = max(sectors, _window_bytes(node), _bag_bytes(node))
+        sectors = max(sectors, _window_bytes(node), _bag_bytes(node), _gathered_bytes(node))
         base = node.op.split(".")[1].rstrip("_")
         if base in _SORTS:
             moved *= max((view.item_bytes for view in node.views), default=1)
@@ -146,6 +155,17 @@ def _bag_bytes(node: Aten) -> float:
     made = node.outputs[0]
     indices = max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
     return float(indices * made.shape[-1] * made.item_bytes) if made.shape else 0.0
+
+
+def _gathered_bytes(node: Aten) -> float:
+    """Sectors of what indices pick, each a run of its own. Indices are integers, or a grid, among the views."""
+    if node.op.split(".")[1].rstrip("_") not in _GATHERS or len(node.views) < 2:
+        return 0.0
+    table, *others = node.views
+    picked = max((view for view in (*others, *filter(None, node.outputs))), key=lambda view: view.elements)
+    picks = max((view.elements for view in others if view.dtype in ("int32", "int64")), default=picked.elements)
+    run = max(1, picked.elements // max(1, picks)) * table.item_bytes
+    return float(max(1, picks) * -(-run // SECTOR_BYTES) * SECTOR_BYTES)
 
 
 def _line_bytes(view: View) -> float:
@@ -198,16 +218,23 @@ def flop_formula(name: str) -> Callable[..., int] | None:
     from torch.utils.flop_counter import flop_registry
 
     known = name.rstrip("_")
+    if known == "_cdist_forward":
+        return _distances
     if known in _LINEAR_ALGEBRA:
-        return _one_product
+        return partial(_one_product, times=_PRODUCTS.get(known, 1))
     return flop_registry.get(getattr(torch.ops.aten, _AS.get(known, known), None))
 
 
-def _one_product(first: Any, *others: Any, out_val: Any, **_: Any) -> int:
-    """Twice the elements of the largest tensor, by the columns of the first one."""
+def _one_product(first: Any, *others: Any, out_val: Any, times: int = 1, **_: Any) -> int:
+    """Twice the elements of the largest tensor, by the columns of the first one, so many times."""
     outputs = out_val if isinstance(out_val, list) else [out_val]
     largest = max(one.numel() for one in (first, *others, *outputs) if hasattr(one, "numel"))
-    return 2 * largest * (first.shape[-1] if first.shape else 1)
+    return 2 * times * largest * (first.shape[-1] if first.shape else 1)
+
+
+def _distances(first: Any, second: Any, power: float = 2.0, *_: Any, out_val: Any, **__: Any) -> int:
+    """Between the rows of two matrices: as a product, or element by element where the power is not 2."""
+    return 2 * out_val.numel() * first.shape[-1] * (1 if power == 2.0 else _POWER_FLOPS)
 
 
 def _flops(node: Aten) -> float:
