@@ -160,6 +160,8 @@ class Rounds:
         asked = self._launch.work.get(name, {})
         has = {"load_bytes": loop["load_bytes"], "arithmetic": sum(loop.get(family, 0) for family in _ARITHMETIC)}
         found = [amount / asked[kind] for kind, amount in has.items() if amount and asked.get(kind)]
+        if len(found) > 1 and found[1] < 1.0:  # another loop's code, or arithmetic that the compiler took out of it
+            found.pop()
         if found and asked.get("all"):
             found.append(FUSED * loop["all"] / asked["all"])
         return max(1.0, min(*found, MOST_UNROLLED)) if found else 1.0
