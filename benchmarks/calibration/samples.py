@@ -16,7 +16,7 @@ from typing import Any
 
 from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, LoopTraffic, ProgramWork
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
 from operators.learning.evidence import short
 
 SHIPPED = Path(__file__).with_name("h200.jsonl.xz")
@@ -59,7 +59,6 @@ def from_line(line: str) -> Sample:
 
 def _launch(data: Mapping[str, Any]) -> LaunchFacts:
     traffic = {name: value for name, value in data["traffic"].items() if name in _TRAFFIC}
-    traffic["loops"] = {name: LoopTraffic(**told) for name, told in traffic.get("loops", {}).items()}
     traffic["busiest"] = tuple(ProgramWork(**one) for one in traffic.get("busiest", ()))
     return LaunchFacts(**{**data, "traffic": LaunchTraffic(**traffic), "loops": tuple(data.get("loops", ()))})
 

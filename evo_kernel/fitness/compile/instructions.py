@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.compile.machine_code import code_words
+from evo_kernel.fitness.compile.machine_code import code_words, divisions
 from evo_kernel.fitness.compile.opcodes import SM_90
 
 DISASSEMBLER_DEADLINE_S = 20.0
 _ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
+_DIVIDES = "IDIV"  # no opcode of these GPUs
 _NORMAL_EVICTION = 1  # bits 84-86 of a load or store (.EF is 0, .EL is 2)
 
 
@@ -58,7 +59,7 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     own, and `load_bytes` what the global loads of one thread bring, each once (`in_loop.load_bytes` likewise). Raises
     ValueError, and InfraError without a disassembler.
     """
-    code = instructions(cubin)
+    code = _with_divisions(cubin)
     spans = [(one.target, one.address) for one in code if one.opcode == "BRA" and one.target < one.address]
     counts: Counter[str] = Counter({"all": len(code), "loops": len(spans)})
     for one in code:
@@ -73,14 +74,31 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     return dict(counts)
 
 
+def _with_divisions(cubin: bytes) -> list[Instruction]:
+    """Every instruction, and those of the assembler's integer divisions where they are called: each call executes them.
+
+    They count as integer instructions, all at the address of the call.
+    """
+    code = instructions(cubin)
+    bodies = divisions(cubin)
+    made: list[Instruction] = []
+    for one in code:
+        if any(first <= one.address <= last for first, last in bodies.items()):
+            continue
+        made.append(one)
+        if one.opcode == "CALL" and one.target in bodies:
+            made += [Instruction(one.address, _DIVIDES, 0, 0, 0)] * ((bodies[one.target] - one.target) // 16 + 1)
+    return made
+
+
 def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
     """Loops of the code and functions that it calls, each with its own instructions by class: not those of inner ones.
 
-    `all` and `load_bytes` as above. `called`: 1 of a function. `inner`: loops that lie in it. `ahead`: rounds that
-    copies are issued before their use, 0 where a round waits for a load of its own. Raises ValueError, and InfraError
-    without a disassembler.
+    `all` and `load_bytes` as above. `in_divisions`: of all, those of functions that divide integers. `called`: 1 of a
+    function. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their use, 0 where a round
+    waits for a load of its own. Raises ValueError, and InfraError without a disassembler.
     """
-    code = instructions(cubin)
+    code = _with_divisions(cubin)
     called = _called(code)
     spans = _spans(code, called)
     own: dict[tuple[int, int] | None, list[Instruction]] = {span: [] for span in (*spans, None)}
@@ -94,6 +112,7 @@ def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
         counts = Counter(one.family for one in inside)
         counts["all"] = len(inside)
         counts["load_bytes"] = sum(one.bytes_loaded for one in inside)
+        counts["in_divisions"] = sum(one.opcode == _DIVIDES for one in inside)
         counts["called"] = int(start in called)
         counts["inner"] = sum(start <= other[0] and other[1] <= end for other in spans) - 1
         counts["ahead"] = _ahead(inside, [one for one in own[around] if before < one.address < start])
@@ -103,7 +122,8 @@ def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
 
 def _called(code: Sequence[Instruction]) -> list[int]:
     """First addresses of the functions that the code calls."""
-    return sorted({one.target for one in code if one.opcode == "CALL" and 0 < one.target <= code[-1].address})
+    addresses = {one.address for one in code[1:]}
+    return sorted({one.target for one in code if one.opcode == "CALL"} & addresses)
 
 
 def _spans(code: Sequence[Instruction], called: Sequence[int]) -> list[tuple[int, int]]:
@@ -121,7 +141,7 @@ def _spans(code: Sequence[Instruction], called: Sequence[int]) -> list[tuple[int
         (start, end) for start, end in ends.items()
         if not any(other < start <= its_end < end for other, its_end in ends.items())
     ]  # fmt: skip
-    functions = [(start, end - 16) for start, end in itertools.pairwise([*called, 16 * len(code)])]
+    functions = [(start, end - 16) for start, end in itertools.pairwise([*called, code[-1].address + 16])]
     return sorted({*apart, *functions}, key=lambda span: span[1] - span[0])
 
 

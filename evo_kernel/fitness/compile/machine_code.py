@@ -22,6 +22,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _VARIABLES = re.compile(r"\.nv\.global(\..*)?|\.nv\.constant(3|[5-9]|1\d)(\..*)?")
 """Sections of variables. Constant banks 0, 2 and 4 hold parameters, the compiler's numbers, and addresses."""
+_DIVISION = re.compile(r"\$__internal_\d+_\$__cuda_sm\d+x?_(div|rem)_[su]\d+")
 _RELOCATIONS = {_RELA: struct.Struct("<QQq"), _REL: struct.Struct("<QQ")}
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
@@ -54,7 +55,8 @@ class _Symbol:
     name: str
     kind: int
     place: int  # its section; 0: nobody here has it
-    value: int
+    value: int  # its first address in the section
+    size: int
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,24 @@ def addressed_functions(cubin: bytes) -> tuple[str, ...]:
     return tuple(one.name or sections[one.place].name for one in symbols if one.kind == _FUNC or one.place in homes)
 
 
+def divisions(cubin: bytes) -> dict[int, int]:
+    """First and last address of the assembler's functions that divide integers, as `code_words` has addresses.
+
+    Its other functions are slow paths, which few numbers take. Raises ValueError.
+    """
+    sections = _sections(cubin)
+    bases, base = {}, 0
+    for place, section in enumerate(sections):
+        if section.name.startswith(".text."):
+            bases[place] = base
+            base += len(section.data) // 16 * 16
+    return {
+        bases[one.place] + one.value: bases[one.place] + one.value + one.size - 16
+        for table in sections for one in _symbols(table, sections)
+        if one.kind == _FUNC and one.place in bases and one.size >= 16 and _DIVISION.fullmatch(one.name)
+    }  # fmt: skip
+
+
 def _symbols(table: _Section, sections: list[_Section]) -> list[_Symbol]:
     """The symbols of a table, in order; of any other section, none. Raises ValueError."""
     if table.kind != _SYMTAB:
@@ -149,8 +169,8 @@ def _symbols(table: _Section, sections: list[_Section]) -> list[_Symbol]:
     strings = sections[table.link].data
     whole = len(table.data) // _SYMBOL.size * _SYMBOL.size
     return [
-        _Symbol(_text(strings, name), info & 0xF, place, value)
-        for name, info, _other, place, value, _size in _SYMBOL.iter_unpack(table.data[:whole])
+        _Symbol(_text(strings, name), info & 0xF, place, value, size)
+        for name, info, _other, place, value, size in _SYMBOL.iter_unpack(table.data[:whole])
     ]
 
 

@@ -8,19 +8,24 @@ iterations are given to the loop where they cost most.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, LoopTraffic, ProgramWork
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
+from evo_kernel.fitness.ir.loop_work import loop_work
+from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
 
 LONGEST_UNROLLED = 320
 """Instructions of a loop that the compiler may have unrolled; the longest that was seen had 264."""
+MOST_UNROLLED = 16.0
+"""Iterations of a loop that one round of its code may stand for: of kernels with one loop in the calibration data, all
+but one have at most 9."""
 FUSED = 2.0
-"""Operations of the source that one instruction may stand for."""
+"""Results of the source, addresses among them, that one instruction may stand for."""
 _LOADS = ("ld.global", "cp.async", "tma.load")
-_ARITHMETIC = ("fma", "fadd", "fmul", "minmax", "mufu", "convert")
+_ARITHMETIC = ("fma", "fma", "fadd", "fmul", "minmax", "mufu", "convert")  # a fused instruction does two operations
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class LaunchFacts:
     traffic: LaunchTraffic
     num_ctas: int = 1  # blocks of a program
     loops: tuple[Mapping[str, int], ...] = ()  # as `Binary.loops`; empty in calibration data of before they were told
+    work: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the IR's loops, as loop_work.py has it
 
     @property
     def threads(self) -> int:
@@ -79,6 +85,7 @@ def facts_of(compiled: CompiledPlan, traffic: Sequence[LaunchTraffic]) -> PlanFa
                 traffic=seen,
                 num_ctas=binary.num_ctas,
                 loops=binary.loops,
+                work=loop_work(parse(binary.ir), 32 * binary.num_warps * binary.num_ctas) if seen.loops else {},
             )
         )
     return PlanFacts(tuple(launches), tuple(torch_cost(n) for n in compiled.plan.nodes if not isinstance(n, Launch)))
@@ -105,10 +112,10 @@ class Rounds:
         every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
         equally = every - inside + inside * self._walked if by is None else 0.0
         by_loop = every - sum(loop.get(family, 0) for loop in launch.loops)
-        for name, seen in self._loops:
+        loops = launch.traffic.loops or {"": launch.traffic.iterations}
+        for name, iterations in (loops if by is None else by.iterations).items():
             may_be = (loop for loop in launch.loops if name.startswith("call") or not loop.get("called", 0))
-            iterations = seen.iterations if by is None else by.iterations.get(name, 0.0)
-            rounds = (iterations / self._times_unrolled(loop, seen) * loop.get(family, 0) for loop in may_be)
+            rounds = (iterations / self._times_unrolled(loop, name) * loop.get(family, 0) for loop in may_be)
             by_loop += max(rounds, default=0.0)
         return launch.threads / 32 * max(equally, by_loop)
 
@@ -142,25 +149,22 @@ class Rounds:
             return max(1.0, (seen.load_bytes / self._launch.threads - self._outside_bytes) / inside)
         return max(1.0, seen.iterations / max(1, counts.get("loops", 0)))
 
-    @property
-    def _loops(self) -> Sequence[tuple[str, LoopTraffic]]:
-        """Of the IR, with their names; where they were not told apart, all of them as one."""
-        seen = self._launch.traffic
-        computed = seen.elements.get("fp", 0.0) + seen.elements.get("mufu", 0.0) + seen.flops.get("fp32", 0.0)
-        return tuple(seen.loops.items()) or (("", LoopTraffic(seen.iterations, seen.load_bytes, computed)),)
+    def _times_unrolled(self, loop: Mapping[str, int], name: str) -> float:
+        """Iterations of a loop of the IR that one round of a loop's code stands for: what it has, by what one asks for.
 
-    def _times_unrolled(self, loop: Mapping[str, int], seen: LoopTraffic) -> float:
-        """Iterations that one round of a loop's code stands for: what it loads and computes, by what one asks for."""
-        if loop["all"] > LONGEST_UNROLLED:
+        By the least that any kind of work tells, and only where loads or arithmetic tell: what becomes of addresses
+        and of integers is too uncertain by itself.
+        """
+        if loop["all"] - loop.get("in_divisions", 0) > LONGEST_UNROLLED:
             return 1.0
-        lanes = self._launch.threads * seen.iterations
-        computes = sum(loop.get(family, 0) for family in _ARITHMETIC)
-        found = [
-            has * lanes / asked
-            for has, asked in ((loop["load_bytes"], seen.load_bytes), (computes, seen.computed / FUSED))
-            if has and asked
-        ]
-        return max(1.0, min(found, default=1.0))
+        asked = self._launch.work.get(name, {})
+        has = {"load_bytes": loop["load_bytes"], "arithmetic": sum(loop.get(family, 0) for family in _ARITHMETIC)}
+        found = [amount / asked[kind] for kind, amount in has.items() if amount and asked.get(kind)]
+        if len(found) > 1 and found[1] < 1.0:  # another loop's code, or arithmetic that the compiler took out of it
+            found.pop()
+        if found and asked.get("all"):
+            found.append(FUSED * loop["all"] / asked["all"])
+        return max(1.0, min(*found, MOST_UNROLLED)) if found else 1.0
 
     def _ahead(self, loop: Mapping[str, int]) -> float:
         """Rounds by which a loop's copies are ahead of their use.

@@ -14,7 +14,7 @@ import torch
 
 from evo_kernel.fitness.ir.footprints import Footprints
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.launch_traffic import LoopTraffic, ProgramWork, work_of
+from evo_kernel.fitness.ir.launch_traffic import ProgramWork, work_of
 from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import IRModule, Operation
@@ -25,7 +25,7 @@ from evo_kernel.fitness.ir.waiting import WaitCounter
 
 _MUFU = {"math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos",
          "tt.precise_sqrt"}  # fmt: skip
-_FREE = {"arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.get_program_id",
+FREE = {"arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.get_program_id",
          "tt.get_num_programs", "tt.load", "tt.reshape", "tt.trans", "scf.for", "scf.while", "scf.if", "tt.bitcast",
          "arith.bitcast", "tt.call", "tt.descriptor_load"}  # fmt: skip
 _KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5",
@@ -36,8 +36,7 @@ class Counter:
     """Observes one launch of `programs` programs. With `footprints`, lines are kept too, of all or of some.
 
     With `sectors`, those that the same programs ask for are counted. With `blocks`, it is kept how often each program
-    reaches each block. `by_program` holds what a loop does besides, inner ones left out, under "loop.", its name, and
-    the names of `LoopTraffic`.
+    reaches each block. `by_program` holds the iterations of each loop under "loop.", its name, and "iterations".
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Counter:
             lambda: torch.zeros(programs, dtype=torch.float64)
         )
         self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
-        self.computed: defaultdict[str, float] = defaultdict(float)  # by loop, of all programs together
         self._rounds = RoundCounter(module, programs)
         self.by_program["rounds"], self.by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
         self.waits = WaitCounter(module, lambda one: {n: float(self.by_program[n][one]) for n in _lasting(self)})
@@ -78,12 +76,10 @@ class Counter:
         if operation.name == "tt.call":
             self._begin(operation, programs)
         if operation.name in ("tt.dot", "tt.dot_scaled"):
-            kind, flops = _product(operation)
+            kind, flops = product_of(operation)
             self.by_program[f"flops.{kind}"][programs] += flops
-            if kind == "fp32":
-                self._compute(operation, flops * programs.numel())
             return
-        if result is None or operation.name in _FREE:
+        if result is None or operation.name in FREE:
             return
         count = float(result.elements * programs.numel())
         if operation.name in ("tt.reduce", "tt.scan"):
@@ -95,11 +91,6 @@ class Counter:
         self.elements["int"] += count if fp + mufu == 0 else 0.0
         self.elements["fp"] += fp * count
         self.elements["mufu"] += mufu * count
-        self._compute(operation, (fp + mufu) * count)
-
-    def _compute(self, operation: Operation, results: float) -> None:
-        if (loop := self._loops.around.get(operation.ordinal)) is not None:
-            self.computed[loop] += results
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
         self.by_program["iterations"][programs] += 1
@@ -118,8 +109,6 @@ class Counter:
         self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)
         self.by_program[f"{kind}_bytes"][programs] += lanes * item
-        if kind == "load" and (loop := self._loops.around.get(operation.ordinal)) is not None:
-            self.by_program[f"loop.{loop}.load_bytes"][programs] += lanes * item
         if "atomic" in operation.name or operation.name == "tt.descriptor_reduce":
             self.by_program["atomic"][programs] += lanes
         if self.keeps_lines:
@@ -152,7 +141,7 @@ def blocks_of(module: IRModule) -> frozenset[int]:
     return frozenset(block.operations[0].ordinal for block in blocks if block.operations)
 
 
-def _product(operation: Operation) -> tuple[str, float]:
+def product_of(operation: Operation) -> tuple[str, float]:
     a = operation.types[0]
     shape = operation.results[0].type.shape or (1, 1)
     depth = (a.shape or (1,))[-1]
@@ -230,13 +219,7 @@ def busiest_of(counter: Counter, programs: torch.Tensor) -> tuple[ProgramWork, .
     return tuple(work_of({name: float(amounts[one]) for name, amounts in whole.items()}) for one in sorted(busiest))
 
 
-def loops_in(counter: Counter, programs: torch.Tensor) -> dict[str, LoopTraffic]:
-    """What `programs`, all that were counted, do in each loop, in the mean."""
-    return {
-        loop: LoopTraffic(
-            iterations=mean_of(counter, f"loop.{loop}.iterations", programs),
-            load_bytes=mean_of(counter, f"loop.{loop}.load_bytes", programs),
-            computed=counter.computed[loop] / programs.numel(),
-        )
-        for loop in sorted({name.split(".")[1] for name in counter.by_program if name.startswith("loop.")})
-    }
+def loops_in(counter: Counter, programs: torch.Tensor) -> dict[str, float]:
+    """Iterations of each loop by `programs`, all that were counted, in the mean."""
+    names = sorted(name for name in counter.by_program if name.startswith("loop."))
+    return {name.split(".")[1]: mean_of(counter, name, programs) for name in names}

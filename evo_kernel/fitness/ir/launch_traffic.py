@@ -19,17 +19,6 @@ Number = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 
 
 @dataclass(frozen=True)
-class LoopTraffic:
-    """What one program does in a loop of the IR, or in a function that is called: not in the loops inside."""
-
-    __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
-
-    iterations: Amount  # or calls
-    load_bytes: Amount
-    computed: Amount  # results of floating-point arithmetic
-
-
-@dataclass(frozen=True)
 class ProgramWork:
     """What one program does, where another may do much less."""
 
@@ -74,7 +63,9 @@ class LaunchTraffic:
     elements: Mapping[str, Amount] = field(
         default_factory=dict
     )  # elementwise operations by class: fp, mufu, int, reduce
-    loops: Mapping[str, LoopTraffic] = field(default_factory=dict)  # by name; empty in calibration data of before
+    loops: Mapping[str, Amount] = field(
+        default_factory=dict
+    )  # iterations, by name, or calls of a function; empty in calibration data of before
     few_load_bytes: Amount = 0.0  # of different lines, by a few random programs together
     few_store_bytes: Amount = 0.0
     waiting_rounds: Amount = 0.0  # of `rounds`, those that no copy can run ahead of; not in calibration data of before
@@ -136,17 +127,13 @@ def _as_touched(counted: LaunchTraffic, executed: Mapping[str, float]) -> Launch
     return replace(counted, **amounts, wave_load_bytes=counted.wave_load_bytes * more)
 
 
-def _loops_at_least(counted: Mapping[str, LoopTraffic], executed: Mapping[str, float]) -> dict[str, LoopTraffic]:
-    names = counted.keys() | {name.split(".")[1] for name in executed if name.startswith("loop.")}
-    made = {}
-    for name in sorted(names):
-        known = counted.get(name, LoopTraffic(0.0, 0.0, 0.0))
-        rounds = _share(executed.get(f"loop.{name}.iterations", 0.0), known.iterations)
-        loads = _share(executed.get(f"loop.{name}.load_bytes", 0.0), known.load_bytes)
-        made[name] = LoopTraffic(
-            _raised(known.iterations, rounds), _raised(known.load_bytes, loads), known.computed * rounds[0]
-        )
-    return made
+def _loops_at_least(counted: Mapping[str, float], executed: Mapping[str, float]) -> dict[str, float]:
+    told = {name.split(".")[1]: amount for name, amount in executed.items() if name.startswith("loop.")}
+    return {
+        name: _raised(known, _share(told.get(name, 0.0), known))
+        for name in sorted(counted.keys() | told.keys())
+        for known in (counted.get(name, 0.0),)
+    }
 
 
 def _busiest_at_least(counted: tuple[ProgramWork, ...], executed: Mapping[str, float]) -> tuple[ProgramWork, ...]:
