@@ -59,6 +59,9 @@ class Supervised:
         self._reading = threading.Thread(target=_read, args=(self._supervisor.stdout, output), daemon=True)
         self._reading.start()
 
+    def alive(self) -> bool:
+        return self._supervisor.poll() is None
+
     def wait(self, deadline_s: float, enough: Callable[[], bool] = lambda: False) -> Ended:
         """Until the command ends, the deadline, or `enough`."""
         until, how = time.monotonic() + deadline_s, "exited"
