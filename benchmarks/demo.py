@@ -29,7 +29,7 @@ def _env() -> dict[str, str]:
     import os
 
     root = str(Path(__file__).resolve().parents[1])
-    return os.environ | {"PYTHONPATH": root}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import click
 from pydantic import BaseModel
 
 from evo_kernel import plugins
-from evo_kernel.app.operator_factory import money_ends, operating, with_models
+from evo_kernel.app.operator_factory import money_ends, operating, weights_of, with_models
 from evo_kernel.app.run_config import Traffic
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
@@ -186,7 +186,9 @@ def search(
     stop, population = threading.Event(), parts.population
     stages = parts.judge.stages
     with operating(config, population, parts.judge, ledger, observer.trouble, stages, traffic, stop) as operator:
-        engine = Engine(population, operator, parts.judge, ledger, settings, observer, stop.set)
+        rewrites = weights_of(config, with_models(config, traffic)).keys() <= {"mtmc", "crossover"}
+        cut_waits = None if rewrites else stop.set
+        engine = Engine(population, operator, parts.judge, ledger, settings, observer, cut_waits)
         parts.judge.baselines.on_baselines = kept_baselines(population, observer.trouble)
         with announced(population, stages), watched(engine, parts.judge, stop):
             return engine.run()

@@ -11,21 +11,21 @@ from evo_kernel.fitness.sandbox import preloaded
 from evo_kernel.tasks.builtin import builtin_names
 
 
-def begin(task: str | None, device: str | None) -> None:
+def begin(task: str | None, device: str | None, *, now: bool = True) -> None:
     """Start the process that zygotes come of and, where a GPU will judge, the one that has it. `task`: as it was typed.
 
-    What turns out not to be wanted ends with this process.
+    What turns out not to be wanted ends with this process. `now`: nobody else uses the GPU.
     """
     preloaded.start()
     has_gpu = device != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Nvml().arch
     if has_gpu and task is not None and (spec := _spec(task)) is not None:
-        process.load_ahead(process.usual_command(spec))
+        process.load_ahead(process.usual_command(spec), now=now)
 
 
 def _spec(task: str) -> str | None:
-    """As `Task.spec` has it; None of a benchmark's problem, and of what is no task."""
+    """As `Task.spec` has it; None of what is no task. A benchmark's problem is taken as it was typed."""
     if task in builtin_names():
         return task
     path = Path(task).expanduser()
     path = path / "task.py" if path.is_dir() else path
-    return str(path.resolve()) if path.is_file() else None
+    return str(path.resolve()) if path.is_file() else task if ":" in task else None

@@ -94,9 +94,8 @@ def _search(
 
 
 def leave_at_once(code: int) -> None:
-    """End the process under threads that were cut off: torch aborts it when the interpreter unwinds beside them.
-
-    Population and judge are closed by now.
+    """End the process without taking it apart: beside threads that were cut off torch aborts when the interpreter
+    unwinds, and it takes a while. Population and judge are closed by now.
     """
     sys.stdout.flush()
     sys.stderr.flush()

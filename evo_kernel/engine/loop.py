@@ -57,10 +57,10 @@ class Engine(RunSession):
         observer: Observer | None = None,
         time_is_up: Callable[[], None] | None = None,
     ) -> None:
-        """`time_is_up` ends what operators wait for."""
+        """`time_is_up` ends what operators wait for, for good; None: they wait for nothing."""
         super().__init__(population, operator, judge, ledger, settings, observer)
         self._attempts, self._known = Attempts(self), KnownKernels(self)
-        self._time_is_up = time_is_up or (lambda: None)
+        self._time_is_up = time_is_up
         self._confirming_s, self._begun = 0.0, 0
         self._untuned: deque[Recorded] = deque()  # first kernels that are tuned beside the first attempts
         self._searching = self._out_of_time = False
@@ -82,15 +82,9 @@ class Engine(RunSession):
         if self.population.confirmation_due():
             # Whatever the time: somebody asked for it by going on.
             self._in_threads(1, lambda: self._confirm(bounded=False))
-        self._searching = True
-        self.enter(self.hours.search)
-        self._in_threads(self.settings.width, lambda: self._judge_pending(left))
-        self._in_threads(self.settings.width, self._attempts_until_stopped)
-        self._searching = False
-        if self.cause in ("budget", "barren") and not self.interrupted:
-            self.population.note_confirmation(due=True)
-            self.enter(self.hours.of_confirmation())
-            self._in_threads(1, self._confirm)
+        self._search_and_confirm(lambda: self._judge_pending(left), self._attempts_until_stopped)
+        while self._time_is_left() and self.go_on():
+            self._search_and_confirm(self._attempts_until_stopped)
         if self._error is not None:
             raise self._error
         if any(thread.is_alive() for thread in self._threads):
@@ -102,6 +96,24 @@ class Engine(RunSession):
             dict(self.statuses), dict(self.failures.most_common()), time.monotonic() - began, self.ledger.spent(),
             self.population.best(), self._confirming_s, self._out_of_time, due,
         )  # fmt: skip
+
+    def _search_and_confirm(self, *search: Callable[[], None]) -> None:
+        self._searching, self._out_of_time = True, False
+        self.enter(self.hours.search)
+        for work in search:
+            self._in_threads(self.settings.width, work)
+        self._searching = False
+        if self.cause in ("budget", "barren") and not self.interrupted:
+            self.population.note_confirmation(due=True)
+            self.enter(self.hours.of_confirmation())
+            self._in_threads(1, self._confirm)
+
+    def _time_is_left(self) -> bool:
+        """Whether the search was only paused, for a confirmation that took less than was kept for it."""
+        paused = self._out_of_time and self._time_is_up is None and self._error is None
+        if not paused or self.population.confirmation_due() or not self.hours.leaves_more():
+            return False
+        return not any(thread.is_alive() for thread in self._threads)
 
     # ---- threads ---------------------------------------------------------------------------------------------------
 
@@ -121,9 +133,11 @@ class Engine(RunSession):
     def _end_search_in_time(self) -> None:
         if self._searching and self.deadline.over and not self.stopped.is_set():
             kept = f", {self.hours.kept_s:.0f} s of it kept for confirmation" if self.hours.kept_s >= 1 else ""
-            self.stop(f"the time that was asked for is spent{kept}", "budget")
+            end = self.pause if self._time_is_up is None else self.stop
+            end(f"the time that was asked for is spent{kept}", "budget")
             self._out_of_time = True
-            self._time_is_up()
+            if self._time_is_up is not None:
+                self._time_is_up()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run a thread's work; whatever it raises ends the run and is raised again by `run`."""

@@ -49,10 +49,21 @@ class RunSession:
             self.interrupted = True
             self.deadline.bring_forward(self.settings.interrupt_s)
         if not self.stopped.is_set():
-            self.why, self.cause = why, cause
-            self.stopped.set()
+            self.pause(why, cause)
             # In a thread of its own: a signal may arrive while its own thread holds the ledger's lock.
             threading.Thread(target=self.ledger.close, daemon=True).start()
+
+    def pause(self, why: str, cause: str) -> None:
+        """As `stop`, but `go_on` may follow."""
+        self.why, self.cause = why, cause
+        self.stopped.set()
+
+    def go_on(self) -> bool:
+        """End a pause; False where somebody interrupted meanwhile."""
+        self.stopped.clear()
+        if self.interrupted:  # between the lines, or before
+            self.stopped.set()
+        return not self.interrupted
 
     def abort(self, why: str) -> None:
         """Stop, and wait for nothing. The caller closes the judge, which ends its children."""

@@ -1,7 +1,8 @@
 """How a session divides the time that was asked for: the search, its confirmation, and what it may go over by.
 
 A run of T seconds ends within max(T / 10, 15 s) of T: a third of that is for verdicts under way when the search ends,
-a third for a confirmation that takes longer than expected, a third for closing.
+a third for a confirmation that takes longer than expected, a third for closing. What a confirmation takes is guessed
+until there was one; where it took less, the search goes on, and what it finds is confirmed in its turn.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ KEPT_SHARE = 0.5
 """Of a session's time: where confirmation is likely to take more, the search has all of it, and `resume` confirms."""
 VERDICTS = 3.0
 """So many verdicts of the search take as long as a confirmation: hidden cases, more draws, pairs, a fresh process."""
-LEAST_S = 10.0
+LEAST_S = 5.0
 """What a confirmation is taken for at least until there was one."""
 
 
@@ -45,9 +46,13 @@ class TimeBudget:
         self.search.plan(self._ends - self.kept_s, self._third_s)
 
     @property
+    def _verdict_s(self) -> float:
+        return self._verdicts_s / max(1, self._verdicts)
+
+    @property
     def expected_s(self) -> float:
         """What one confirmation is likely to take."""
-        return self._confirmed_s or max(LEAST_S, VERDICTS * self._verdicts_s / max(1, self._verdicts))
+        return self._confirmed_s or max(LEAST_S, VERDICTS * self._verdict_s)
 
     @property
     def kept_s(self) -> float:
@@ -56,8 +61,12 @@ class TimeBudget:
         return self.expected_s if fits else 0.0
 
     def confirmation_fits(self) -> bool:
-        """Whether one more is likely to end in time."""
-        return self._clock() + self.expected_s <= self._ends + 2 * self._third_s
+        """Whether one more may end in time. Until there was one, it is tried."""
+        return self._clock() + self._confirmed_s < self._ends + 2 * self._third_s
+
+    def leaves_more(self) -> bool:
+        """Whether there was a confirmation, and it left time for a verdict and for another confirmation."""
+        return self._confirmed_s > 0.0 and self.search.left_s > self._verdict_s
 
     def of_confirmation(self) -> Deadline:
         return Deadline(self._ends + 2 * self._third_s, clock=self._clock)

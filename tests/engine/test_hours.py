@@ -100,6 +100,21 @@ def test_hours_hold_whatever_verdicts_and_confirmation_take(
             assert took_s >= asked_s - 3 * score_s - score_s, "the search had the rest"
 
 
+@pytest.mark.parametrize(("asked_s", "score_s", "rounds"), [(60.0, 5.0, 2), (600.0, 20.0, 2), (45.0, 10.0, 1)])
+def test_a_confirmation_that_takes_less_than_was_kept_leaves_the_rest_to_the_search(
+    tmp_path: Path, asked_s: float, score_s: float, rounds: int
+) -> None:
+    clock = Clock()
+    judge = SlowJudge(clock, score_s, 4.0)
+    with opened(tmp_path / "h.db") as population:
+        ended = session(population, judge, clock, asked_s)
+        purposes = [asked[1] for asked in judge.asked]
+        assert purposes.count(Purpose.CONFIRM) == rounds and purposes[-1] is Purpose.CONFIRM
+        assert asked_s - score_s - 2 * STEP_S <= clock() - Clock.now <= asked_s + 15.0
+        best, champion = population.best(), population.champion()
+        assert best and champion and champion.candidate == best.candidate and not ended.unconfirmed
+
+
 def test_what_did_not_fit_is_confirmed_first_by_the_next_session(tmp_path: Path) -> None:
     clock, notebook = Clock(), Notebook()
     judge = SlowJudge(clock, 4.0, 200.0)

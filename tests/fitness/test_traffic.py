@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from evo_kernel.fitness.ir import footprints
+from evo_kernel.fitness.ir import counting, footprints
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.execute import launch
 from evo_kernel.fitness.ir.footprints import Footprints, expand
@@ -108,6 +108,44 @@ def test_where_lines_are_too_many_a_part_of_memory_stands_for_all(pages, monkeyp
     monkeypatch.setattr(footprints, "MOST_KEPT", 1500)
     for seed in range(5):
         assert made(seed).different("load") == pytest.approx(truth, rel=0.06)
+
+
+@pytest.mark.parametrize("most_kept", [60, 700, 1_000_000])
+def test_many_small_accesses_are_counted_together_as_one_by_one(most_kept, monkeypatch):
+    """Lines are thinned out at the same accesses, by the same draws."""
+    monkeypatch.setattr(footprints, "MOST_KEPT", most_kept)
+    memory, draw = DeviceMemory(), torch.Generator().manual_seed(5)
+    for size in (8 << 20, 1 << 20, 2 << 20):
+        memory.add(size, defined=True)
+
+    def access(number: int) -> tuple[str, Runs]:
+        programs = torch.arange(8)
+        buffers = torch.randint(min(3, 1 + number // 20), (8,), generator=draw)  # some of several, the last ones later
+        buffers = buffers if number % 7 == 0 else buffers[:1].expand(8)
+        places = torch.randint(1 << 19, (8,), generator=draw) if number % 3 else programs * 256 + number * 2048
+        lengths = torch.randint(4, 600, (8,), generator=draw)
+        starts = torch.tensor([DeviceMemory.address(b) for b in (0, 1, 2)])[buffers] + places * (number != 33)
+        starts = starts - (1 << 50) * (number == 33)  # at no buffer
+        return ("store" if number % 5 == 0 else "load"), Runs(starts, lengths, programs, programs)
+
+    accesses = [access(number) for number in range(200)]
+    alone, grouped = Footprints(memory, 3), Footprints(memory, 3)
+    for kind, runs in accesses:
+        alone.add(kind, runs)
+    for first, end in ((0, 1), (1, 90), (90, 92), (92, 200)):
+        grouped.add_all(accesses[first:end])
+    assert alone.seen == grouped.seen
+    for kind in ("load", "store"):
+        for some in (None, torch.tensor([1, 4, 6])):
+            assert alone.different(kind, some) == grouped.different(kind, some) > 0
+        assert alone.expanded(kind, torch.arange(8), 100) == grouped.expanded(kind, torch.arange(8), 100)
+
+
+@pytest.mark.parametrize("plan", [softmax_plan(300, 1000, 256), matmul_plan(512, 512, 256, (64, 64, 32))])
+def test_traffic_is_the_same_whether_accesses_wait_for_others(plan, monkeypatch):
+    together = counted_traffic(plan)
+    monkeypatch.setattr(counting, "_SMALL", -1)
+    assert counted_traffic(plan) == together
 
 
 def test_what_all_of_a_sample_share_says_nothing_of_the_rest():

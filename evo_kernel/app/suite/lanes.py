@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo_kernel import processes
@@ -19,6 +21,8 @@ from evo_kernel.processes import kill_descendants
 INTERRUPTED_S = 60.0
 """What is under way when a suite is interrupted may take so long to end; then it is killed, and resumed next time."""
 
+PROGRAM = ("-P", "-m", "evo_kernel.cli.waiting")
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -29,6 +33,11 @@ class Lane:
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {})
+
+    def enter(self) -> None:
+        """The cores of this thread become the lane's; a child inherits them."""
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
 
 
 def lanes_of(gpus: str | None, device: str) -> list[Lane]:
@@ -89,15 +98,62 @@ def run_logged(
 
     `grace_s` lie between SIGTERM and SIGKILL. For a thread of its own: its cores become the lane's.
     """
-    if lane.cores:
-        os.sched_setaffinity(0, lane.cores)  # of this thread; a child inherits them
-    log.parent.mkdir(parents=True, exist_ok=True)
+    lane.enter()
+    files = _logs(log)
     logged = ["/bin/sh", "-c", 'exec "$@" > "$0.out" 2> "$0.err"', str(log), *command]
     began = time.monotonic()
     ended = processes.run(
         logged, deadline_s, lambda chunk: None, lane.environment(), enough=halt.asked.is_set, grace_s=grace_s
     )
-    out, err = (
-        log.with_name(log.name + ending).read_text(encoding="utf-8", errors="replace") for ending in (".out", ".err")
-    )
+    return _end(ended, files, began)
+
+
+class EarlySearch:
+    """A process of a lane that has imported what a search needs, or is about to, and waits for its command.
+
+    It ends by `run`, by `close`, or with this process. `likely`: the task that is expected.
+    """
+
+    def __init__(self, lane: Lane, device: str, likely: str) -> None:
+        lane.enter()
+        theirs, self._orders = os.pipe()
+        program = [sys.executable, *PROGRAM, str(theirs), device, likely]
+        self._said = bytearray()
+        try:
+            self._process = processes.Supervised(
+                program, self._said.extend, lane.environment(), grace_s=INTERRUPTED_S, passed=(theirs,)
+            )
+        finally:
+            os.close(theirs)
+
+    def alive(self) -> bool:
+        return self._process.alive()
+
+    def run(self, words: Sequence[str], log: Path, deadline_s: float, halt: Halt) -> OrderEnd:
+        """`evo-kernel` with these words, as `run_logged` has it."""
+        files = _logs(log)
+        order = {"words": list(words), "output": [str(file.absolute()) for file in files]}
+        began = time.monotonic()
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self._orders, "w") as orders:  # else it tells how it ended
+            orders.write(json.dumps(order) + "\n")
+        ended = _end(self._process.wait(deadline_s, halt.asked.is_set), files, began)
+        return ended if ended.err else replace(ended, err=self._said.decode(errors="replace"))
+
+    def close(self) -> None:
+        """End it, where it still waits."""
+        os.close(self._orders)
+        self._process.wait(0.0)
+
+
+def _logs(log: Path) -> list[Path]:
+    """The files of a command's output and errors, empty."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    files = [log.with_name(log.name + ending) for ending in (".out", ".err")]
+    for file in files:
+        file.write_bytes(b"")
+    return files
+
+
+def _end(ended: processes.Ended, files: Sequence[Path], began: float) -> OrderEnd:
+    out, err = (file.read_text(encoding="utf-8", errors="replace") for file in files)
     return OrderEnd(ended.code, out, err, ended.how == "deadline", time.monotonic() - began)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.remaining_torch_operations import own_share, torch_calls
-from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, run_logged
+from evo_kernel.app.suite.lanes import EarlySearch, Halt, Lane, OrderEnd, run_logged
 from evo_kernel.app.suite.tasks import SuiteTask
 from evo_kernel.observe.harness_verdict import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
@@ -42,10 +43,11 @@ class SearchOptions:
 
 
 class SuiteWorker:
-    """The searches of one lane, each a process of its own."""
+    """The searches of one lane, each a process of its own. While one searches, the process of the next one starts."""
 
     def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None:
         self._lane, self._folder, self._options, self._halt = lane, folder, options, halt
+        self._early: EarlySearch | None = None
 
     @property
     def device(self) -> str:
@@ -56,8 +58,13 @@ class SuiteWorker:
 
         return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() else "cpu"
 
-    def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow | None:
-        """A task's row, from its population; None where the search was cut off before there was anything to tell."""
+    def search(
+        self, one: SuiteTask, minutes: float, evaluations: int | None, following: SuiteTask | None = None
+    ) -> SuiteRow | None:
+        """A task's row, from its population; None where the search was cut off before there was anything to tell.
+
+        `following`: the next one of this lane, as far as one can tell; None: none.
+        """
         population, options = self._folder / one.population, self._options
         settings = [*options.overrides, f"budget.hours={minutes / 60:.6f}"]
         if evaluations is not None:
@@ -68,10 +75,23 @@ class SuiteWorker:
             words = ["run", one.spec, "--population", str(population)]
             words += ["--config", options.config_file] if options.config_file else []
         words += ["--device", options.device, "--json", *(word for one in settings for word in ("--set", one))]
-        command = [*PYTHON, "evo_kernel.cli.main", *words]
-        log = self._folder / LOGS / one.name
-        ended = run_logged(command, self._lane, log, 60 * minutes + GRACE_S, self._halt)
+        early, self._early = self._early, None
+        if early is not None and not early.alive():  # something killed it while it waited
+            early.close()
+            early = None
+        early = early or self._start(one)
+        self._early = self._start(following) if following is not None else None
+        ended = early.run(words, self._folder / LOGS / one.name, 60 * minutes + GRACE_S, self._halt)
         return self._row(one, population, ended)
+
+    def _start(self, one: SuiteTask) -> EarlySearch:
+        return EarlySearch(self._lane, self._options.device, one.spec)
+
+    def close(self) -> None:
+        """End what waits for a search. Idempotent."""
+        early, self._early = self._early, None
+        if early is not None:
+            early.close()
 
     def _row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
         row = SuiteRow(one.spec, one.label, one.group, "failed")
@@ -158,6 +178,8 @@ def _told(ended: OrderEnd) -> dict[str, object] | None:
 
 
 def _why(code: int, err: str) -> str:
+    if code == 128 + signal.SIGKILL:
+        return "its process was killed: the machine may have run out of memory"
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     return lines[-1].removeprefix("error: ")[:500] if lines else f"its process ended with code {code} and said nothing"
 

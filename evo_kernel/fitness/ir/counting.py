@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -19,7 +19,7 @@ from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import IRModule, Operation
 from evo_kernel.fitness.ir.rounds import RoundCounter
-from evo_kernel.fitness.ir.runs import runs_of, sectors_of
+from evo_kernel.fitness.ir.runs import Runs, runs_of, sectors_of, together
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.ir.waiting import WaitCounter
 
@@ -30,6 +30,8 @@ FREE = {"arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make
          "arith.bitcast", "tt.call", "tt.descriptor_load"}  # fmt: skip
 _KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5",
           "i8": "int8"}  # fmt: skip
+_SMALL, _MOST_WAITING = 1 << 12, 1 << 16
+"""Runs of an access that waits for others; runs that wait."""
 
 
 class Counter:
@@ -52,7 +54,9 @@ class Counter:
     ) -> None:
         """`seed` and `expected`: as of `Footprints`."""
         self.again = partial(Counter, module, memory, programs, footprints, seed, sectors, blocks, expected)
-        self.footprints = Footprints(memory, seed, expected)
+        self._footprints = Footprints(memory, seed, expected)
+        self._waiting: list[tuple[str, Runs]] = []  # small accesses, flat: many are looked at together
+        self._runs_waiting = 0
         self._memory, self._sectors, self.keeps_lines, self._sample = memory, sectors, footprints is not False, None
         if isinstance(footprints, torch.Tensor):
             self._sample = torch.zeros(programs, dtype=torch.bool)
@@ -60,13 +64,25 @@ class Counter:
         self._blocks = blocks_of(module) if blocks else frozenset()
         self._loops = loops_of(module)
         self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
-        self.by_program: defaultdict[str, torch.Tensor] = defaultdict(
+        self._by_program: defaultdict[str, torch.Tensor] = defaultdict(
             lambda: torch.zeros(programs, dtype=torch.float64)
         )
         self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
         self._rounds = RoundCounter(module, programs)
-        self.by_program["rounds"], self.by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
-        self.waits = WaitCounter(module, lambda one: {n: float(self.by_program[n][one]) for n in _lasting(self)})
+        self._by_program["rounds"], self._by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
+        self.waits = WaitCounter(
+            module, lambda one: {n: float(self._by_program[n][one]) for n in _lasting(self._by_program)}
+        )
+
+    @property
+    def by_program(self) -> dict[str, torch.Tensor]:
+        self._settle()
+        return self._by_program
+
+    @property
+    def footprints(self) -> Footprints:
+        self._settle()
+        return self._footprints
 
     # --- Observer -------------------------------------------------------------------------------------------------
 
@@ -77,7 +93,7 @@ class Counter:
             self._begin(operation, programs)
         if operation.name in ("tt.dot", "tt.dot_scaled"):
             kind, flops = product_of(operation)
-            self.by_program[f"flops.{kind}"][programs] += flops
+            self._by_program[f"flops.{kind}"][programs] += flops
             return
         if result is None or operation.name in FREE:
             return
@@ -93,12 +109,12 @@ class Counter:
         self.elements["mufu"] += mufu * count
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
-        self.by_program["iterations"][programs] += 1
+        self._by_program["iterations"][programs] += 1
         self._begin(operation, programs)
         self._rounds.end(programs)
 
     def _begin(self, operation: Operation, programs: torch.Tensor) -> None:
-        self.by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += 1
+        self._by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += 1
 
     def access(
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
@@ -108,9 +124,9 @@ class Counter:
         self.waits.access(operation, pointer, int(programs[0]))  # one at a time where they wait
         self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)
-        self.by_program[f"{kind}_bytes"][programs] += lanes * item
+        self._by_program[f"{kind}_bytes"][programs] += lanes * item
         if "atomic" in operation.name or operation.name == "tt.descriptor_reduce":
-            self.by_program["atomic"][programs] += lanes
+            self._by_program["atomic"][programs] += lanes
         if self.keeps_lines:
             self._keep(kind, pointer, mask, programs, item, shape)
 
@@ -125,12 +141,30 @@ class Counter:
                 return
             pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
         runs = runs_of(self._memory, pointer, mask, programs, item, shape)
-        if not runs.starts.numel():
+        if (count := runs.starts.numel()) > _SMALL:
+            self._settle()
+            self._count_sectors(kind, runs)
+            self._footprints.add(kind, runs)
+        elif count:
+            self._waiting.append((kind, Runs(*(column.reshape(-1) for column in runs))))
+            self._runs_waiting += count
+            if self._runs_waiting > _MOST_WAITING:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Look at what waits."""
+        if not self._waiting:
             return
+        waiting, self._waiting, self._runs_waiting = self._waiting, [], 0
+        for kind in ("load", "store"):
+            if some := [runs for one, runs in waiting if one == kind]:
+                self._count_sectors(kind, together(some)[1])
+        self._footprints.add_all(waiting)
+
+    def _count_sectors(self, kind: str, runs: Runs) -> None:
         if self._sectors:
             owners, sectors = sectors_of(runs)
-            self.by_program[f"{kind}_sectors"].index_add_(0, owners, sectors.double())
-        self.footprints.add(kind, runs)
+            self._by_program[f"{kind}_sectors"].index_add_(0, owners, sectors.double())
 
 
 def blocks_of(module: IRModule) -> frozenset[int]:
@@ -195,7 +229,7 @@ def means_of(counter: Counter) -> dict[str, float]:
 
 
 def most_of(counter: Counter) -> dict[str, float]:
-    return {f"most.{name}": float(_whole(counter, name).max()) for name in _lasting(counter)}
+    return {f"most.{name}": float(_whole(counter, name).max()) for name in _lasting(counter.by_program)}
 
 
 def _whole(counter: Counter, name: str) -> torch.Tensor:
@@ -206,15 +240,15 @@ def _whole(counter: Counter, name: str) -> torch.Tensor:
     return amounts
 
 
-def _lasting(counter: Counter) -> list[str]:
+def _lasting(counts: Mapping[str, torch.Tensor]) -> list[str]:
     """What makes a program last, however many others run beside it."""
     ends = ("rounds", ".iterations")
-    return sorted(n for n in counter.by_program if n.startswith("flops.") or n.endswith(ends))
+    return sorted(n for n in counts if n.startswith("flops.") or n.endswith(ends))
 
 
 def busiest_of(counter: Counter, programs: torch.Tensor) -> tuple[ProgramWork, ...]:
     """Of `programs`, those that do most of something that makes a program last."""
-    whole = {name: _whole(counter, name) for name in _lasting(counter)}
+    whole = {name: _whole(counter, name) for name in _lasting(counter.by_program)}
     busiest = {int(programs[amounts[programs].argmax()]) for amounts in whole.values()}
     return tuple(work_of({name: float(amounts[one]) for name, amounts in whole.items()}) for one in sorted(busiest))
 

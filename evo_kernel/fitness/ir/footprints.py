@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES
 from evo_kernel.fitness.ir.memory import BASE_BITS, DeviceMemory
-from evo_kernel.fitness.ir.runs import Runs
+from evo_kernel.fitness.ir.runs import Runs, together
 
 _LINE_BITS = LINE_BYTES.bit_length() - 1  # shifts take a tenth of what divisions take
 _BLOCK_BITS = 3
 BLOCK_LINES = 1 << _BLOCK_BITS
 _OFFSET = (1 << BASE_BITS) - 1
+_OWNER_BITS = 32
+_OWNERS = (1 << _OWNER_BITS) - 1
 MOST_KEPT = 1_000_000
 """Runs of lines: about a quarter of a second of sorting."""
 _COMMON = 8
@@ -57,8 +60,49 @@ class Footprints:
                 continue  # out of bounds, as the executor is about to find
             chosen = slice(None) if buffers is None else buffers == number
             self._put(kind, number - 1, (runs.owners[chosen], first[chosen], last[chosen]))
-        while self._kept > MOST_KEPT:
-            self._thin()
+        self._thin_out()
+
+    def add_all(self, accesses: Sequence[tuple[str, Runs]]) -> None:
+        """As `add` of one access after the other, to the bit, but quicker where they are small. Runs are flat."""
+        if len(accesses) < 2:
+            for kind, runs in accesses:
+                self.add(kind, runs)
+            return
+        which, runs = together([runs for _, runs in accesses])
+        numbers = runs.starts >> BASE_BITS
+        inside = (numbers > 0) & (numbers <= len(self._memory.buffers))  # else the executor is about to find it
+        pairs = torch.unique(((which << _OWNER_BITS) + numbers - 1)[inside]).tolist()
+        reached = [divmod(pair, 1 << _OWNER_BITS) for pair in pairs]  # accesses and buffers, in order
+        new = next((access for access, buffer in reached if self._level and buffer not in self._drawn), None)
+        if new is not None:  # what is drawn depends on what was drawn before
+            self.add_all(accesses[:new])
+            self.add(*accesses[new])
+            self.add_all(accesses[new + 1 :])
+            return
+        first = (runs.starts & _OFFSET) >> _LINE_BITS
+        last = ((runs.starts & _OFFSET) + runs.lengths - 1) >> _LINE_BITS
+        owners = runs.owners + (which << _OWNER_BITS)  # so that only runs of one access are joined
+        loads = torch.tensor([kind == "load" for kind, _ in accesses])[which]
+        keys: dict[tuple[str, int], int] = {}  # the first access of each
+        for access, buffer in reached:
+            keys.setdefault((accesses[access][0], buffer), access)
+        parts: list[Lines] = []
+        kept = torch.zeros(len(accesses), dtype=torch.int64)
+        for kind, buffer in keys:
+            chosen = (numbers == buffer + 1) & (loads == (kind == "load"))
+            lines = (owners[chosen], first[chosen], last[chosen])
+            parts.append(_joined(self._sampled(buffer, lines) if self._level else lines))
+            kept += torch.bincount(parts[-1][0] >> _OWNER_BITS, minlength=len(accesses))
+        total = self._kept + kept.cumsum(0)
+        end = min(len(accesses), int((total <= MOST_KEPT).sum()) + 1)  # for those behind it fewer are kept
+        for (key, access), lines in zip(keys.items(), parts, strict=True):
+            if access < end:
+                begun = (lines[0] >> _OWNER_BITS) < end
+                self._runs[key].append(((lines[0] & _OWNERS)[begun], lines[1][begun], lines[2][begun]))
+        self._kept = int(total[end - 1])
+        self.seen += int((which < end).sum())
+        self._thin_out()
+        self.add_all(accesses[end:])
 
     def _hits(self, buffer: int, runs: Runs) -> Runs:
         """Without most of the runs that lie in no block that is kept: quick, where there are very many."""
@@ -81,6 +125,10 @@ class Footprints:
         lines = _joined(self._sampled(buffer, lines) if self._level else lines)
         self._runs[(kind, buffer)].append(lines)
         self._kept += lines[0].numel()
+
+    def _thin_out(self) -> None:
+        while self._kept > MOST_KEPT:
+            self._thin()
 
     def _thin(self) -> None:
         """Half of the blocks that were kept are kept on."""

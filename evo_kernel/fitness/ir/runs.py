@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory
 
 _WARP_BITS = 5  # of its 32 lanes
+_LANE_BITS = 32  # more than of any access
 _SECTOR_BITS = SECTOR_BYTES.bit_length() - 1
 
 
@@ -66,6 +68,17 @@ def runs_of(
     if active is not None:
         return Runs(*(column[active.expand(starts.shape)] for column in columns))
     return Runs(*columns)
+
+
+def together(accesses: Sequence[Runs]) -> tuple[torch.Tensor, Runs]:
+    """Flat runs of several accesses one behind the other, and of which access each is.
+
+    Lanes of each access have numbers of their own, so that warps of different accesses share nothing.
+    """
+    sizes = torch.tensor([runs.starts.numel() for runs in accesses])
+    which = torch.arange(len(accesses)).repeat_interleave(sizes)
+    starts, lengths, owners, lanes = (torch.cat(column) for column in zip(*accesses, strict=True))
+    return which, Runs(starts, lengths, owners, lanes + (which << _LANE_BITS))
 
 
 def _has_holes(on: torch.Tensor, axis: int) -> bool:

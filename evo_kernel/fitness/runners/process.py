@@ -143,13 +143,17 @@ def open_log() -> Any:
 _AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
 
 
-def load_ahead(command: Sequence[str], gpu: int = 0) -> WorkerProcess:
-    """Start the worker of the next runner with this command: it takes the GPU while the runner's process loads.
+def load_ahead(command: Sequence[str], gpu: int = 0, *, now: bool = True) -> WorkerProcess:
+    """Start the worker of the next runner with this command; one that was started for another runner ends.
 
-    It does not load what only baselines need: they may be known.
+    `now`: it takes the GPU while the runner's process loads; else when the runner lets it. It does not load what only
+    baselines need: they may be known.
     """
     key = (tuple(command), gpu)
-    _AHEAD[key] = WorkerProcess((*command, "now"), gpu, open_log())
+    for other in [one for one in _AHEAD if one[1] == gpu and one != key]:
+        _AHEAD.pop(other).kill()
+    if key not in _AHEAD:
+        _AHEAD[key] = WorkerProcess((*command, "now") if now else command, gpu, open_log())
     return _AHEAD[key]
 
 
