@@ -53,8 +53,8 @@ class Turns(Forgetful):
 
     keeps_calls = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, most: int = 1000) -> None:
+        super().__init__(most)
         self.kept: dict[int, list[tuple[str, str]]] = {}
         self.calls: dict[int, list] = {}
         self.charged: dict[str, int] = {}
