@@ -96,8 +96,8 @@ class Ledger:
         Waits while only what is in flight stands in the way: it may turn out cheaper than expected.
         """
         with self._changed:
-            while not (reached := self._reached()):
-                if self._fits():
+            while not (reached := self.reached()):
+                if self.fits():
                     self._open += 1
                     self._booked.cost = Spent()
                     return ""
@@ -153,7 +153,7 @@ class Ledger:
         """Whether the run is over, or has become so within `wait_s` seconds."""
         until = time.monotonic() + wait_s
         with self._changed:
-            while not self._reached():
+            while not self.reached():
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
@@ -197,7 +197,8 @@ class Ledger:
     def _total(self) -> Spent:
         return self._before + self._now + Spent(hours=(self.clock() - self._began) / 3600)
 
-    def _reached(self) -> str:
+    def reached(self) -> str:
+        """Which limit is reached, in words; empty while there is none."""
         if self._closed:
             return "the run was stopped"
         total = self._total()
@@ -215,7 +216,7 @@ class Ledger:
             return False
         return limit.tokens is None or total.tokens + aside_tokens + tokens <= limit.tokens
 
-    def _fits(self) -> bool:
+    def fits(self) -> bool:
         """Whether one more attempt of average cost fits beside those in flight."""
         if not self._open:
             return True

@@ -25,14 +25,14 @@ class MixOperator:
         weights: Mapping[str, float] | None = None,
         refusal: Callable[[str], str] = lambda operator: "",
     ) -> None:
-        self._operators = {operator.name: operator for operator in operators}
+        self.operators = {operator.name: operator for operator in operators}
         given = dict(weights or {})
-        unknown = sorted(given.keys() - self._operators.keys())
-        if not operators or len(self._operators) != len(operators):
+        unknown = sorted(given.keys() - self.operators.keys())
+        if not operators or len(self.operators) != len(operators):
             raise ValueError("a mix needs at least one operator, each with a name of its own")
         if unknown:
-            raise ValueError(f"weights for unknown operators {unknown}; the mix has {sorted(self._operators)}")
-        self._weights = {name: float(given.get(name, 1.0)) for name in self._operators}
+            raise ValueError(f"weights for unknown operators {unknown}; the mix has {sorted(self.operators)}")
+        self._weights = {name: float(given.get(name, 1.0)) for name in self.operators}
         if min(self._weights.values()) < 0 or not sum(self._weights.values()) > 0:
             raise ValueError(f"weights must not be negative, and one must be above zero: {self._weights}")
         self._refusal = refusal
@@ -41,7 +41,7 @@ class MixOperator:
         # A stream of its own: the drawn operator starts from brief.seed too, and must not see the same numbers.
         rng = np.random.default_rng(brief.seed).spawn(1)[0]
         left = [name for name, weight in self._weights.items() if weight > 0]
-        for operator in self._operators.values():  # an attempt that one of them has begun in an earlier session
+        for operator in self.operators.values():  # an attempt that one of them has begun in an earlier session
             if isinstance(operator, Resumes) and operator.holds(brief):
                 self._admit(operator.name, paused=True)  # it waits for a session that can go on with it
                 return operator.propose(brief, probe)
@@ -51,7 +51,7 @@ class MixOperator:
             name = left[int(rng.choice(len(left), p=weights / weights.sum()))]
             try:
                 self._admit(name)
-                return self._operators[name].propose(brief, probe)
+                return self.operators[name].propose(brief, probe)
             except OperatorFailed as failure:
                 failure.operator = failure.operator or name
                 reasons.append(f"{name}: {failure.reason}")
@@ -66,13 +66,13 @@ class MixOperator:
                 raise
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
-        operator = self._operators.get(proposal.operator)
+        operator = self.operators.get(proposal.operator)
         return operator is not None and operator.witnessed(proposal, parent, child)
 
     def learn(self, credit: Credit) -> None:
         """To whoever made the proposal; credits of operators that are no longer in the mix are passed over."""
-        if credit.operator in self._operators:
-            self._operators[credit.operator].learn(credit)
+        if credit.operator in self.operators:
+            self.operators[credit.operator].learn(credit)
 
     def _admit(self, name: str, paused: bool = False) -> None:
         """Raises OperatorFailed, at no cost, where an operator is not to be asked now."""

@@ -71,7 +71,7 @@ def bench(chosen: argparse.Namespace, found: list[Situation]) -> None:
     check(chosen, parts)
     limit = chosen.calls // len(parts)
     notebook = Notebook(chosen.out, {"model": chosen.model, "tree": chosen.tree.name})
-    model = _model(chosen)
+    model = open_chosen_model(chosen)
     try:
         if "macro" in parts:
             asked = Counted(model, notebook, "macro", limit)
@@ -96,7 +96,7 @@ def check(chosen: argparse.Namespace, parts: list[str]) -> None:
         raise UserError(f"--calls must be at least {len(parts)}: one a part")
 
 
-def _model(chosen: argparse.Namespace) -> Model:
+def open_chosen_model(chosen: argparse.Namespace) -> Model:
     patience = Patience(deadline_s=TRIES * chosen.answer_s, try_s=chosen.answer_s)
     return open_model(chosen.model, base_url=chosen.base_url, api_key_env=chosen.api_key_env, patience=patience)
 

@@ -22,8 +22,8 @@ def conversation(connection: sqlite3.Connection, attempt: int) -> str:
     """Of an attempt, oldest first; empty where no model was asked."""
     turns = "SELECT kind, data FROM turns WHERE attempt = ? ORDER BY position LIMIT ?"
     calls = "SELECT model, messages FROM calls WHERE attempt = ? ORDER BY position LIMIT ?"
-    found = [(kind, _unfold(data)) for kind, data in connection.execute(turns, (attempt, ROWS))]
-    found = found or [(model, _unpack(packed or "")) for model, packed in connection.execute(calls, (attempt, ROWS))]
+    found = [(kind, unfold(data)) for kind, data in connection.execute(turns, (attempt, ROWS))]
+    found = found or [(model, unpack(packed or "")) for model, packed in connection.execute(calls, (attempt, ROWS))]
     return "\n\n".join(f"=== {_plain(title)}\n{_plain(_text(data))}" for title, data in found)
 
 
@@ -43,7 +43,7 @@ def _text(data: Any) -> str:
     return json.dumps(data)
 
 
-def _unfold(data: bytes) -> Any:
+def unfold(data: bytes) -> Any:
     """Deflated JSON; a sentence where it is none, or would unfold to more than anyone reads."""
     unfolding = zlib.decompressobj()
     try:
@@ -55,11 +55,11 @@ def _unfold(data: bytes) -> Any:
         return "(cannot be read)"
 
 
-def _unpack(packed: str) -> Any:
+def unpack(packed: str) -> Any:
     """What a call holds: plain JSON, or JSON deflated in base64."""
     try:
         if packed[:1] in "[{":
             return json.loads(packed) if packed else ""
-        return _unfold(base64.b64decode(packed))
+        return unfold(base64.b64decode(packed))
     except (ValueError, RecursionError):
         return "(cannot be read)"

@@ -35,20 +35,21 @@ class LiveProgress:
         left: Callable[[], dict[str, float]],
         best: ScoredCandidate | None = None,
         pipeline: Callable[[], PipelineState] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console, self._environment, self._left, self._pipeline = console, environment, left, pipeline
-        self._lock = threading.Lock()
-        self._events: deque[str] = deque(maxlen=LINES)
+        self._clock, self._lock = clock, threading.Lock()
+        self.events: deque[str] = deque(maxlen=LINES)
         self._statuses: Counter[str] = Counter()
         self._in_flight: set[int] = set()
         self._best = _standing(best)
         self._told = self._best[0] if self._best else 0.0
-        self._began = self._last_line = self._last_state = time.monotonic()
+        self._began = self._last_line = self._last_state = self._clock()
         self._live: Live | None = None
 
     def __enter__(self) -> LiveProgress:
         if self._console.is_terminal:
-            self._live = Live(get_renderable=self._view, console=self._console, refresh_per_second=2, transient=True)
+            self._live = Live(get_renderable=self.view, console=self._console, refresh_per_second=2, transient=True)
             self._live.__enter__()
         return self
 
@@ -59,7 +60,7 @@ class LiveProgress:
     def attempt_started(self, brief: Brief) -> None:
         with self._lock:
             self._in_flight.add(brief.attempt)
-            self._tell_state(time.monotonic())
+            self._tell_state(self._clock())
 
     def proposed(self, brief: Brief, proposal: Proposal) -> None:
         del brief, proposal
@@ -69,7 +70,7 @@ class LiveProgress:
         with self._lock:
             self._in_flight.discard(brief.attempt)
             self._statuses["no proposal"] += 1
-            self._tell_state(time.monotonic())
+            self._tell_state(self._clock())
 
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
         with self._lock:
@@ -85,7 +86,7 @@ class LiveProgress:
                 self._note(
                     f"candidate {recorded.candidate}: {strategy} → {evaluation.status}: {evaluation.reason[:110]}"
                 )
-            self._tell_state(time.monotonic())
+            self._tell_state(self._clock())
 
     def confirming(self, candidate: int, expected_s: float) -> None:
         with self._lock:
@@ -109,19 +110,20 @@ class LiveProgress:
     def _tell_state(self, now: float) -> None:
         if self._live is None and (now - self._last_line > QUIET_S or now - self._last_state > EVERY_S):
             self._last_state = now
-            self._note(self._state())
+            self._note(self.state())
 
     def _note(self, line: str) -> None:
         line = " ".join(line.split())
-        self._events.append(line)
-        self._last_line = time.monotonic()
+        self.events.append(line)
+        self._last_line = self._clock()
         if self._live is None:
             self._console.print(Text(self._stamp() + line), soft_wrap=True)
 
     def _stamp(self) -> str:
-        return f"[{time.monotonic() - self._began:6.1f} s] "
+        return f"[{self._clock() - self._began:6.1f} s] "
 
-    def _state(self) -> str:
+    def state(self) -> str:
+        """Where the search stands, in a line."""
         best = f"best {self._best[0]:.3f}x" if self._best else "nothing passed yet"
         doing = f" · {state_text(self._pipeline())}" if self._pipeline else ""
         return f"{best} · {self._counts() or 'starting'}{doing}"
@@ -129,16 +131,17 @@ class LiveProgress:
     def _counts(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in self._statuses.most_common())
 
-    def _view(self) -> Group:
+    def view(self) -> Group:
+        """What a terminal shows."""
         with self._lock:
             table = Table.grid(padding=(0, 2))
             table.add_column(no_wrap=True)
-            for name, value in self._rows():
+            for name, value in self.rows():
                 table.add_row(name, Text(value, no_wrap=True, overflow="ellipsis"))
-            events = (Text("  " + line, no_wrap=True, overflow="ellipsis") for line in self._events)
+            events = (Text("  " + line, no_wrap=True, overflow="ellipsis") for line in self.events)
             return Group(table, *events)
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
+    def rows(self) -> Iterator[tuple[str, str]]:
         score = f"{self._best[0]:.3f}x by candidate {self._best[1]} ({self._best[2]})" if self._best else "none yet"
         yield "best", f"{score}   {self._environment.label}"
         yield "judged", self._counts() or "nothing yet"

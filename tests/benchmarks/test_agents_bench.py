@@ -189,7 +189,7 @@ def test_micro_is_judged_here(tmp_path, found, capsys):
     out = tmp_path / "bench.jsonl"
     notebook = Notebook(out, ABOUT)
     with ChatServer([Answer(f"```python\n{text}```")]) as server:
-        model = bench._model(bench.options().parse_args(["--model", "anything", "--base-url", server.url]))
+        model = bench.open_chosen_model(bench.options().parse_args(["--model", "anything", "--base-url", server.url]))
         micro.ask(asked, Counted(model, notebook, "micro", 4), notebook, "cpu", 0, 1)
         micro.ask(asked, Counted(model, notebook, "micro", 4), notebook, "cpu", 0, 1)
         assert len(server.requests) == 1

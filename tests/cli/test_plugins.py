@@ -43,7 +43,7 @@ def test_operators_and_policies_join_the_mix(offered: Path) -> None:
     from evo_kernel.app.operator_factory import build_operator
 
     mix = build_operator(load_config(None, ["operators.installed.scripted=2.0", "operators.policy=mine"]))
-    assert isinstance(mix._operators["scripted"], ScriptedOperator)  # type: ignore[attr-defined]
+    assert isinstance(mix.operators["scripted"], ScriptedOperator)
 
 
 def test_tasks_are_found_by_name(offered: Path) -> None:

@@ -20,7 +20,7 @@ from evo_kernel.app.suite import lanes, runs, search
 from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, lanes_of
 from evo_kernel.app.suite.results import alone_in
 from evo_kernel.app.suite.runs import SuiteRun
-from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, _answer, ask_harness
+from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, answer_of, ask_harness
 from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
@@ -189,7 +189,7 @@ def test_how_a_search_ended_says_whether_there_is_more_to_do(
         search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
     )
     worker = SuiteWorker(Lane(), tmp_path, SearchOptions(device="cpu"), Halt())
-    row = worker._row(one, population, ended)
+    row = worker.row(one, population, ended)
     assert row is not None and (row.cut, row.status) == (cut, status) and reason in row.reason
 
 
@@ -276,12 +276,12 @@ def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path) -> None:
     ask("crashed", order(crashes))
     assert ended["crashed"].code == 7 and not ended["crashed"].out
     assert gone(int((crashed_package / "left").read_text()))  # in a session of its own, its parent ended before it
-    assert _answer(ended["crashed"], "k") == Stock(
+    assert answer_of(ended["crashed"], "k") == Stock(
         NONE, "its harness ended early: its process ended with code 7 and said nothing", "k",
         seconds=ended["crashed"].after_s,
     )  # fmt: skip
     ask("written", order(crashes, ask=False))
-    assert ended["written"].code == 0 and not _answer(ended["written"], "k").reason  # without asking
+    assert ended["written"].code == 0 and not answer_of(ended["written"], "k").reason  # without asking
     (path,) = (crashes / "out").iterdir()
     assert path.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in path.read_text()
     sleeper = wait_for(package / "left")
@@ -383,9 +383,9 @@ def test_the_own_kernel_is_the_fastest_that_calls_no_torch_operation() -> None:
 
     known = {7: judged(1.0, **{"aten.mm.out": 1.0}), 2: judged(3.0), 5: judged(4.0)}
     reader = SimpleNamespace(leaders=lambda: known, relative=known.__getitem__)
-    assert search._own_us(reader) == pytest.approx(6.0)
+    assert search.own_kernel_us(reader) == pytest.approx(6.0)
     del known[2], known[5]
-    assert search._own_us(reader) is None
+    assert search.own_kernel_us(reader) is None
 
 
 def test_mistakes_say_what_and_what_to_do(tmp_path: Path) -> None:

@@ -166,9 +166,9 @@ def test_hostile_text_is_shown_for_what_it_is(served: Served):
 def test_a_row_that_unfolds_to_gigabytes_is_not_unfolded():
     bomb = zlib.compress(b'"' + b"a" * 40_000_000 + b'"')
     assert len(bomb) < 100_000
-    assert conversation._unfold(bomb) == "(more than 8000000 bytes)"
-    assert conversation._unfold(b"no zlib") == conversation._unpack("!!!") == "(cannot be read)"
-    assert conversation._unpack("[" * 100_000) == "(cannot be read)"
+    assert conversation.unfold(bomb) == "(more than 8000000 bytes)"
+    assert conversation.unfold(b"no zlib") == conversation.unpack("!!!") == "(cannot be read)"
+    assert conversation.unpack("[" * 100_000) == "(cannot be read)"
 
 
 def test_data_is_json_and_a_source_is_a_download(served: Served):

@@ -67,9 +67,9 @@ def test_the_overshoot_is_at_most_what_one_attempt_costs_when_costs_are_alike(
     ledger = Ledger(Budget(evaluations=limit))
     in_flight = 0
     while True:
-        if ledger._reached():
+        if ledger.reached():
             break
-        if in_flight < width and ledger._fits():
+        if in_flight < width and ledger.fits():
             assert ledger.reserve() == ""
             in_flight += 1
         else:

@@ -138,7 +138,8 @@ def test_an_attempt_that_leaves_something_has_its_row(tmp_path) -> None:
         population.record(second, Proposal(Source("time_us = 9.0\n"), "mtmc"))
         third = population.ask()
         population.diary.append(third.attempt, "opening", {})
-        rows = population._store.rows("SELECT id FROM attempts WHERE parent IS NOT NULL ORDER BY id")
+        with sqlite3.connect(tmp_path / "d.db") as connection:
+            rows = connection.execute("SELECT id FROM attempts WHERE parent IS NOT NULL ORDER BY id").fetchall()
         assert [row for (row,) in rows] == [second.attempt, third.attempt]
         cut_off = population.ask()
     with sqlite3.connect(tmp_path / "d.db") as connection:

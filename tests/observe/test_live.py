@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.observe import live
 from evo_kernel.observe.formatting import age_text, busy_text, denominator, fault_lines, stages_text, state_text
 from evo_kernel.observe.live import LiveProgress
 from evo_kernel.types import (
@@ -69,7 +68,7 @@ def judged(progress: LiveProgress, attempt: int, time_us: float) -> None:
 def test_a_resumed_search_starts_from_what_it_holds() -> None:
     best = replace(PARENT, candidate=9, evaluation=scored(Source("time_us = 50.0\n"), Purpose.SCORE))
     progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, dict, best)
-    assert progress._state().startswith("best 2.000x")
+    assert progress.state().startswith("best 2.000x")
 
 
 def test_only_a_clearly_better_best_is_news() -> None:
@@ -79,7 +78,7 @@ def test_only_a_clearly_better_best_is_news() -> None:
             judged(progress, attempt, time_us)
     told = [line.split("candidate ")[1].split(":")[0] for line in out.getvalue().splitlines()]
     assert told == ["2", "5", "6"]  # 0.2 and 0.4 % are not told, the third of them passes 0.5 %
-    assert progress._state().startswith("best 2.500x")
+    assert progress.state().startswith("best 2.500x")
 
 
 def test_what_was_cut_off_is_counted() -> None:
@@ -94,7 +93,7 @@ def test_a_terminal_shows_the_state() -> None:
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
     with LiveProgress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}) as progress:
         follow(progress)
-        console.print(progress._view())
+        console.print(progress.view())
     shown = out.getvalue()
     assert "2.000x by candidate 2 (shave)   modeled (sm_90)" in shown
     assert "2 passed" in shown and "1 wrong" in shown and "1 no proposal" in shown
@@ -112,11 +111,11 @@ def test_the_view_keeps_to_the_terminal_and_its_columns(width: int) -> None:
     states = [STATE, replace(STATE, stages=STAGES | {"thinking": 11, "waiting": 0}, busy_recent=(0.05,))]
     progress = LiveProgress(console, ENVIRONMENT, lambda: {"evaluations": 7.0}, None, lambda: states[0])
     follow(progress)
-    progress._note("a line " * 40)
+    progress.trouble("a line " * 40)
     views = []
     for _ in range(2):
         out.truncate(0), out.seek(0)
-        console.print(progress._view())
+        console.print(progress.view())
         views.append(out.getvalue().splitlines())
         states.reverse()
     first, second = views
@@ -136,11 +135,10 @@ def test_several_gpus_are_shown_one_by_one() -> None:
     assert stages_text(STATE).startswith(" 3 thinking   12 recording    0 compiling")
 
 
-def test_a_log_is_told_where_things_stand_now_and_then(monkeypatch) -> None:
+def test_a_log_is_told_where_things_stand_now_and_then() -> None:
     now = [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     out = io.StringIO()
-    progress = LiveProgress(Console(file=out, width=300), ENVIRONMENT, dict, None, lambda: STATE)
+    progress = LiveProgress(Console(file=out, width=300), ENVIRONMENT, dict, None, lambda: STATE, lambda: now[0])
     for attempt in range(2, 82):
         now[0] += 1.0
         judged(progress, attempt, 50.0)
@@ -156,15 +154,16 @@ def test_trouble_on_a_terminal_stays_to_be_read() -> None:
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
     with LiveProgress(console, ENVIRONMENT, dict, None, lambda: STATE) as progress:
         progress.trouble("baseline not timed: flash on large: no such path")
-        shown = progress._events
+        shown = progress.events
     assert not shown and "baseline not timed: flash on large: no such path" in out.getvalue()
 
 
 def test_what_is_left_is_told_in_units_that_people_count_in() -> None:
-    progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, lambda: {"evaluations": 28.0, "hours": 0.0437})
-    assert dict(progress._rows())["left"] == "28 evaluations, 2.6 min"
-    progress._left = lambda: {"hours": 5.25, "gpu_seconds": 100.0}
-    assert dict(progress._rows())["left"] == "5.25 hours, 100 gpu seconds"
+    left = {"evaluations": 28.0, "hours": 0.0437}
+    progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, lambda: left)
+    assert dict(progress.rows())["left"] == "28 evaluations, 2.6 min"
+    left = {"hours": 5.25, "gpu_seconds": 100.0}
+    assert dict(progress.rows())["left"] == "5.25 hours, 100 gpu seconds"
 
 
 def test_words() -> None:

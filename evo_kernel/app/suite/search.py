@@ -82,7 +82,7 @@ class SuiteWorker:
         early = early or self._start(one)
         self._early = self._start(following) if following is not None else None
         ended = early.run(words, self._folder / LOGS / one.name, 60 * minutes + GRACE_S, self._halt)
-        return self._row(one, population, ended)
+        return self.row(one, population, ended)
 
     def _start(self, one: SuiteTask) -> EarlySearch:
         return EarlySearch(self._lane, self._options.device, one.spec)
@@ -93,7 +93,8 @@ class SuiteWorker:
         if early is not None:
             early.close()
 
-    def _row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
+    def row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
+        """What a search came to, by its population and what its process said."""
         row = SuiteRow(one.spec, one.label, one.group, "failed")
         told = _told(ended)
         if population.exists():
@@ -139,7 +140,7 @@ class SuiteWorker:
         )
         if self._halt.asked.is_set() and not ended.out.strip():
             return row  # the same command again asks
-        said = _answer(ended, source.sha256)
+        said = answer_of(ended, source.sha256)
         if stock:
             return replace(row, stock=said)
         why = f"its solution was not written: {said.reason}"
@@ -159,7 +160,8 @@ def benchmark_of(one: SuiteTask) -> str:
     return "" if Path(one.spec).exists() else one.spec.partition(":")[0]
 
 
-def _answer(ended: OrderEnd, kernel: str) -> Stock:
+def answer_of(ended: OrderEnd, kernel: str) -> Stock:
+    """What the harness's process answered of a kernel (its hash)."""
     try:
         return replace(stock_of(json.loads(ended.out.strip().splitlines()[-1])), kernel=kernel)
     except (IndexError, ValueError, TypeError, KeyError, AttributeError):
@@ -205,7 +207,7 @@ def row_of(row: SuiteRow, population: Path) -> SuiteRow:
         champion = reader.champion()
         best = champion or reader.best()
         judged = reader.relative(best.candidate).evaluation if best is not None else None
-        own_us = _own_us(reader) if judged is not None and any(map(torch_calls, judged.measurements)) else None
+        own_us = own_kernel_us(reader) if judged is not None and any(map(torch_calls, judged.measurements)) else None
     if judged is None or not judged.measurements:
         why = f": the first is {first.evaluation.status} ({first.evaluation.reason})" if first.evaluation else ""
         told = f"no candidate passed{why}; `evo-kernel tree` on its population lists what became of each"
@@ -214,7 +216,7 @@ def row_of(row: SuiteRow, population: Path) -> SuiteRow:
     return replace(row, own_us=own_us)
 
 
-def _own_us(reader: PopulationReader) -> float | None:
+def own_kernel_us(reader: PopulationReader) -> float | None:
     """Of the fastest kernel that passed and calls no torch operation."""
     for number in reader.leaders():
         found = reader.relative(number).evaluation

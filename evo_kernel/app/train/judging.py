@@ -53,7 +53,7 @@ class PlanRewardJudge:
 
     def __init__(self, settings: BenchSettings | None = None) -> None:
         self.settings = settings or BenchSettings()
-        self._judges: OrderedDict[str, PlanJudge] = OrderedDict()
+        self.judges: OrderedDict[str, PlanJudge] = OrderedDict()
         self._searched: dict[str, set[str]] = {}  # names of a task's search cases
         self._known: Recent[tuple[str, str, bool], RewardOutcome] = Recent(self.settings.kept)
         self._lock, self._turn = threading.Lock(), threading.Lock()
@@ -69,7 +69,7 @@ class PlanRewardJudge:
     def close(self) -> None:
         """Close every judge. Idempotent."""
         with self._lock:
-            judges, self._judges = list(self._judges.values()), OrderedDict()
+            judges, self.judges = list(self.judges.values()), OrderedDict()
         for judge in judges:
             judge.close()
 
@@ -113,7 +113,7 @@ class PlanRewardJudge:
         pool = ThreadPoolExecutor(self.settings.threads)
         futures: dict[Future[RewardOutcome], tuple[str, Source]] = {}
         for task, source in kernels:
-            judge = self._judges.get(task)
+            judge = self.judges.get(task)
             if judge is not None:
                 futures[pool.submit(self._judge, judge, task, source, purpose)] = (task, source)
         done, late = wait(futures, timeout=max(0.0, until - time.monotonic()))
@@ -163,12 +163,12 @@ class PlanRewardJudge:
         """Open what is not, side by side; the one used longest ago goes where there are too many."""
         missing = []
         for task in sorted(tasks):
-            if task in self._judges:
-                self._judges.move_to_end(task)
+            if task in self.judges:
+                self.judges.move_to_end(task)
             else:
                 missing.append(task)
-        while self._judges and len(self._judges) + len(missing) > self.settings.most_open:
-            _, judge = self._judges.popitem(last=False)
+        while self.judges and len(self.judges) + len(missing) > self.settings.most_open:
+            _, judge = self.judges.popitem(last=False)
             judge.close()
         loaded = {task: problem_task(task) for task in missing}  # a UserError comes before any process
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
@@ -176,7 +176,7 @@ class PlanRewardJudge:
                 if judge is not None:
                     self._outfit(judge, loaded[task])
                     with self._lock:
-                        self._judges[task] = judge
+                        self.judges[task] = judge
                         self._searched[task] = {case.name for case in loaded[task].cases_of(CaseKind.SEARCH)}
 
     def _opened(self, task: Task) -> PlanJudge | None:
@@ -198,7 +198,7 @@ class PlanRewardJudge:
     def _close(self, tasks: set[str]) -> None:
         for task in tasks:
             with self._lock:
-                judge = self._judges.pop(task, None)
+                judge = self.judges.pop(task, None)
             if judge is not None:
                 judge.close()
 

@@ -53,8 +53,8 @@ class Turns(Forgetful):
 
     keeps_calls = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, most: int = 1000) -> None:
+        super().__init__(most)
         self.kept: dict[int, list[tuple[str, str]]] = {}
         self.calls: dict[int, list] = {}
         self.charged: dict[str, int] = {}
@@ -78,12 +78,15 @@ def rooms(bench: FakeBench | None = None) -> WorkbenchDeps:
 
 def operator(
     folder: Path,
-    answers: Sequence[Message | str] | Callable[[Asked], Message | str],
+    answers: Sequence[Message | str] | Callable[[Asked], Message | str] | ScriptedModel,
     store: Forgetful | None = None,
     settings: AvoSettings | None = None,
     given: WorkbenchDeps | None = None,
     **rest,
 ) -> AvoOperator:
-    model = ScriptedModel(answers if callable(answers) else script(*answers))
+    if isinstance(answers, ScriptedModel):
+        model = answers
+    else:
+        model = ScriptedModel(answers if callable(answers) else script(*answers))
     rest.setdefault("clock", time.time)
     return AvoOperator(model, given or rooms(), store or Turns(), folder, settings, **rest)

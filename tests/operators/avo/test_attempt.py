@@ -122,9 +122,8 @@ def test_seconds_end_an_attempt(tmp_path):
             reply = super().complete(messages, **rest)
             return replace(reply, call=replace(reply.call, wall_s=40.0))
 
-    agent = operator(tmp_path, [], settings=settings(seconds=100.0))
-    agent._model = Slow(script(*[does(("lineage", {}))] * 9))
-    assert "limit of 100 seconds" in failure(agent).reason
+    slow = Slow(script(*[does(("lineage", {}))] * 9))
+    assert "limit of 100 seconds" in failure(operator(tmp_path, slow, settings=settings(seconds=100.0))).reason
 
 
 def test_too_many_calls_in_an_answer_are_told(tmp_path):

@@ -77,8 +77,7 @@ def test_a_commit_or_a_review_starts_the_counts_anew():
 
 
 def test_memory_survives_a_restart_and_stays_bounded():
-    store = Turns()
-    store._most = 10_000
+    store = Turns(10_000)
     found = memory(store=store)
     for n in range(1, 1200):
         found.end(record(n, *[bad(f"idea {'x' * (n % 40)} {k}", f"p{n}-{k}") for k in "abcdefgh"]))

@@ -70,7 +70,7 @@ def train(
         took = {"writing_s": round(written - began, 2), "judging_s": round(time.monotonic() - written, 2)}
         share = max(state.step / settings.steps, state.clock.share)
         rate = rate_at(state.step, share, settings.rate, settings.warm_up, least=0.3)
-        learnt = _learn(state, reference, prompts, answers, _advantages(found, settings.answers), settings, rate)
+        learnt = learn(state, reference, prompts, answers, advantages_of(found, settings.answers), settings, rate)
         state.step += 1
         tell(
             {"stage": "grpo", "step": state.step, **summary(found), **learnt, **took,
@@ -124,7 +124,7 @@ def summary(found: Sequence[Grade]) -> dict[str, float]:
     }
 
 
-def _advantages(found: Sequence[Grade], answers: int) -> Tensor:
+def advantages_of(found: Sequence[Grade], answers: int) -> Tensor:
     """(groups · answers,): 0 for what was not judged, and in groups without a difference."""
     rewards = np.array([one.reward for one in found]).reshape(-1, answers)
     advantages = np.zeros_like(rewards)
@@ -135,7 +135,7 @@ def _advantages(found: Sequence[Grade], answers: int) -> Tensor:
     return torch.tensor(advantages.reshape(-1), dtype=torch.float32)
 
 
-def _learn(
+def learn(
     state: CoderState,
     reference: CoderNetwork,
     prompts: Sequence[Sequence[int]],

@@ -117,7 +117,7 @@ def test_what_the_machine_could_not_judge_has_no_reward(seed, honest):
 
 def test_a_judge_that_dies_is_opened_anew(bench, seed, honest):
     bench.judged([(TASK, Source(honest[1] + "\nOPEN = 1\n"))], timed=False)
-    bench._judges[TASK].close()
+    bench.judges[TASK].close()
     changed = Source(honest[1] + "\nANEW = 1\n")
     (found,) = bench.judged([(TASK, changed)], timed=False)
     assert found.evaluation.status is Status.PASSED and found.is_triton

@@ -182,7 +182,7 @@ def test_what_earns_more_becomes_likelier():
     some = grpo.GrpoSettings(rate=1e-3, divergence=0.0)
     reference = coder().network
     for _ in range(5):
-        grpo._learn(state, reference, prompts, answers, torch.tensor([1.0, -1.0]), some, 1e-3)
+        grpo.learn(state, reference, prompts, answers, torch.tensor([1.0, -1.0]), some, 1e-3)
     with torch.no_grad():
         after = batch.chances(made.network).sum(dim=1)
     assert after[0] > before[0] and after[1] < before[1]
@@ -191,7 +191,7 @@ def test_what_earns_more_becomes_likelier():
 def test_advantages_are_of_groups_and_of_what_was_judged():
     grade = grpo.Grade
     found = [grade(1.0), grade(0.0), grade(math.nan), grade(0.5), grade(0.5), grade(0.5)]
-    advantages = grpo._advantages(found, 3).tolist()
+    advantages = grpo.advantages_of(found, 3).tolist()
     assert advantages[0] == pytest.approx(-advantages[1]) and advantages[0] > 0.9
     assert advantages[2:] == [0.0] * 4
     assert grpo.summary(found)["judged"] == 5 / 6
