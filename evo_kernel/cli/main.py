@@ -17,7 +17,7 @@ from evo_kernel.errors import EvoKernelError, UserError
 COMMANDS = {
     "run": ("run", "Search for a faster kernel."),
     "resume": ("run", "Continue a search where it stopped."),
-    "status": ("status", "Show where a run stands, also while it runs."),
+    "status": ("status", "Show the progress of a run, also while it runs."),
     "show": ("show", "Show one candidate: score, evidence, source, diff to its parent."),
     "tree": ("tree", "Show the lineage: as text, as a picture, or as a graph file."),
     "report": ("report", "Write a run as one HTML or Markdown document."),

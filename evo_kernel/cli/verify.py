@@ -56,7 +56,7 @@ def verify(
     source = read_source(file)
     task = load(task_name)
     settings = JudgeSettings(deadline_s=deadline_s, tune_plans=tune, unconfined=unconfined)
-    with open_judge(task, device=device, settings=settings, soon=not confirm) as judge:
+    with open_judge(task, device=device, settings=settings, score_soon=not confirm) as judge:
         evaluation = judge.evaluate(source, Purpose.CONFIRM if confirm else Purpose.SCORE)
         if save_plan is not None and evaluation.passed:
             _save_plans(judge, source, evaluation.knobs, save_plan)

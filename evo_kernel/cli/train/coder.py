@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("examples", type=PATH)
-@click.option("--out", required=True, type=PATH, help="The run's folder; an old one goes on.")
+@click.option("--out", required=True, type=PATH, help="The run's folder; an existing one is continued.")
 @click.option("--model", default="scratch", show_default=True,
               help="`scratch`: a small network from nothing; `scratch:PATH`: one that was trained before; else a "
               "Hugging Face model, by name or path.")  # fmt: skip
 @click.option("--size", type=click.Choice(["tiny", "mini", "small", "base"]), default="base", show_default=True)
 @click.option("--reward", default="full", show_default=True, help="full, correct, or binary (Triton and passes).")
-@click.option("--part", "parts", multiple=True, help="NAME=VALUE: a part of the reward; again for more.")
-@click.option("--task", "tasks", multiple=True, help="Earn rewards on this task alone; again for more.")
+@click.option("--part", "parts", multiple=True, help="NAME=VALUE: a part of the reward; repeatable.")
+@click.option("--task", "tasks", multiple=True, help="Task for rewards; repeatable. Default: all.")
 @click.option("--apart", is_flag=True,
-              help="Do not teach the examples of these tasks (--task): rewards alone speak of them.")  # fmt: skip
+              help="Exclude examples of these tasks (--task) from the supervised stage.")  # fmt: skip
 @click.option("--sft-steps", default=3000, show_default=True, help="Steps of the supervised stage.")
-@click.option("--sft-minutes", type=float, help="End the supervised stage after so long.")
-@click.option("--grpo-steps", default=60, show_default=True, help="Steps of the rewarded stage; 0: none.")
-@click.option("--grpo-minutes", type=float, help="End the rewarded stage after so long.")
-@click.option("--batch", default=48, show_default=True, help="Examples in a supervised step.")
-@click.option("--groups", default=12, show_default=True, help="Requests in a rewarded step.")
-@click.option("--answers", default=8, show_default=True, help="Answers to each request.")
-@click.option("--grpo-rate", default=3e-5, show_default=True, help="Learning rate of the rewarded stage.")
-@click.option("--most", default=384, show_default=True, help="Tokens of an answer.")
-@click.option("--asked", default=48, show_default=True, help="Held-out requests that the rate is measured on; 0: none.")
-@click.option("--samples", default=4, show_default=True, help="Answers to each of them.")
+@click.option("--sft-minutes", type=float, help="Time limit of the supervised stage.")
+@click.option("--grpo-steps", default=60, show_default=True, help="Steps of GRPO; 0: none.")
+@click.option("--grpo-minutes", type=float, help="Time limit of GRPO.")
+@click.option("--batch", default=48, show_default=True, help="Examples per supervised step.")
+@click.option("--groups", default=12, show_default=True, help="Requests per GRPO step.")
+@click.option("--answers", default=8, show_default=True, help="Answers per request.")
+@click.option("--grpo-rate", default=3e-5, show_default=True, help="Learning rate of GRPO.")
+@click.option("--most", default=384, show_default=True, help="Maximal tokens of an answer.")
+@click.option("--asked", default=48, show_default=True, help="Held-out requests for measuring the rate; 0: none.")
+@click.option("--samples", default=4, show_default=True, help="Answers per held-out request.")
 @DEVICE
-@click.option("--gpus", default="1", show_default=True, help="GPUs that judge, a number or all.")
-@click.option("--threads", default=8, show_default=True, help="Kernels that are judged at once.")
-@click.option("--most-open", default=8, show_default=True, help="Tasks whose judges are open at once.")
+@click.option("--gpus", default="1", show_default=True, help="GPUs for judging: a number or all.")
+@click.option("--threads", default=8, show_default=True, help="Kernels judged in parallel.")
+@click.option("--most-open", default=8, show_default=True, help="Judges open at the same time.")
 @click.option("--deadline", "deadline_s", default=20.0, show_default=True, help="Seconds for one recording or check.")
-@click.option("--seed", default=0, show_default=True, help="Of weights, batches and samples.")
+@click.option("--seed", default=0, show_default=True, help="Seed of weights, batches and samples.")
 @UNCONFINED
 @JSON
 def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) -> None:
     """Train a coder on the EXAMPLES of `train export-sft`: supervised, then by the judge's rewards (GRPO).
 
-    With `--model scratch` a transformer of a few million parameters learns to write short edits; it needs torch alone.
-    A Hugging Face model is trained through TRL with LoRA (extra `rl`). The rate of right answers on the held-out split
-    is measured before and after the rewards. Ctrl-C keeps what there is, and the same command goes on.
+    With `--model scratch` a transformer of a few million parameters learns to write short edits; it needs only torch.
+    A Hugging Face model is trained through TRL with LoRA (extra `rl`). The rate of correct answers on the held-out
+    split is measured before and after GRPO. Ctrl-C keeps the state, and the same command continues.
 
     \b
     evo-kernel train coder edits.jsonl --out coder/

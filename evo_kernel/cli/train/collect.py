@@ -14,17 +14,21 @@ from operators.learning.families import HELD_OUT
 
 
 @click.command()
-@click.option("--out", required=True, type=PATH, help="The tree; its rows grow in OUT.rows/.")
-@click.option("--tasks", default="", help="Comma-separated; all built-in tasks if empty. TASK@CASE: that case alone.")
-@click.option("--narrowed/--whole", default=True, help="Whether each search case is a problem of its own, too.")
-@click.option("--seconds", default=540.0, show_default=True, help="In all; 0: only pack what is there.")
+@click.option("--out", required=True, type=PATH, help="The tree to write; its rows are collected in OUT.rows/.")
+@click.option(
+    "--tasks", default="", help="Comma-separated tasks; default: all built-in ones. TASK@CASE: only that case."
+)
+@click.option("--narrowed/--whole", default=True, help="Also make each search case a separate problem.")
+@click.option("--seconds", default=540.0, show_default=True, help="Total time; 0: only pack collected rows.")
 @DEVICE
-@click.option("--gpus", "processes", default=1, show_default=True, type=click.IntRange(1), help="One process each.")
-@click.option("--slice", "slice_s", default=40.0, show_default=True, help="Seconds with a problem at a time.")
-@click.option("--tune-plans", default=8, show_default=True, type=click.IntRange(0), help="Knob settings a kernel.")
-@click.option("--threads", default=0, type=click.IntRange(0), help="Kernels at a time a process; 0: one a core, + 2.")
-@click.option("--held-out", default=",".join(HELD_OUT), show_default=True, help="Families that are not trained on.")
-@click.option("--seed", default=0, show_default=True, help="Of the order in which actions are tried.")
+@click.option(
+    "--gpus", "processes", default=1, show_default=True, type=click.IntRange(1), help="GPUs, with one process each."
+)
+@click.option("--slice", "slice_s", default=40.0, show_default=True, help="Seconds before the next problem's turn.")
+@click.option("--tune-plans", default=8, show_default=True, type=click.IntRange(0), help="Knob settings per kernel.")
+@click.option("--threads", default=0, type=click.IntRange(0), help="Kernels in parallel per process; 0: cores + 2.")
+@click.option("--held-out", default=",".join(HELD_OUT), show_default=True, help="Task families excluded from training.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the order of actions.")
 @UNCONFINED
 def collect(
     out: Path,
@@ -37,11 +41,11 @@ def collect(
     unconfined: bool,
     **collecting: Any,
 ) -> None:
-    """Judge what the offline rewriter can do with the built-in tasks: a tree of transitions to learn from.
+    """Judge the offline rewriter's edits of the built-in tasks, and write a tree of transitions for training.
 
-    Called again with the same --out, it goes on. A run that is killed loses only the kernels that were in flight: each
-    is a row in OUT.rows/ as soon as it is judged, and the tree is packed from these at the end. Problems take turns,
-    the one that had least time first, so that every part of a collection has all tasks.
+    With the same --out, a collection continues. Each judged kernel is a row in OUT.rows/, so a killed run loses only
+    kernels that were being judged; the tree is packed from the rows at the end. The problem with the least time so far
+    is next, so that all tasks are covered at any time.
     """
     from evo_kernel.app.train import collection
     from evo_kernel.app.train.collector import Want

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @TREE_FILE
-@click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint; may be repeated.")
+@click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint; repeatable.")
 @click.option(
     "--split",
     type=click.Choice(["held-out", "train"]),
     default="held-out",
     show_default=True,
-    help="Which tasks: those that training never saw, or those that it saw.",
+    help="Evaluate on held-out tasks or on training tasks.",
 )
-@click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Over which intervals are.")
-@click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="On each problem.")
+@click.option(
+    "--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Number of seeds, for intervals."
+)
+@click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Episodes per problem.")
 @JSON
 def evaluate(
     tree_file: Path,
@@ -36,10 +38,10 @@ def evaluate(
     episodes: int,
     as_json: bool,
 ) -> None:
-    """Hold policies against uniform choice and the bandit on tasks that were not trained on.
+    """Compare policies with uniform choice and the bandit on tasks that were not used for training.
 
-    Regret: the best log gain that eight known steps reach from a task's first kernel, less what the policy reached;
-    intervals are 95 % over seeds. The bandit begins anew on every problem and learns from episode to episode.
+    Regret: the best log gain within eight known steps from a task's first kernel, minus the policy's; intervals are
+    95 % over seeds. The bandit starts untrained on every problem and learns over its episodes.
     """
     from operators.learning.evaluation import Regret, contenders, regret, table
     from operators.learning.tree import Tree

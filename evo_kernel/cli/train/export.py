@@ -15,18 +15,20 @@ from evo_kernel.errors import UserError
 @click.command("export-sft")
 @click.argument("sources", nargs=-1, type=PATH)
 @click.option("--out", required=True, type=PATH, help="The file of examples to write (JSON lines).")
-@click.option("--walks", default=0, show_default=True, help="Examples that the offline rewriter makes besides.")
-@click.option("--task", "tasks", multiple=True, help="Walk on this task; again for more. Default: every built-in one.")
+@click.option(
+    "--walks", default=0, show_default=True, help="Additional examples from random edits of the offline rewriter."
+)
+@click.option("--task", "tasks", multiple=True, help="Task for walks; repeatable. Default: every built-in one.")
 @click.option("--invented", default=0, show_default=True,
-              help="References that are made up for half of the walks.")  # fmt: skip
-@click.option("--any-witness", is_flag=True, help="Keep edits whose strategy does not show in the plan.")
-@click.option("--min-gain", type=float, help="Least log(parent's time ÷ child's); 0 keeps what is not slower.")
-@click.option("--strategy", "strategies", multiple=True, help="Keep this strategy of the catalogue; again for more.")
-@click.option("--held-out", multiple=True, help="A family or a task that is not trained on; again for more.")
+              help="Generated references, used for half of the walks.")  # fmt: skip
+@click.option("--any-witness", is_flag=True, help="Also keep edits whose strategy the plan does not show.")
+@click.option("--min-gain", type=float, help="Minimal log(parent's time ÷ child's); 0 keeps edits that are not slower.")
+@click.option("--strategy", "strategies", multiple=True, help="Keep only this strategy; repeatable.")
+@click.option("--held-out", multiple=True, help="A task family or task excluded from training; repeatable.")
 @click.option("--split", type=click.Choice(["all", "train", "held-out"]), default="all", show_default=True)
-@click.option("--most", default=0, show_default=True, help="Characters of a kernel at most; 0: any number.")
-@click.option("--seed", default=0, show_default=True, help="Of the walks.")
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes that walk.")
+@click.option("--most", default=0, show_default=True, help="Maximal characters of a kernel; 0: unlimited.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the walks.")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes for walks.")
 @JSON
 def export_sft(
     sources: tuple[Path, ...],
@@ -41,10 +43,10 @@ def export_sft(
 ) -> None:
     """Write examples of edits for the supervised training of a coder.
 
-    SOURCES are population files and trees of transitions. An example is a task, a parent kernel and a strategy, and
-    the edit that came of them, with the reasoning where an agent wrote it: a conversation that TRL reads as it is.
-    Kept are edits that passed, whose strategy shows in the plan; each once. Walks are not judged: the rewriter keeps to
-    what it can prove. Families of tasks are never split.
+    SOURCES are population files and trees of transitions. An example is a conversation in TRL's format: a task, a
+    parent kernel, a strategy, and the resulting edit, with the reasoning if an agent wrote it. Edits are kept once if
+    they passed and the plan shows the strategy. Edits of walks are not judged: the rewriter only makes provably correct
+    ones. A task family is never split.
 
     \b
     evo-kernel train export-sft softmax.db matmul.db --out edits.jsonl --min-gain 0

@@ -22,16 +22,16 @@ from evo_kernel.cli.options import DEVICES, JSON, PATH, TREE_FILE
     show_default=True,
     help="imitation of the tree's best actions, or reinforcement learning on walks over it.",
 )
-@click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Of learning.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of first weights and of what is drawn.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Training time.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights and samples.")
 @click.option(
     "--device",
     type=DEVICES,
     default="auto",
     show_default=True,
-    help="Where it is trained; auto takes a GPU if there is one.",
+    help="Device for training; auto uses a GPU if there is one.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint that is there.")
+@click.option("--resume", is_flag=True, help="Continue from the checkpoint in --out.")
 @JSON
 def policy(
     tree_file: Path,
@@ -43,12 +43,12 @@ def policy(
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Train a policy on the training tasks of a tree; held-out tasks are never looked at.
+    """Train a policy on the training tasks of a tree. Held-out tasks are not used.
 
-    It sees the plan of a kernel, its times and what was tried.
+    The policy's input is a kernel's plan, its times, and earlier attempts.
 
-    Some training tasks are kept back: what a draw of the policy falls short of the best action there, in log gain,
-    decides which checkpoint is kept. Ctrl-C ends the training; the best so far is in the file. Use it with
+    Some training tasks are used for validation: the checkpoint with the smallest expected loss of log gain against the
+    best action is kept. Ctrl-C ends the training and keeps the best checkpoint. Use it with
     `--set operators.policy=trained --set operators.checkpoint=FILE`.
     """
     from evo_kernel.app.train.device import chosen_device
