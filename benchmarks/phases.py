@@ -105,7 +105,7 @@ def _child(name: str, began: float) -> None:
         told(method, phase)
     task = load(name)
     end("imports")
-    with open_judge(task, settings=JudgeSettings(tune_plans=0), soon=True) as judge:
+    with open_judge(task, settings=JudgeSettings(tune_plans=0), score_soon=True) as judge:
         end("judge")
         evaluation = judge.evaluate(first_kernel(task), Purpose.SCORE)
         end("verdict")

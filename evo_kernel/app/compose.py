@@ -99,7 +99,7 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
     first = first_of(task, config.first)
     others = _beside(config, task, first, create)
     with open_judge(
-        task, device=config.device, settings=judge_settings(config), gpus=config.gpus, soon=bool(create)
+        task, device=config.device, settings=judge_settings(config), gpus=config.gpus, score_soon=bool(create)
     ) as judge:
         search = config.search
         settings = PopulationSettings(

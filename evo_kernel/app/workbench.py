@@ -65,7 +65,7 @@ class PlanWorkbenchJudge:
         if not said.passed:
             return said
         scored = apply_knobs(source, evaluation.knobs)
-        again = self._judged(scored, Purpose.SCORE, anew=True)
+        again = self._judged(scored, Purpose.SCORE, remeasure=True)
         told = surely_better(replace(again, source=source.sha256), older, self.settings)
         if not told.passed or not self.settings.confirm:
             return _with_cost(replace(told, reason=f"Measured again: {told.reason}"), again)
@@ -79,9 +79,9 @@ class PlanWorkbenchJudge:
         return _with_cost(GateVerdict(hidden.passed, f"{told.reason} {hidden.reason}", told.gain), again, confirmed)
 
     def _judged(
-        self, source: Source, purpose: Purpose, anew: bool = False, against: Source | None = None
+        self, source: Source, purpose: Purpose, remeasure: bool = False, against: Source | None = None
     ) -> Evaluation:
-        evaluation = self.judge.evaluate(source, purpose, anew, against)
+        evaluation = self.judge.evaluate(source, purpose, remeasure, against)
         self.charge(Spent.of(None, evaluation))
         self.population.found_out(evaluation.verdicts)
         return evaluation

@@ -53,7 +53,7 @@ class KnownKernels:
             if one.candidate not in self._settled:
                 self._settled.add(one.candidate)
                 scored = self._run.population.relative(one.candidate)
-                return lambda: self._run.judge_and_tell(one, Purpose.SCORE, scored, anew=True)
+                return lambda: self._run.judge_and_tell(one, Purpose.SCORE, scored, remeasure=True)
         return None
 
     def _nothing_left(self) -> str:
@@ -76,7 +76,7 @@ class KnownKernels:
             self._measuring.add(recorded.candidate)
         relative = self._run.population.relative(recorded.candidate)
         try:
-            return self._run.judge_and_tell(recorded, Purpose.SCORE, relative, anew=True)
+            return self._run.judge_and_tell(recorded, Purpose.SCORE, relative, remeasure=True)
         finally:
             with self._run.lock:
                 self._measuring.discard(recorded.candidate)

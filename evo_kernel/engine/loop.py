@@ -162,7 +162,7 @@ class Engine(RunSession):
             if recorded is None:
                 return
             untuned = recorded in self._untuned
-            self.ledger.charge(self.judge_and_tell(recorded, Purpose.SCORE, anew=untuned, new=True))
+            self.ledger.charge(self.judge_and_tell(recorded, Purpose.SCORE, remeasure=untuned, new=True))
 
     def _tune_first(self) -> None:
         """First kernels once more, with all that a judge does for a kernel."""

@@ -36,7 +36,7 @@ class RetryingJudge:
         recorded: Recorded,
         purpose: Purpose = Purpose.SCORE,
         scored: ScoredCandidate | None = None,
-        anew: bool = False,
+        remeasure: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
         effort: int = 1,
@@ -48,19 +48,19 @@ class RetryingJudge:
         proposed = recorded.proposal.source
         source = scored.source if scored is not None else proposed
         evaluation = confirmed(
-            self._evaluate(source, purpose, anew, against, deadline or Deadline(), effort), recorded.candidate
+            self._evaluate(source, purpose, remeasure, against, deadline or Deadline(), effort), recorded.candidate
         )
         if scored is not None and scored.knobs:  # the verdict on a setting of this candidate, not on another source
             evaluation = replace(evaluation, source=proposed.sha256, knobs=scored.knobs)
         return evaluation
 
     def _evaluate(
-        self, source: Source, purpose: Purpose, anew: bool, against: Source | None, deadline: Deadline, effort: int
+        self, source: Source, purpose: Purpose, remeasure: bool, against: Source | None, deadline: Deadline, effort: int
     ) -> Evaluation:
         left = self._settings.infra_retries
         while True:
             try:
-                return self._judge.evaluate(source, purpose, anew, against, deadline, effort)
+                return self._judge.evaluate(source, purpose, remeasure, against, deadline, effort)
             except InfraError as error:
                 if left == 0 or self._aborted.is_set() or deadline.over:
                     reason, where = str(error) or "the machine failed and gave no reason", self._judge.environment

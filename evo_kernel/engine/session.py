@@ -81,7 +81,7 @@ class RunSession:
         recorded: Recorded,
         purpose: Purpose,
         scored: ScoredCandidate | None = None,
-        anew: bool = False,
+        remeasure: bool = False,
         against: Source | None = None,
         new: bool | None = None,
         effort: int = 1,
@@ -90,9 +90,9 @@ class RunSession:
 
         `new`: whether the candidate's score is its first in this run; what is measured anew is not, if left out.
         """
-        new = (purpose is Purpose.SCORE and not anew) if new is None else new
+        new = (purpose is Purpose.SCORE and not remeasure) if new is None else new
         began = self.ledger.clock()
-        evaluation = self._steady.judge(recorded, purpose, scored, anew, against, self.deadline, effort)
+        evaluation = self._steady.judge(recorded, purpose, scored, remeasure, against, self.deadline, effort)
         timed = evaluation.status in (Status.PASSED, Status.REFUTED)
         if timed and (evaluation.charged or purpose is Purpose.CONFIRM):
             self.hours.took(self.ledger.clock() - began, confirming=purpose is Purpose.CONFIRM)
@@ -103,7 +103,7 @@ class RunSession:
         with self.lock:
             for credit in self.population.tell(recorded, evaluation, witnessed):
                 self.operator.learn(credit)
-            counts = new or (purpose is Purpose.SCORE and not anew)
+            counts = new or (purpose is Purpose.SCORE and not remeasure)
             is_best = counts and (evaluation.score or 0.0) > self.best_score
             if is_best:
                 self.best_score = evaluation.score or 0.0

@@ -1,4 +1,7 @@
-"""What this machine can do for a search, and what to install or allow where it cannot: `evo-kernel doctor`."""
+"""Checks of this machine for `evo-kernel doctor`:
+
+packages, GPUs, compilers, sandbox, with advice for what is missing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import triton
 
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness import gpus
-from evo_kernel.fitness.compile.assembler import BUNDLED, FAULTY, another, assembler_of
+from evo_kernel.fitness.compile.assembler import BUNDLED, FAULTY, assembler_of, other_version
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import Kernel
@@ -36,36 +39,36 @@ _COPY = """module {
   }
 }
 """
-_TASK = "softmax"  # whose worker stands for that of any task
-_THROTTLED = 0.7  # of the table's copy rate: a card that reaches less is not what the table says, or is held back
+_TASK = "softmax"  # any task would do to start the GPU process
+_THROTTLED = 0.7  # of the table's copy rate: a GPU that reaches less is throttled, shared, or another model
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing looked at. `advice` is empty where nothing is to be done."""
+    """Result of one check. `advice` is empty if there is nothing to do."""
 
     name: str
     ok: bool
     detail: str
     advice: str = ""
-    needed: bool = False  # no search without it
+    needed: bool = False  # a search cannot run without it
 
 
 def diagnose(device: str = "auto") -> list[Diagnosis]:
-    """Look at everything that a search needs on `device` (auto, cpu, cuda). Never raises for what it finds.
+    """Check everything that a search needs on `device` (auto, cpu, cuda). Problems are results, not exceptions.
 
-    A few seconds without a GPU; about half a minute with one, whose ceilings are measured.
+    Takes a few seconds without a GPU, about half a minute with one: its ceilings are measured.
     """
     findings = [
         Diagnosis("python", sys.version_info >= (3, 11), platform.python_version(), ""),
         Diagnosis("torch", True, torch.__version__),
         Diagnosis("triton", True, triton.__version__),
     ]
-    seen = _gpu(device)
-    findings.append(seen)
-    if seen.ok:
+    device_found = _gpu(device)
+    findings.append(device_found)
+    if device_found.ok:
         findings += diagnose_cards()
-    count = _usable(device) if seen.ok else 0
+    count = _gpu_count(device) if device_found.ok else 0
     arch, measured = diagnose_gpus(count) if count else (MODELED_ARCH, [])
     findings += measured
     if not count:
@@ -75,7 +78,7 @@ def diagnose(device: str = "auto") -> list[Diagnosis]:
 
 
 def _gpu(device: str) -> Diagnosis:
-    """Which judge a search gets here, in a sentence."""
+    """Whether times will be measured or modeled here, and why."""
     modeled = f"scores are modeled (sm_{MODELED_ARCH})"
     count = torch.cuda.device_count() if torch.version.cuda is not None else 0
     if device == "cpu":
@@ -84,7 +87,7 @@ def _gpu(device: str) -> Diagnosis:
         detail, advice = "this torch is a CPU build", "Install a CUDA build of torch on a machine with a GPU."
     elif count == 0:
         detail, advice = "no CUDA GPU is visible", "Check nvidia-smi and CUDA_VISIBLE_DEVICES."
-    elif not _bindings():
+    elif not _has_bindings():
         detail = f"{count} GPU(s), but no cuda-bindings"
         return Diagnosis("device", False, detail, "pip install 'evo-kernel[cuda]', or use --device cpu.", needed=True)
     else:
@@ -97,8 +100,8 @@ def _gpu(device: str) -> Diagnosis:
 def diagnose_cache() -> Diagnosis:
     """What later commands will not measure again."""
     files = reference_cache.listed()
-    cards = sum("task" not in found for found in files)
-    tasks = sorted({found.get("name", "") for found in files if "task" in found})
+    cards = sum("task" not in record for record in files)
+    tasks = sorted({record.get("name", "") for record in files if "task" in record})
     named = f" ({', '.join(tasks[:8])}{', ...' if len(tasks) > 8 else ''})" if tasks else ""
     detail = f"ceilings of {cards} environment(s), baselines of {len(files) - cards} task(s){named}"
     return Diagnosis(
@@ -107,9 +110,9 @@ def diagnose_cache() -> Diagnosis:
 
 
 def _assembler(arch: int, measured: bool) -> Diagnosis:
-    """What comes with Triton, and what else is here."""
+    """The ptxas in Triton's package, and any other that is installed."""
     own = assembler_of(BUNDLED)
-    other = another(own)
+    other = other_version(own)
     detail = f"ptxas {own.version}, Triton's own" + (f"; {other.version} is here too" if other else "")
     advice = (
         f"{own.version} makes wrong code of some right wgmma kernels: pip install nvidia-cuda-nvcc, then "
@@ -118,11 +121,11 @@ def _assembler(arch: int, measured: bool) -> Diagnosis:
     return Diagnosis("assembler", not (measured and arch == 90 and own.version.startswith(FAULTY)), detail, advice)
 
 
-def _usable(device: str) -> int:
+def _gpu_count(device: str) -> int:
     return 0 if device == "cpu" or torch.version.cuda is None else torch.cuda.device_count()
 
 
-def _bindings() -> bool:
+def _has_bindings() -> bool:
     try:
         import cuda.bindings.driver  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -136,7 +139,7 @@ def diagnose_cards() -> Iterator[Diagnosis]:
     for card in cards:
         yield Diagnosis(f"gpu {card.index}", True, card.text)
         if card.processes:
-            advice = "Times made beside others are noise: wait for their end, or choose with CUDA_VISIBLE_DEVICES."
+            advice = "Times on a shared GPU are unreliable: wait, or choose another with CUDA_VISIBLE_DEVICES."
             yield Diagnosis(f"gpu {card.index} is shared", False, "; ".join(card.processes), advice)
     if cards:
         yield diagnose_profiler()
@@ -144,15 +147,15 @@ def diagnose_cards() -> Iterator[Diagnosis]:
 
 def diagnose_profiler() -> Diagnosis:
     """Whether there is Nsight Compute, and whether it may read counters."""
-    found, permitted = find_ncu(), gpus.counters_permitted()
-    if found is None:
+    path, permitted = find_ncu(), gpus.counters_permitted()
+    if path is None:
         advice = "Install Nsight Compute for hardware counters in `evo-kernel profile`; all else works without."
         return Diagnosis("ncu", False, "not found", advice)
     if permitted is False:
         advice = "An administrator can allow it: NVreg_RestrictProfilingToAdminUsers=0, or SYS_ADMIN for a container."
-        return Diagnosis("ncu", False, f"{found}, but this user may not read the GPU's counters", advice)
-    said = "counters permitted" if permitted else "the driver does not say whether counters are permitted"
-    return Diagnosis("ncu", True, f"{found}, {said}")
+        return Diagnosis("ncu", False, f"{path}, but this user may not read the GPU's counters", advice)
+    permission = "counters permitted" if permitted else "the driver does not say whether counters are permitted"
+    return Diagnosis("ncu", True, f"{path}, {permission}")
 
 
 def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:
@@ -162,14 +165,14 @@ def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:
     findings: list[Diagnosis] = []
 
     def start(gpu: int) -> Diagnosis:
-        return _tried(f"judge on gpu {gpu}", lambda: _started(runners[gpu]), advice)
+        return _attempt(f"judge on gpu {gpu}", lambda: _start(runners[gpu]), advice)
 
     try:
         with ThreadPoolExecutor(count) as threads:
             started = list(threads.map(start, range(count)))
-        for gpu, found in enumerate(started):
-            findings.append(found)
-            if found.ok:
+        for gpu, diagnosis in enumerate(started):
+            findings.append(diagnosis)
+            if diagnosis.ok:
                 findings.append(_ceilings(gpu, runners[gpu]))
         return runners[0].arch, findings
     finally:
@@ -177,44 +180,45 @@ def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:
             runner.close()
 
 
-def _started(runner: CudaRunner) -> str:
+def _start(runner: CudaRunner) -> str:
     runner.start()
     return f"{runner.info['device']}, compute capability {runner.arch / 10:.1f}"
 
 
 def _ceilings(gpu: int, runner: CudaRunner) -> Diagnosis:
-    """What a card reaches, beside what the table says of its kind."""
+    """A GPU's measured ceilings, compared with the table's."""
     name = f"ceilings of gpu {gpu}"
     try:
         data = runner.ceilings()
-        found = Ceilings.from_data(data)
+        ceilings = Ceilings.from_data(data)
         table = Ceilings.of_target(target_for(runner.arch))
     except EvoKernelError as error:
-        return Diagnosis(name, False, str(error), "No search can tell shares of the speed of light here.", needed=True)
-    if found is None:
+        return Diagnosis(name, False, str(error), "Shares of light cannot be computed here.", needed=True)
+    if ceilings is None:
         return Diagnosis(name, False, "incomplete", "See the messages above.", needed=True)
-    reference_cache.Remembered(reference_cache.circumstances(runner.environment(""), runner.card)).add(
+    reference_cache.MeasurementCache(reference_cache.cache_key(runner.environment(""), runner.card)).add(
         reference_cache.CEILINGS, data
     )
-    share = found.copy_bytes_per_s / table.copy_bytes_per_s
+    share = ceilings.copy_bytes_per_s / table.copy_bytes_per_s
     advice = "Is the card throttled, shared, or another model than the table's? See its clocks and temperature."
-    return Diagnosis(name, share >= _THROTTLED, f"{found.text}, measured: {share:.0%} of the table's copy rate", advice)
+    detail = f"{ceilings.text}, measured: {share:.0%} of the table's copy rate"
+    return Diagnosis(name, share >= _THROTTLED, detail, advice)
 
 
 def _children(arch: int) -> list[Diagnosis]:
-    """The confined processes: compiler and recorder, and the walls around them."""
+    """The confined processes (compiler and recorder) and their sandbox guards."""
     compiler = Compiler(arch, 60.0)
     recorder = Recorder(compiler, arch, 60.0)
-    advice = "See the message; `pip install --force-reinstall triton` mends most."
+    advice = "See the message; `pip install --force-reinstall triton` fixes most causes."
     try:
-        compiled = _tried(f"compiler (sm_{arch})", lambda: _compile(compiler), advice)
-        return [compiled, _tried("recorder", lambda: _record(recorder), advice), *_walls(recorder)]
+        compiled = _attempt(f"compiler (sm_{arch})", lambda: _compile(compiler), advice)
+        return [compiled, _attempt("recorder", lambda: _record(recorder), advice), *_guards(recorder)]
     finally:
         recorder.close()
         compiler.close()
 
 
-def _tried(name: str, work: Callable[[], str], advice: str) -> Diagnosis:
+def _attempt(name: str, work: Callable[[], str], advice: str) -> Diagnosis:
     began = time.monotonic()
     try:
         detail = work()
@@ -239,8 +243,8 @@ def _record(recorder: Recorder) -> str:
     return f"confined by {recorder.confinement}"
 
 
-def _walls(recorder: Recorder) -> list[Diagnosis]:
-    standing = recorder.confinement.split("+")
+def _guards(recorder: Recorder) -> list[Diagnosis]:
+    active = recorder.confinement.split("+")
     advice = {
         "namespaces": "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1).",
         "landlock": "Needs Linux 5.13 with Landlock among its security modules.",
@@ -249,14 +253,14 @@ def _walls(recorder: Recorder) -> list[Diagnosis]:
     abi = f" (ABI {landlock_abi()})" if landlock_abi() else ""
     return [
         Diagnosis(name, True, "active" + (abi if name == "landlock" else ""))
-        if name in standing
-        else Diagnosis(name, False, "not active: the other walls stand", text)
+        if name in active
+        else Diagnosis(name, False, "not active; the other guards are", text)
         for name, text in advice.items()
     ]
 
 
 def _cores() -> Diagnosis:
-    """How many recorders fit: each is one process with one thread."""
+    """How many recordings can run in parallel: each is one process with one thread."""
     cores = gpus.usable_cores()
-    detail = f"{cores}: so many recordings and compilations run side by side; keep them busy with --set width={cores}"
+    detail = f"{cores}: so many recordings and compilations run in parallel; keep them busy with --set width={cores}"
     return Diagnosis("cores", True, detail)

@@ -1,4 +1,4 @@
-"""What one evaluation was asked for, and what it found out."""
+"""Request and partial results of one evaluation: `EvaluationContext` and `PartialEvaluation`."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ PASSED = Checked(Status.PASSED)
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """What was asked, and who serves it."""
+    """The request of one evaluation, with the runner that serves it."""
 
     source: Source
     purpose: Purpose
     runner: Runner
-    anew: bool = False  # times are taken again, checks are not
-    tune_plans: int = 0  # knob settings to try beyond the source's own
-    thorough: bool = False  # all of them are tried, however far behind the best the source is
+    remeasure: bool = False  # measure times again; known checks are reused
+    tune_plans: int = 0  # knob settings to try in addition to the source's own
+    thorough: bool = False  # try all of them, even if the source is much slower than the best
     deadline: Deadline = field(default_factory=Deadline)
 
 
 @dataclass(frozen=True)
-class Findings:
-    """What was found out about a source, or about a part of what it is asked: how that ended, and what it took."""
+class PartialEvaluation:
+    """Results of an evaluation or of one of its steps: status, checks, times, and the evaluations it cost."""
 
     ended: Checked = PASSED
-    knobs: Knobs = ()  # that it is scored with
+    knobs: Knobs = ()  # the setting that is scored
     checks: tuple[CheckResult, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     comparisons: tuple[PairedComparison, ...] = ()
@@ -51,9 +51,9 @@ class Findings:
     verdicts: tuple[PlanVerdict, ...] = ()
     charged: Mapping[str, int] = field(default_factory=dict)
 
-    def then(self, later: Findings) -> Findings:
-        """These, and what was found out after them: that is how it ended."""
-        return Findings(
+    def then(self, later: PartialEvaluation) -> PartialEvaluation:
+        """These results followed by `later` ones, whose status is the status of both."""
+        return PartialEvaluation(
             later.ended,
             self.knobs,
             self.checks + later.checks,
@@ -64,15 +64,15 @@ class Findings:
             Counter(self.charged) + Counter(later.charged),
         )
 
-    def beside(self, others: Sequence[Findings]) -> Findings:
-        """These, and what it took to find out about others, which are not what is scored."""
+    def beside(self, others: Sequence[PartialEvaluation]) -> PartialEvaluation:
+        """These results plus the costs of `others`, which are not scored: status and times stay."""
         together = self
         for other in others:
             together = together.then(other)
         return replace(together, ended=self.ended, measurements=self.measurements)
 
     def evaluation(self, context: EvaluationContext, task: str, environment: Environment) -> Evaluation:
-        """The evaluation of a task (its identity). What failed has no times."""
+        """The evaluation for a task (by its identity). A failed one has no times."""
         passed = self.ended.passed
         speedups = [m.speedup for m in self.measurements] if passed else []
         return Evaluation(

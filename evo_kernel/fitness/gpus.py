@@ -1,4 +1,7 @@
-"""What the driver says of the GPUs of this machine, through `nvidia-smi`: no context is made, no setting is changed."""
+"""GPUs of this machine as `nvidia-smi` lists them, and usable CPU cores.
+
+Creates no CUDA context, changes no setting.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _PARAMETERS = Path("/proc/driver/nvidia/params")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One card. Numbers are texts as the driver gave them: any may be `[N/A]`."""
+    """One GPU. Numbers are the driver's text; any may be `[N/A]`."""
 
     index: str
     name: str
@@ -31,7 +34,7 @@ class Gpu:
     memory_clock_mhz: str
     celsius: str
     power_w: str
-    processes: tuple[str, ...] = ()  # those that compute on it, as "pid name (MiB)"
+    processes: tuple[str, ...] = ()  # compute processes on it, as "pid name (MiB)"
 
     @property
     def text(self) -> str:
@@ -42,7 +45,7 @@ class Gpu:
 
 
 def list_gpus() -> list[Gpu]:
-    """Every card of the machine, those hidden by CUDA_VISIBLE_DEVICES too; empty where nvidia-smi cannot say."""
+    """All GPUs of the machine, including those hidden by CUDA_VISIBLE_DEVICES; empty if nvidia-smi fails."""
     users: dict[str, list[str]] = {}
     for line in _ask("--query-compute-apps=gpu_uuid,pid,process_name,used_memory"):
         uuid, pid, rest = _cells(line, 3)
@@ -54,7 +57,7 @@ def list_gpus() -> list[Gpu]:
 
 
 def _cells(line: str, count: int) -> list[str]:
-    """A line of CSV as so many cells; the last keeps its commas."""
+    """Split a CSV line into `count` cells; the last keeps its commas."""
     cells = [cell.strip() for cell in line.split(",", count - 1)]
     return cells + [""] * (count - len(cells))
 
@@ -72,21 +75,21 @@ def _ask(query: str) -> list[str]:
 
 
 def counters_permitted(parameters: Path = _PARAMETERS, status: Path = Path("/proc/self/status")) -> bool | None:
-    """Whether this process may read the GPU's counters; None where the driver does not say.
+    """Whether this process may read the GPU's counters; None if the driver does not tell.
 
-    The driver keeps them for administrators (the SYS_ADMIN capability) unless it was loaded otherwise.
+    By default the driver allows it only with the SYS_ADMIN capability.
     """
     try:
         lines = dict(line.split(":", 1) for line in parameters.read_text().splitlines() if ":" in line)
         admin_only = lines["RmProfilingAdminOnly"].strip() != "0"
-        held = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)["CapEff"]
-        return not admin_only or bool(int(held, 16) >> 21 & 1)  # CAP_SYS_ADMIN
+        capabilities = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)["CapEff"]
+        return not admin_only or bool(int(capabilities, 16) >> 21 & 1)  # CAP_SYS_ADMIN
     except (OSError, KeyError, ValueError):
         return None
 
 
 def usable_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may use: its affinity, and what its control group is given."""
+    """CPU cores that this process may use, by its affinity and its control group's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = limit.read_text().split()

@@ -1,11 +1,11 @@
-"""Time a plan file without running its author's Python: `evo-kernel replay`.
+"""Check and time a plan file without running its author's Python: `evo-kernel replay`.
 
-A file is somebody else's word: its kernels are compiled again from the IR in it, and what is checked and timed is what
-comes of that. Where the file names the compiler that is here and holds other code, it is refused.
+The file is not trusted: its kernels are compiled again from their IR, and that code is checked and timed. A file is
+refused if it names the compiler installed here but holds other code than that compiler produces.
 
-With a task, inputs are the task's and outputs are checked against its reference, where this machine can execute the
-plan at its size; without one, inputs are drawn at random for the plan's shapes (whole numbers as zeros, since they are
-often indices) and only the time is told. What was timed and not checked never says that it passed.
+With a task, inputs are the task's, and outputs are checked against its reference if this machine can execute the plan
+at its size. Without a task, inputs are random (integers are zero, because they are often indices) and only the time is
+reported. A plan that was timed but not checked is never reported as passed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PTXAS = re.compile(r"ptxas (\d[\d.]*)")
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of it."""
+    """Result of a replay."""
 
     case: str
     plan: str
@@ -46,25 +46,25 @@ class Replayed:
     checked: Checked | None  # None: see `unchecked`
     measured: Measurement | Checked
     unchecked: str = ""  # why outputs were not checked; empty when they were
-    note: str = ""  # how the code that was measured differs from the file's, if it does
+    note: str = ""  # how the measured code differs from the file's, if it does
 
     @property
     def passed(self) -> bool:
-        """Nothing was found wrong; whether anything was looked for is in `checked`."""
+        """No fault was found; `checked` tells whether outputs were compared."""
         return isinstance(self.measured, Measurement) and (self.checked is None or self.checked.passed)
 
     @property
     def status(self) -> str:
-        """For scripts: a Status, or "unchecked" where the plan was timed alone."""
+        """A Status, or "unchecked" if the plan was only timed."""
         if not self.passed:
             return str(self._fault.status)
         return str(Status.PASSED) if self.checked is not None else "unchecked"
 
     @property
     def _fault(self) -> Checked:
-        for found in (self.checked, self.measured):
-            if isinstance(found, Checked) and not found.passed:
-                return found
+        for check in (self.checked, self.measured):
+            if isinstance(check, Checked) and not check.passed:
+                return check
         return Checked(Status.PASSED)
 
     def as_data(self) -> dict[str, Any]:
@@ -84,30 +84,30 @@ class Replayed:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The result as text."""
         word = "timed" if self.status == "unchecked" else self.status
-        said = f"plan {self.plan}, case {self.case}: {word}" + (f": {self._fault.reason}" if not self.passed else "")
-        said = [said, self.note] if self.note else [said]
+        verdict = f"plan {self.plan}, case {self.case}: {word}" + (f": {self._fault.reason}" if not self.passed else "")
+        lines = [verdict, self.note] if self.note else [verdict]
         if not isinstance(self.measured, Measurement):
-            return [*said, f"judged where times are {self.environment.label}"]
+            return [*lines, f"judged where times are {self.environment.label}"]
         check = f"outputs not checked: {self.unchecked}" if self.unchecked else "outputs checked against the task"
-        return [*said, f"{self.measured.median_us:.2f} µs, {self.environment.label}", check]
+        return [*lines, f"{self.measured.median_us:.2f} µs, {self.environment.label}", check]
 
 
 def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: float) -> Replayed:
-    """Check (where there is a task) and time a plan file. Raises PlanError, TaskError, InfraError."""
+    """Check (if a task is given) and time a plan file. Raises PlanError, TaskError, InfraError."""
     plan = read_plan_file(path)
-    task = load(task_name) if task_name else stand_in(path)
+    task = load(task_name) if task_name else task_without_reference(path)
     try:
         case = task.case(plan.plan.case)
     except TaskError as error:
         raise PlanError(f"{path} is for case {plan.plan.case}, which {task.name} does not have") from error
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-    plan, note = compiled_again(plan, path, deadline_s)
+    plan, note = recompile(plan, path, deadline_s)
     runner = open_runner(task, device, deadline_s)
     try:
         runner.start()
-        unchecked = "" if task_name is not None else "name the --task whose reference they are held against"
+        unchecked = "" if task_name is not None else "name the --task whose reference they are compared with"
         if task_name is not None and runner.environment("").kind != "measured" and case.kind is not CaseKind.CHECK:
             unchecked = f"sizes of a {case.kind} case are too large to execute without a GPU"
         rounds = [(secrets.randbits(62), regime) for regime in regimes.SEARCH]
@@ -121,41 +121,41 @@ def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: floa
         runner.close()
 
 
-def compiled_again(claimed: CompiledPlan, path: Path, deadline_s: float) -> tuple[CompiledPlan, str]:
-    """The plan with the code that its IR compiles to here, and a note where that need not be the file's.
+def recompile(claimed: CompiledPlan, path: Path, deadline_s: float) -> tuple[CompiledPlan, str]:
+    """Compile a plan's IR here; returns the plan with that code, and a note if the code may differ from the file's.
 
-    Raises PlanError where it does not compile, or where the same compiler makes other code than the file holds.
+    Raises PlanError if the IR does not compile, or if the same compiler produces other code than the file holds.
     """
     kernels = claimed.plan.kernels
     if not kernels:
         return claimed, ""
-    told = next((found[1] for one in claimed.binaries if (found := _PTXAS.search(one.compiler))), "")
-    compiler = Compiler(claimed.plan.target, deadline_s, assembler=of_version(told) if told else None)
+    version = next((match[1] for binary in claimed.binaries if (match := _PTXAS.search(binary.compiler))), "")
+    compiler = Compiler(claimed.plan.target, deadline_s, assembler=of_version(version) if version else None)
     try:
-        made = compiler.compile(kernels)
+        compiled_binaries = compiler.compile(kernels)
     finally:
         compiler.close()
-    if faults := [one for one in made if isinstance(one, str)]:
+    if faults := [binary for binary in compiled_binaries if isinstance(binary, str)]:
         raise PlanError(f"{path} does not compile: {faults[0]}")
-    binaries = tuple(one for one in made if not isinstance(one, str))
+    binaries = tuple(binary for binary in compiled_binaries if not isinstance(binary, str))
     try:
         plan = CompiledPlan(plan=claimed.plan, binaries=binaries)
     except ValidationError as error:
         raise PlanError(f"{path} is no plan: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     if plan.hash == claimed.hash:
         return plan, ""
-    others = sorted({one.compiler or "a compiler that it does not name" for one in claimed.binaries} -
-                    {one.compiler for one in binaries})  # fmt: skip
+    others = sorted({binary.compiler or "a compiler that it does not name" for binary in claimed.binaries} -
+                    {binary.compiler for binary in binaries})  # fmt: skip
     if not others:
         raise PlanError(
-            f"{path} holds other code than {binaries[0].compiler} makes of its IR: it is not what it claims to be"
+            f"{path} holds other code than {binaries[0].compiler} makes of its IR: its compiler field is false"
         )
-    here = ", ".join(sorted({one.compiler for one in binaries}))
+    here = ", ".join(sorted({binary.compiler for binary in binaries}))
     return plan, f"made by another version ({', '.join(others)}): measured is what {here} makes of its IR"
 
 
 def read_plan_file(path: Path) -> CompiledPlan:
-    """A plan file, or a sentence that names it. Raises PlanError."""
+    """Read a plan file. Raises PlanError, which names the file and the first faulty field."""
     try:
         return load_plan_file(path)
     except PlanError as error:
@@ -165,26 +165,26 @@ def read_plan_file(path: Path) -> CompiledPlan:
         first = next((place for place in places if place), "")
         where = f" (the first fault is at {first})" if first else ""
         raise PlanError(
-            f"{path} is no plan file{where}: give one that `evo-kernel verify --save-plan` or `export` wrote"
+            f"{path} is not a plan file{where}: use one that `evo-kernel verify --save-plan` or `export` wrote"
         ) from error
 
 
-def stand_in(path: Path) -> Task:
-    """A task for a plan file alone: it draws inputs for the plan's shapes and has no reference. Raises PlanError."""
+def task_without_reference(path: Path) -> Task:
+    """A task made from a plan file: random inputs of the plan's shapes, no reference. Raises PlanError."""
     plan = read_plan_file(path)
     return Task(
         name="plan",
         path=path,
         text=plan.hash,
         cases=(Case(plan.plan.case, CaseKind.SEARCH, {}),),
-        inputs_function=inputs_for(plan),
+        inputs_function=random_inputs(plan),
         reference_function=_no_reference,
         baselines={},
     )
 
 
-def inputs_for(plan: CompiledPlan) -> Callable[..., tuple[Any, ...]]:
-    """An `inputs` function for a plan: normal numbers, and zeros where the dtype is not a floating one."""
+def random_inputs(plan: CompiledPlan) -> Callable[..., tuple[Any, ...]]:
+    """An `inputs` function for a plan: normally distributed floating-point values, zeros for other dtypes."""
 
     def inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[Any, ...]:
         del case

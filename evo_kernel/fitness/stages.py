@@ -1,7 +1,7 @@
-"""Who is at which stage of the way through the judge, and how busy each GPU is: a gauge that stages are marked on.
+"""Counts how many threads are at each stage of the judge, and how busy each GPU is. For display only.
 
-A thread counts at the innermost stage that it has marked, so one that waits for compiled code while it records is
-compiling. Nothing is decided by these numbers.
+A thread counts at the innermost stage that it has entered: one that waits for the compiler while it records is
+compiling.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Protocol
 from evo_kernel.types import PipelineState
 
 THINKING, RECORDING, COMPILING = "thinking", "recording", "compiling"
-EXECUTING = "executing"  # without a GPU: by the executor of IR, and in the model
+EXECUTING = "executing"  # without a GPU: the executor and the time model
 WAITING, ON_GPU = "waiting", "on GPU"
 
 RECENT_S = 30.0
-"""What counts as the last moments of a GPU."""
+"""Length of the window for a GPU's recent load."""
 
 
 class _Lock(Protocol):
@@ -30,31 +30,31 @@ class _Lock(Protocol):
 
 
 class _Meter:
-    """When one GPU was busy. Not thread-safe: the gauge's lock guards it."""
+    """Busy time of one GPU. Not thread-safe: the lock of Stages guards it."""
 
     def __init__(self) -> None:
-        self._held, self._since, self._total_s = 0, 0.0, 0.0  # who is on it, since when; what is over
+        self._holders, self._since, self._total_s = 0, 0.0, 0.0  # current holders, since when; total of ended periods
         self._recent: deque[tuple[float, float]] = deque()
 
     def begin(self, now: float) -> None:
-        if not self._held:
+        if not self._holders:
             self._since = now
-        self._held += 1
+        self._holders += 1
 
     def end(self, now: float) -> None:
-        self._held -= 1
-        if not self._held:
+        self._holders -= 1
+        if not self._holders:
             self._total_s += now - self._since
             self._recent.append((self._since, now))
             self._forget(now - RECENT_S)
 
     def total_s(self, now: float) -> float:
-        return self._total_s + (now - self._since if self._held else 0.0)
+        return self._total_s + (now - self._since if self._holders else 0.0)
 
     def recent_s(self, after: float, now: float) -> float:
-        """Busy seconds since `after`, which is no longer ago than RECENT_S."""
+        """Busy seconds since `after`, at most RECENT_S ago."""
         self._forget(after)
-        running = now - max(self._since, after) if self._held else 0.0
+        running = now - max(self._since, after) if self._holders else 0.0
         return running + sum(end - max(begin, after) for begin, end in self._recent)
 
     def _forget(self, before: float) -> None:
@@ -63,10 +63,10 @@ class _Meter:
 
 
 class Stages:
-    """The gauge. Thread-safe; a mark costs some microseconds."""
+    """Threads by stage and load by GPU. Thread-safe; entering a stage costs some microseconds."""
 
     def __init__(self, gpus: Sequence[int] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        """`gpus`: numbers of those that `turn` will name; without any, plans are executed on the CPU."""
+        """`gpus`: the numbers that `turn` may name; none if plans are executed on the CPU."""
         self._clock = clock
         self._names = (THINKING, RECORDING, COMPILING, *((WAITING, ON_GPU) if gpus else (EXECUTING,)))
         self._lock = threading.Lock()
@@ -76,12 +76,12 @@ class Stages:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """In the order of the shares in `state`."""
+        """GPU numbers in the order of the shares in `state`."""
         return tuple(self._meters)
 
     @contextlib.contextmanager
     def at(self, stage: str) -> Iterator[None]:
-        """The calling thread is at this stage until the block ends."""
+        """Count the calling thread at this stage until the block ends."""
         thread = threading.get_ident()
         with self._lock:
             self._marks.setdefault(thread, []).append(stage)
@@ -96,7 +96,7 @@ class Stages:
 
     @contextlib.contextmanager
     def turn(self, lock: _Lock, gpu: int) -> Iterator[None]:
-        """Wait for a GPU's lock, and be on that GPU while it is held; who holds it already may take it again."""
+        """Acquire a GPU's lock, which is reentrant, and count the GPU as busy until the block ends."""
         with self.at(WAITING):
             lock.acquire()
         try:
@@ -117,7 +117,7 @@ class Stages:
                 meter.end(self._clock())
 
     def state(self) -> PipelineState:
-        """All of it at this moment."""
+        """Current counts and shares."""
         with self._lock:
             now = self._clock()
             counts = Counter(marks[-1] for marks in self._marks.values())

@@ -51,7 +51,7 @@ class Judge(Protocol):
         self,
         source: Source,
         purpose: Purpose,
-        anew: bool = False,
+        remeasure: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
         effort: int = 1,

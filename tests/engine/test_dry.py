@@ -58,13 +58,13 @@ class Cells(ScriptedJudge):
         self,
         source: Source,
         purpose: Purpose,
-        anew: bool = False,
+        remeasure: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
         effort: int = 1,
     ) -> Evaluation:
         self.asked.append((source.sha256, purpose))
-        self.efforts.append((purpose, effort, anew))
+        self.efforts.append((purpose, effort, remeasure))
         found = replace(scored(source, purpose), environment=self.environment)
         (measured,) = found.measurements
         path = "tma" if source.text.rstrip().endswith(".1") else "load"
@@ -97,7 +97,7 @@ def test_all_forms_are_tried_then_elites_are_tuned_deeper_then_it_says_what_woul
         assert len(elites) == 2
         assert {(a, (b,)) for a in elites for b in elites if a != b} <= set(operator.asked), "elites side by side"
         assert [effort for purpose, effort, _ in judge.efforts if effort > 1] == [4, 4]
-        assert not any(anew for _, _, anew in judge.efforts[1:]), "modeled times are exact"
+        assert not any(remeasure for _, _, remeasure in judge.efforts[1:]), "modeled times are exact"
         assert ended.cause == "barren" and "nothing is left to try" in ended.why and "--model" in ended.why
         assert population.champion() is not None
 
@@ -107,7 +107,7 @@ def test_elites_are_measured_again_where_times_are_measured(tmp_path) -> None:
     with opened(tmp_path / "d.db", MEASURED) as population:
         ended = searched(population, Forms(), judge)
     deeper = [number for number, (_, effort, _) in enumerate(judge.efforts) if effort > 1]
-    again = [number for number, (_, _, anew) in enumerate(judge.efforts) if anew]
+    again = [number for number, (_, _, remeasure) in enumerate(judge.efforts) if remeasure]
     assert len(deeper) == len(again) == 2 and max(deeper) < min(again)
     assert "2 measured again" in ended.why
 

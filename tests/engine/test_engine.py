@@ -445,19 +445,19 @@ class NotesFirst(ScriptedJudge):
 
     def __init__(self) -> None:
         super().__init__()
-        self.anew: list[bool] = []
+        self.remeasure: list[bool] = []
 
-    def evaluate(self, source, purpose, anew=False, against=None, deadline=None, effort=1):
+    def evaluate(self, source, purpose, remeasure=False, against=None, deadline=None, effort=1):
         if source == FIRST and purpose is Purpose.SCORE:
-            self.anew.append(anew)
-        return super().evaluate(source, purpose, anew, against, deadline, effort)
+            self.remeasure.append(remeasure)
+        return super().evaluate(source, purpose, remeasure, against, deadline, effort)
 
 
 def test_the_first_kernel_is_tuned_beside_the_first_attempts(population) -> None:
     """Measured as it is at first, so that the others need not wait: alone, it is tuned at once."""
     judge = NotesFirst()
     search(population, judge=judge, settings=EngineSettings(width=4))
-    assert judge.anew[:2] == [True, False]
+    assert judge.remeasure[:2] == [True, False]
 
 
 def test_a_first_kernel_that_a_session_left_untuned_is_tuned_by_the_next(tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ def test_a_first_kernel_that_a_session_left_untuned_is_tuned_by_the_next(tmp_pat
         with reopen(path) as opened:
             more = opened.counters().charged + 4
             search(opened, judge=judge, settings=wide, budget=Budget(evaluations=more))
-    assert judge.anew.count(False) == 1
+    assert judge.remeasure.count(False) == 1
 
 
 def test_a_kernel_is_not_judged_beside_itself(population) -> None:
@@ -521,16 +521,16 @@ class NoisyJudge(ScriptedJudge):
         self,
         source: Source,
         purpose: Purpose,
-        anew: bool = False,
+        remeasure: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
         effort: int = 1,
     ) -> Evaluation:
-        found = replace(scored(source, purpose, {} if anew else None), environment=MEASURED)
+        found = replace(scored(source, purpose, {} if remeasure else None), environment=MEASURED)
         (measured,) = found.measurements
         us = 50.0 * float(self._rng.normal(1.0, 0.01))
         measured = replace(measured, median_us=us, low_us=us * 0.98, high_us=us * 1.02, n=5)
-        if anew:
+        if remeasure:
             self.again.append(source.sha256)
         verdict = replace(found.verdicts[0], measurement=measured)
         return replace(found, measurements=(measured,), verdicts=(verdict,), score=100.0 / us)

@@ -51,7 +51,7 @@ class SlowJudge(ScriptedJudge):
         self,
         source: Source,
         purpose: Purpose,
-        anew: bool = False,
+        remeasure: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
         effort: int = 1,
@@ -65,7 +65,9 @@ class SlowJudge(ScriptedJudge):
                 break
             self.clock.now += STEP_S
         self.tuned.append(self.clock() - began >= needs_s)
-        return replace(super().evaluate(source, purpose, anew, against, deadline, effort), wall_s=self.clock() - began)
+        return replace(
+            super().evaluate(source, purpose, remeasure, against, deadline, effort), wall_s=self.clock() - began
+        )
 
 
 def opened(path: Path) -> LineagePopulation:

@@ -170,7 +170,7 @@ def test_a_plan_whose_inputs_share_a_buffer_is_not_exported(recorder, tmp_path):
     case = record_case(task, task.cases[0])
     plan = recorder.record(Source(EVIL), [case], ((),)).plans[case.name, ()]
     twice = plan.plan.model_copy(update={"inputs": plan.plan.inputs * 2})
-    with pytest.raises(PlanError, match="not a buffer of its own"):
+    with pytest.raises(PlanError, match="does not have its own buffer"):
         program([(case, plan.model_copy(update={"plan": twice}))])
 
 

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from evo_kernel.fitness.ir import partial
+from evo_kernel.fitness.ir import count_launch
 from evo_kernel.fitness.ir.execute import Launched
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.nodes import memory_of, run_nodes
-from evo_kernel.fitness.ir.parse import IRModule, parse
+from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import (
     Binary,
     Buffer,
@@ -244,7 +245,7 @@ def counted_traffic(plan: Plan) -> list[LaunchTraffic]:
     made: list[LaunchTraffic] = []
 
     def run(number: int, module: IRModule, node: Launch) -> Launched:
-        found = partial.count(module, node, memory, float("inf"), complete=True)
+        found = count_launch.count(module, node, memory, float("inf"), complete=True)
         assert found.traffic is not None, found.finding
         made.append(found.traffic)
         return Launched(1, 0)

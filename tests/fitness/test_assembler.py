@@ -10,9 +10,9 @@ import pytest
 
 from evo_kernel.errors import ConfigError
 from evo_kernel.fitness.compile import second_assembler
-from evo_kernel.fitness.compile.assembler import BUNDLED, another, assembler_of
+from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of, other_version
 from evo_kernel.fitness.compile.compiler import Compiler
-from evo_kernel.fitness.compile.second_assembler import SecondOpinion
+from evo_kernel.fitness.compile.second_assembler import SecondAssembler
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.stages import Stages
@@ -59,7 +59,7 @@ def test_a_path_that_is_no_ptxas_is_refused_with_a_sentence(tmp_path) -> None:
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\n")
     silent.chmod(0o700)
-    with pytest.raises(ConfigError, match="is no ptxas"):
+    with pytest.raises(ConfigError, match="is not a ptxas"):
         assembler_of(str(silent))
 
 
@@ -90,9 +90,9 @@ def wgmma(other) -> CompiledPlan:
 def test_a_wrong_wgmma_kernel_is_tried_with_another(wgmma, other, right, said) -> None:
     """Triton's own is the other one here."""
     first, wrong = assembler_of(str(other)), Checked(Status.WRONG, "element 3 differs", 9.0)
-    runner, opinion = Verdicts(right), SecondOpinion(first, 90, 60.0)
+    runner, opinion = Verdicts(right), SecondAssembler(first, 90, 60.0)
     try:
-        found = opinion.on(wrong, wgmma, None, [], runner)
+        found = opinion.second_opinion(wrong, wgmma, None, [], runner)
     finally:
         opinion.close()
     own = assembler_of(BUNDLED).version
@@ -103,17 +103,17 @@ def test_a_wrong_wgmma_kernel_is_tried_with_another(wgmma, other, right, said) -
 
 def test_nobody_else_is_asked_where_that_says_nothing(wgmma, other, monkeypatch) -> None:
     runner, wrong = Verdicts(True), Checked(Status.WRONG, "element 3 differs")
-    opinion = SecondOpinion(assembler_of(str(other)), 90, 60.0)
+    opinion = SecondAssembler(assembler_of(str(other)), 90, 60.0)
     plain = wgmma.model_copy(update={"binaries": (wgmma.binaries[0].model_copy(update={"instructions": {"fma": 9}}),)})
-    assert opinion.on(wrong, plain, None, [], runner) is wrong
-    assert opinion.on(wrong, wgmma, None, [], Verdicts(True, ())) is wrong, "no assembled code was executed"
+    assert opinion.second_opinion(wrong, plain, None, [], runner) is wrong
+    assert opinion.second_opinion(wrong, wgmma, None, [], Verdicts(True, ())) is wrong, "no assembled code was executed"
     late = Checked(Status.TIMEOUT, "late")
-    assert opinion.on(late, wgmma, None, [], runner) is late
-    monkeypatch.setattr(second_assembler, "another", lambda than: None)
-    assert opinion.on(wrong, wgmma, None, [], runner) is wrong
+    assert opinion.second_opinion(late, wgmma, None, [], runner) is late
+    monkeypatch.setattr(second_assembler, "other_version", lambda than: None)
+    assert opinion.second_opinion(wrong, wgmma, None, [], runner) is wrong
     assert runner.asked == []
 
 
 def test_another_is_of_another_version(other) -> None:
-    found = another(assembler_of(str(other)))
+    found = other_version(assembler_of(str(other)))
     assert found is not None and found.version != "12.8.93"

@@ -54,10 +54,10 @@ def _settled(mark: str, usual: int, within_s: float = 2.0) -> int:
     return count
 
 
-@pytest.mark.parametrize("killed", ["judge", "warden", "zygote", "closed"])
+@pytest.mark.parametrize("killed", ["judge", "supervisor", "zygote", "closed"])
 def test_nothing_outlives_its_judge(kind, killed, tmp_path) -> None:
-    if (kind, killed) == ("bare", "warden"):
-        pytest.skip("without namespaces nobody is left to clear up: no child can reach a warden")
+    if (kind, killed) == ("bare", "supervisor"):
+        pytest.skip("without namespaces nobody is left to clear up: no child can reach a supervisor")
     mark = f"{kind}{killed}{time.monotonic_ns()}"
     command = [
         sys.executable,
@@ -71,14 +71,14 @@ def test_nothing_outlives_its_judge(kind, killed, tmp_path) -> None:
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert judge.stdout is not None and judge.stdin is not None
-    warden = int(judge.stdout.readline())
+    supervisor = int(judge.stdout.readline())
     before = set(marked(mark))
-    assert len(before) >= 6  # the warden, the zygote, the child and three that it left behind
+    assert len(before) >= 6  # the supervisor, the zygote, the child and three that it left behind
     if killed == "closed":
         judge.stdin.close()
     else:
-        zygotes = [pid for pid in before if _parent(pid) == warden]
-        os.kill({"judge": judge.pid, "warden": warden, "zygote": zygotes[0]}[killed], signal.SIGKILL)
+        zygotes = [pid for pid in before if _parent(pid) == supervisor]
+        os.kill({"judge": judge.pid, "supervisor": supervisor, "zygote": zygotes[0]}[killed], signal.SIGKILL)
     try:
         assert not _left(mark, before)
     finally:
@@ -95,7 +95,7 @@ def test_what_a_child_leaves_ends_with_its_job(children) -> None:
     children.start()
     mark = children.mark
     assert children.do("hide and go", SandboxLimits(may_fork=True)).outcome == "done"
-    usual = 2  # the warden and the zygote
+    usual = 2  # the supervisor and the zygote
     assert _settled(mark, usual) == usual
     late = children.do("hide", SandboxLimits(deadline_s=1.0, may_fork=True))
     assert late.outcome == "timeout"
@@ -154,16 +154,16 @@ def test_calls_that_matter_are_denied() -> None:
     try:
         found = children.do("calls", SandboxLimits(may_fork=True))
         assert b'"said": ""' in found.data, found
-        assert "seccomp" in found.walls and "namespaces" not in found.walls
+        assert "seccomp" in found.confinement and "namespaces" not in found.confinement
     finally:
         children.close()
 
 
 def test_the_walls_are_told_by_the_server(children, kind) -> None:
-    walls = children.do("nothing").walls.split("+")
-    assert ("namespaces" in walls) == (kind == "namespaces")
-    assert ("quota" in walls) == (kind == "bare")
-    assert walls[-1] == "rlimits"
+    confinement = children.do("nothing").confinement.split("+")
+    assert ("namespaces" in confinement) == (kind == "namespaces")
+    assert ("quota" in confinement) == (kind == "bare")
+    assert confinement[-1] == "rlimits"
 
 
 class _Form(BaseModel):

@@ -93,7 +93,7 @@ def test_counters_belong_to_their_launches(counted):
         ("forbidden", "may not read the GPU's performance counters (ERR_NVGPUCTRPERM)"),
         ("library", "LibraryNotLoaded"),
         ("crashes", "error code (1).; RuntimeError: CUDA error: out of memory"),
-        ("silent", "ended with code 3 and said last: nothing"),
+        ("silent", "ended with code 3 after: nothing"),
         ("short", "8 of 9 launches were counted"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_late_ncu_is_killed_with_its_children(counted, kind):
     found = counted(kind, deadline_s=1.5)
     why = "not done after 1.5 s" if kind == "hangs" else "ended with code 0"  # its child keeps nobody waiting
     assert why in found.why and time.monotonic() - began < 10
-    pid = int(found.said.split()[1])
+    pid = int(found.output.split()[1])
     for _ in range(50):
         if not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text():
             break
@@ -148,7 +148,7 @@ def test_a_late_ncu_is_killed_with_its_children(counted, kind):
 def test_a_flood_is_cut(counted):
     began = time.monotonic()
     found = counted("floods")
-    assert "more output than is read" in found.why and len(found.said) <= 6000 and time.monotonic() - began < 10
+    assert "output limit exceeded" in found.why and len(found.output) <= 6000 and time.monotonic() - began < 10
 
 
 def test_only_the_launches_are_watched():

@@ -13,7 +13,7 @@ from evo_kernel.fitness.correctness.slicing.step import RULES, SliceStep
 from evo_kernel.fitness.costmodel.index_inputs import index_inputs
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.memory import DeviceMemory
-from evo_kernel.fitness.ir.parse import Function, IRModule, Region
+from evo_kernel.fitness.ir.module import Function, IRModule, Region
 from evo_kernel.fitness.ir.program_sampling import MOST, draw
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import executor

@@ -52,7 +52,7 @@ def test_every_card_is_listed_with_who_computes_on_it(tmp_path, monkeypatch):
     for words in ("NVIDIA H200", "driver 570.86.15", "90000 of 143771 MiB", "SMs at 1755 of 1980 MHz", "61 °C"):
         assert words in found["gpu 1"].detail
     assert not found["gpu 1 is shared"].ok and not found["gpu 1 is shared"].needed
-    assert "noise" in found["gpu 1 is shared"].advice
+    assert "unreliable" in found["gpu 1 is shared"].advice
 
 
 def test_without_an_answer_there_are_no_cards(tmp_path, monkeypatch):

@@ -77,7 +77,7 @@ def test_sizes_must_be_those_of_the_cubin():
     with pytest.raises(PlanFault, match="does not fit fp16"):
         packed(compiled((Scalar(type="fp16", value=1e6),), (("x", "fp16"),)))
     for kind, value in (("i32", 1 << 40), ("u32", -1), ("i1", 2)):
-        with pytest.raises(ValueError, match=f"is no value of type {kind}"):
+        with pytest.raises(ValueError, match=f"is not a value of type {kind}"):
             Scalar(type=kind, value=value)
 
 
@@ -189,7 +189,7 @@ def test_scratch_is_for_every_block_of_every_cluster():
 
 
 def test_blocks_belong_to_cuda_kernels():
-    with pytest.raises(ValueError, match="exactly where the kernel is CUDA"):
+    with pytest.raises(ValueError, match="if, and only if, the kernel is CUDA"):
         compiled(block=(32, 1, 1))
     with pytest.raises(ValueError, match="does not have the kernel's 4 warps"):
         compiled(block=(32, 1, 1), language="cuda", options=(("num_warps", 4),))

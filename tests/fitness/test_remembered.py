@@ -12,12 +12,12 @@ from evo_kernel.fitness.doctor import diagnose_cache
 from evo_kernel.fitness.timing import reference_cache
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
-from evo_kernel.fitness.timing.reference_cache import CEILINGS, Remembered, circumstances
+from evo_kernel.fitness.timing.reference_cache import CEILINGS, MeasurementCache, cache_key
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Environment
 
 HERE = Environment("measured", "NVIDIA H200", "12080", "2.11", "3.6", True, 7, "seccomp", "12.9.86")
-FOUND = circumstances(HERE, "GPU-1")
+FOUND = cache_key(HERE, "GPU-1")
 TABLE = Ceilings.of_target(target_for(90))
 
 
@@ -27,62 +27,62 @@ def _own(tmp_path, monkeypatch):
 
 
 def test_numbers_come_back_where_nothing_has_changed():
-    Remembered(FOUND).add("m1", {"eager": 2.0})
-    Remembered(FOUND).add("m2", {"eager": 3.0})
-    assert Remembered(dict(FOUND)).read() == {"m1": {"eager": 2.0}, "m2": {"eager": 3.0}}
-    assert circumstances(replace(HERE, confinement="none"), "GPU-1") == FOUND  # which decides no time
+    MeasurementCache(FOUND).add("m1", {"eager": 2.0})
+    MeasurementCache(FOUND).add("m2", {"eager": 3.0})
+    assert MeasurementCache(dict(FOUND)).read() == {"m1": {"eager": 2.0}, "m2": {"eager": 3.0}}
+    assert cache_key(replace(HERE, confinement="none"), "GPU-1") == FOUND  # which decides no time
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        circumstances(HERE, "GPU-2"),
-        circumstances(replace(HERE, device="NVIDIA H100"), "GPU-1"),
-        circumstances(replace(HERE, driver="13000"), "GPU-1"),
-        circumstances(replace(HERE, torch="2.12"), "GPU-1"),
-        circumstances(replace(HERE, triton="3.7"), "GPU-1"),
-        circumstances(replace(HERE, judge=8), "GPU-1"),
+        cache_key(HERE, "GPU-2"),
+        cache_key(replace(HERE, device="NVIDIA H100"), "GPU-1"),
+        cache_key(replace(HERE, driver="13000"), "GPU-1"),
+        cache_key(replace(HERE, torch="2.12"), "GPU-1"),
+        cache_key(replace(HERE, triton="3.7"), "GPU-1"),
+        cache_key(replace(HERE, judge=8), "GPU-1"),
         FOUND | {"task": "another text"},
     ],
 )
 def test_numbers_of_other_circumstances_are_not_used(other):
-    Remembered(FOUND).add("m1", {"eager": 2.0})
-    assert Remembered(other).read() == {}
+    MeasurementCache(FOUND).add("m1", {"eager": 2.0})
+    assert MeasurementCache(other).read() == {}
     (file,) = reference_cache.folder().glob("*.json")
-    file.rename(Remembered(other).path)  # not by the name alone
-    assert Remembered(other).read() == {}
+    file.rename(MeasurementCache(other).path)  # not by the name alone
+    assert MeasurementCache(other).read() == {}
 
 
 @pytest.mark.parametrize("text", ["", '{"found": {', "[]", '{"found": {}, "values": {"m1": {"eager": -1.0}}}', "\xff"])
 def test_torn_files_are_ignored_and_written_anew(text):
-    Remembered(FOUND).add("m1", {"eager": 2.0})
+    MeasurementCache(FOUND).add("m1", {"eager": 2.0})
     (file,) = reference_cache.folder().glob("*.json")
     file.write_text(text, encoding="latin-1")
-    assert Remembered(FOUND).read() == {} and reference_cache.listed() == []
-    Remembered(FOUND).add("m2", {"eager": 3.0})
-    assert Remembered(FOUND).read() == {"m2": {"eager": 3.0}}
+    assert MeasurementCache(FOUND).read() == {} and reference_cache.listed() == []
+    MeasurementCache(FOUND).add("m2", {"eager": 3.0})
+    assert MeasurementCache(FOUND).read() == {"m2": {"eager": 3.0}}
 
 
 def test_numbers_that_are_no_times_are_not_kept():
     for value in (0.0, -1.0, float("nan"), float("inf")):
-        Remembered(FOUND).add("m1", {"eager": value})
-    assert Remembered(FOUND).read() == {}
+        MeasurementCache(FOUND).add("m1", {"eager": value})
+    assert MeasurementCache(FOUND).read() == {}
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    Remembered(FOUND).add("m1", {"eager": 2.0})
-    assert Remembered(FOUND).read() == {} and reference_cache.listed() == []
+    MeasurementCache(FOUND).add("m1", {"eager": 2.0})
+    assert MeasurementCache(FOUND).read() == {} and reference_cache.listed() == []
 
 
 def test_doctor_tells_and_forgets():
-    Remembered(FOUND).add(CEILINGS, TABLE.as_data())
-    Remembered(FOUND | {"task": "1234", "name": "softmax"}).add("m1", {"eager": 2.0})
+    MeasurementCache(FOUND).add(CEILINGS, TABLE.as_data())
+    MeasurementCache(FOUND | {"task": "1234", "name": "softmax"}).add("m1", {"eager": 2.0})
     assert "1 environment(s), baselines of 1 task(s) (softmax)" in diagnose_cache().detail
     told = CliRunner().invoke(cli, ["doctor", "--clear", "--json"])
     assert told.exit_code == 0 and json.loads(told.output)["removed"] == 2
-    assert Remembered(FOUND).read() == {} and "0 environment(s)" in diagnose_cache().detail
+    assert MeasurementCache(FOUND).read() == {} and "0 environment(s)" in diagnose_cache().detail
 
 
 def test_ceilings_are_measured_once_a_card():
@@ -92,12 +92,12 @@ def test_ceilings_are_measured_once_a_card():
         measured.append(1)
         return TABLE.as_data()
 
-    first = KnownCeilings(measure, TABLE, Remembered(FOUND)).now
-    assert KnownCeilings(measure, TABLE, Remembered(FOUND)).now == first and len(measured) == 1
-    assert KnownCeilings(measure, TABLE, Remembered(circumstances(HERE, "GPU-2"))).now == first
+    first = KnownCeilings(measure, TABLE, MeasurementCache(FOUND)).now
+    assert KnownCeilings(measure, TABLE, MeasurementCache(FOUND)).now == first and len(measured) == 1
+    assert KnownCeilings(measure, TABLE, MeasurementCache(cache_key(HERE, "GPU-2"))).now == first
     assert len(measured) == 2
-    Remembered(FOUND).add(CEILINGS, {"copy_bytes/s": 1.0})  # incomplete
-    assert KnownCeilings(measure, TABLE, Remembered(FOUND)).now == first and len(measured) == 3
+    MeasurementCache(FOUND).add(CEILINGS, {"copy_bytes/s": 1.0})  # incomplete
+    assert KnownCeilings(measure, TABLE, MeasurementCache(FOUND)).now == first and len(measured) == 3
 
 
 class Baselines:

@@ -23,7 +23,7 @@ from evo_kernel.fitness.plan.launch_plan import (
 )
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder
-from evo_kernel.fitness.replay import compiled_again, replay_plan
+from evo_kernel.fitness.replay import recompile, replay_plan
 from evo_kernel.types import Source
 from tests.support.launch_kinds import KINDS
 
@@ -87,11 +87,11 @@ def test_other_code_under_the_name_of_this_compiler_is_refused(plans) -> None:
         )
 
     for claimed in (take("ir"), take("cubin", "code_hash"), take("ir", "cubin", "code_hash")):
-        with pytest.raises(PlanError, match="it is not what it claims to be"):
-            compiled_again(claimed, Path("x.plan"), 60.0)
+        with pytest.raises(PlanError, match="its compiler field is false"):
+            recompile(claimed, Path("x.plan"), 60.0)
     forged = take("cubin", "registers")  # what the hash does not see is not believed either: it is made again
     assert forged.hash == plans[0].hash
-    made, note = compiled_again(forged, Path("x.plan"), 60.0)
+    made, note = recompile(forged, Path("x.plan"), 60.0)
     assert (note, made.binaries[0].cubin) == ("", plans[0].binaries[0].cubin)
     assert double["binaries"][0]["cubin"] != square["binaries"][0]["cubin"]
 
@@ -115,4 +115,4 @@ def test_ir_that_does_not_compile_is_refused(plans, tmp_path: Path) -> None:
         data["binaries"][0]["key"] = Kernel.model_validate(kernel).key
 
     with pytest.raises(PlanError, match=r"does not compile: .*holds llvm\.trap"):
-        compiled_again(changed(plans[0], broken), tmp_path / "x.plan", 60.0)
+        recompile(changed(plans[0], broken), tmp_path / "x.plan", 60.0)

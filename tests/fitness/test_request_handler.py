@@ -268,7 +268,7 @@ def test_a_kernel_whose_clocks_disagree_is_refused(task):
 
 
 def test_a_gpu_that_others_use_is_the_machines_fault(task):
-    with pytest.raises(Disturbed, match=r"something else is at work.*wall clock.*CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(Disturbed, match=r"another process uses this GPU.*wall clock.*CUDA_VISIBLE_DEVICES"):
         ask(RequestHandler(task, FakeDevice(skew=3.0), SETTINGS), "honest_2000", checks=())
 
 

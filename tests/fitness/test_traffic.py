@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from evo_kernel.fitness.ir import counting, footprints
+from evo_kernel.fitness.ir.count_launch import programs_with_lines, touched
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.execute import launch
 from evo_kernel.fitness.ir.footprints import Footprints, expand
 from evo_kernel.fitness.ir.launch_traffic import at_least
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of
-from evo_kernel.fitness.ir.partial import looked_at, touched
 from evo_kernel.fitness.ir.runs import Runs, sectors_of
 from evo_kernel.fitness.plan.launch_plan import Constant, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
@@ -198,7 +198,7 @@ def test_lines_that_an_execution_touched_are_more_than_what_was_counted():
 @pytest.mark.parametrize("rows", [40, 96, 1024])
 def test_as_many_programs_are_compared_as_an_execution_looks_at(rows):
     (seen,) = counted_traffic(softmax_plan(rows, 1024))
-    assert seen.few_load_bytes == looked_at(torch.arange(rows), 1).numel() * 4096
+    assert seen.few_load_bytes == programs_with_lines(torch.arange(rows), 1).numel() * 4096
 
 
 def test_lines_are_kept_of_the_programs_that_are_looked_at():

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings
+from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.base import Checked, PlanSetAnswer
 from evo_kernel.fitness.stages import Stages
@@ -265,8 +265,8 @@ def test_a_setting_is_asked_about_once(raced):
 
 def test_what_failed_has_no_times_and_what_stood_beside_it_costs():
     times = (Measurement("c", "p", 50.0, 0.0, 0, 50.0, 50.0, {"eager": 100.0}),)
-    own = Findings(measurements=times, plans=(("c", (), "p"),), charged={"score": 1})
-    raced = Findings(Checked(Status.WRONG, "off"), plans=(("c", (("W", 2),), "q"),), charged={"tune": 1})
+    own = PartialEvaluation(measurements=times, plans=(("c", (), "p"),), charged={"score": 1})
+    raced = PartialEvaluation(Checked(Status.WRONG, "off"), plans=(("c", (("W", 2),), "q"),), charged={"tune": 1})
     context = EvaluationContext(Source("def run(): ..."), Purpose.SCORE, ScriptedRunner(None))
     environment = context.runner.environment("")
     beside, after = (f.evaluation(context, "task", environment) for f in (own.beside([raced, raced]), own.then(raced)))

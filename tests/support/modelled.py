@@ -45,12 +45,12 @@ class CommentJudge:
         self,
         source: Source,
         purpose: Purpose,
-        anew: bool = False,
+        remeasure: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
         effort: int = 1,
     ) -> Evaluation:
-        del anew, against, deadline, effort
+        del remeasure, against, deadline, effort
         if self.before is not None:
             self.before(source, purpose)
         self.asked.append((source.sha256, purpose))

@@ -113,12 +113,12 @@ class ScriptedJudge:
         self,
         source: Source,
         purpose: Purpose,
-        anew: bool = False,
+        remeasure: bool = False,
         against: Source | None = None,
         deadline: Deadline | None = None,
         effort: int = 1,
     ) -> Evaluation:
-        del anew, deadline, effort
+        del remeasure, deadline, effort
         self.asked.append((source.sha256, purpose))
         self.against.append(against)
         number = next(self._numbers)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from evo_kernel.fitness.sandbox import guards, namespaces, preloaded, warden, zygote_process
+from evo_kernel.fitness.sandbox import guards, namespaces, preloaded, supervisor, zygote_process
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import Zygote
 
@@ -183,11 +183,11 @@ class Wild(Zygote):
 
 
 def judge(kind: str, mark: str) -> None:
-    """A judge whose child has hidden processes: tells its warden's number, and closes when its input ends."""
+    """A judge whose child has hidden processes: tells its supervisor's number, and closes when its input ends."""
     zygote = Wild(kind, mark)
     limits = SandboxLimits(deadline_s=100.0, may_fork=True)
     threading.Thread(target=zygote.do, args=("hide", limits), daemon=True).start()
-    while len(marked(mark)) < 6:  # warden, zygote, child and three that it left
+    while len(marked(mark)) < 6:  # supervisor, zygote, child and three that it left
         time.sleep(0.02)
     print(zygote.pid, flush=True)
     sys.stdin.read()
@@ -215,7 +215,7 @@ def main() -> None:
     zygote_process.ROLES[kind] = ("tests.support.wild", ("tests.support.wild",))
     control = socket.socket(fileno=int(sys.argv[2]))
     zygote_process.load(kind)
-    warden.guarded(control, lambda around: zygote_process.serve(control, zygote_process.warm_up(kind), around))
+    supervisor.supervise(control, lambda spaces: zygote_process.serve(control, zygote_process.warm_up(kind), spaces))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the compiler's child answers: untrusted, so every field has a type and a bound."""
+"""Schema of the compiler child's answer, which is untrusted: every field has a type and a bound."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from evo_kernel.fitness.plan.launch_plan import MAX_CODE
 Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
-class _Told(BaseModel):
+class _AnswerModel(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class ToldMetadata(_Told):
-    """What the compiler says of its code. `Binary` has narrower bounds, and checks `tensordesc_meta`."""
+class MetadataAnswer(_AnswerModel):
+    """The compiler's metadata. `Binary` has narrower bounds and validates `tensordesc_meta`."""
 
     name: Annotated[str, Field(min_length=1, max_length=1000)]
     shared: Count
@@ -31,16 +31,16 @@ class ToldMetadata(_Told):
     tensordesc_meta: Any = None
 
 
-class ToldKernel(_Told):
-    """One kernel: its code (base64) with what is said of it, or a fault."""
+class KernelAnswer(_AnswerModel):
+    """One kernel: its code (base64) with metadata, or a fault."""
 
     fault: str | None = None
     cubin: str | None = None
-    metadata: ToldMetadata | None = None
-    ir: Annotated[str, Field(max_length=MAX_CODE)] = ""  # as MLIR prints what it compiled; of CUDA C++ none
+    metadata: MetadataAnswer | None = None
+    ir: Annotated[str, Field(max_length=MAX_CODE)] = ""  # the compiled IR as MLIR prints it; empty for CUDA C++
 
 
-class Compiled(_Told):
-    """The whole answer, in the order of the request; a child may leave out the last ones."""
+class Compiled(_AnswerModel):
+    """The whole answer, in the order of the request; a child may omit the last kernels."""
 
-    answers: Annotated[list[ToldKernel], Field(min_length=1, max_length=1 << 12)]
+    answers: Annotated[list[KernelAnswer], Field(min_length=1, max_length=1 << 12)]

@@ -1,7 +1,7 @@
-"""The compiler's child: IR or CUDA C++ in, cubin out. It sees nothing of a candidate but that text.
+"""The compiler's child process: compiles IR or CUDA C++ to cubins. It receives nothing else of a candidate.
 
-Request: {"arch", "kernels"}. Answer: {"answers": [{"metadata", "cubin", "ir"} or {"fault"}, ...]}, at least one, and
-the first of them only where they take long. `ir` is what was compiled: the text parsed and printed anew, without lines.
+Request: {"arch", "kernels"}. Answer: {"answers": [{"metadata", "cubin", "ir"} or {"fault"}, ...]}, for at least one
+kernel and, if they take long, not for all. `ir` is the compiled text: parsed and printed again, without locations.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from evo_kernel.fitness.compile.messages import explain
 from evo_kernel.fitness.sandbox.guards import landlock
 
 SHARED_S = 1.0
-"""After so many seconds of the processor's time a child takes up no further kernel. A child more costs little of that
-time, and waits for its namespaces, which the kernel makes one at a time."""
+"""A child starts no further kernel after so many seconds of CPU time. Another child costs little CPU time but waits for
+its namespaces, which the operating system creates one at a time."""
 _METADATA = (
     "name", "shared", "num_warps", "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
     "profile_scratch_align", "launch_cooperative_grid", "launch_pdl", "tensordesc_meta", "num_stages",
@@ -28,7 +28,7 @@ _METADATA = (
 
 
 def warm_up() -> None:
-    """In the zygote: load the compiler's dialects, and hash Triton's own files for its cache keys (0.3 s) once."""
+    """In the zygote: load the compiler's dialects and hash Triton's files for its cache keys (0.3 s)."""
     from triton.runtime.cache import triton_key
 
     ir.load_dialects(ir.context())
@@ -37,7 +37,7 @@ def warm_up() -> None:
 
 
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Compile kernels, as many as are quick; what one does wrong is its answer. Slow ones get a child each."""
+    """Compile kernels until SHARED_S is used up. A kernel's fault is its answer, never an exception."""
     began, answers = _processor_s(), []
     for kernel in request["kernels"]:
         answers.append(_compile(kernel, request["arch"], folder))
@@ -47,7 +47,7 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _processor_s() -> float:
-    """Processor time of this process and of the assemblers that it has waited for."""
+    """CPU time of this process and of the assemblers that it has waited for."""
     return sum(os.times()[:4])
 
 
@@ -56,13 +56,13 @@ def _compile(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
         if kernel["language"] == "cuda":
             return _compile_cuda(kernel, arch, folder)
         return compile_ir(kernel, arch, folder)
-    # The compiler raises many kinds of error for a bad kernel, and the kernel's text may raise any other.
+    # The compiler raises many kinds of error for a bad kernel.
     except BaseException as error:  # noqa: BLE001
         return {"fault": explain(error)}
 
 
 def compile_ir(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
-    """From its text alone: first the text that stands for what was compiled, then the cubin from that text."""
+    """Parse the IR and print it without locations, then compile the printed text."""
     target = GPUTarget("cuda", arch, 32)
     suffix = "ttgir" if kernel["language"] == "gluon" else "ttir"
     path = os.path.join(folder, f"{kernel['name']}.{suffix}")
@@ -75,7 +75,7 @@ def compile_ir(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]
     _write(path, text)
     compiled = triton_compile(path, target=target, options=dict(kernel["options"]))
     metadata = {name: getattr(compiled.metadata, name, None) for name in _METADATA}
-    if suffix == "ttgir":  # told of the stage that made this text
+    if suffix == "ttgir":  # otherwise only the stage that made this text reports it
         metadata["tensordesc_meta"] = module.get_tensordesc_metadata()
     return {"metadata": metadata, "cubin": base64.b64encode(compiled.asm["cubin"]).decode(), "ir": text}
 
@@ -86,7 +86,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
-    """CUDA C++ through NVRTC, which reads no file but its own headers once the wall is up."""
+    """Compile CUDA C++ with NVRTC, which under Landlock can read only its own headers."""
     from evo_kernel.fitness.compile import nvrtc
 
     library = nvrtc.load()
@@ -94,11 +94,11 @@ def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, A
     landlock([folder], readable)
     options = dict(kernel["options"])
     flags = (nvrtc.SILENT, *str(options.get("flags", "")).split())
-    made = library.compile(kernel["code"], kernel["name"], arch, flags)
+    compiled = library.compile(kernel["code"], kernel["name"], arch, flags)
     metadata = dict.fromkeys(_METADATA) | {
-        "name": made.symbol,
+        "name": compiled.symbol,
         "shared": options.get("shared_bytes", 0),
         "num_warps": options["num_warps"],
         "num_ctas": 1,
     }
-    return {"metadata": metadata, "cubin": base64.b64encode(made.cubin).decode(), "ir": ""}
+    return {"metadata": metadata, "cubin": base64.b64encode(compiled.cubin).decode(), "ir": ""}

@@ -1,7 +1,7 @@
-"""Kernels (IR or CUDA C++) to machine code, in confined children, with a cache that no candidate can touch.
+"""Compiles kernels (IR or CUDA C++) to machine code in confined children, with a cache that candidates cannot modify.
 
-The cache may be shared between candidates because its key is all that decides the code (the kernel's, its options,
-target, compiler version) and its value is made in a fresh child that sees nothing else and executes none of it.
+Candidates can share the cache: its key holds everything that determines the code (kernel, options, target, compiler
+version), and a fresh child that receives nothing else and executes no kernel produces the value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import triton
 from pydantic import ValidationError
 
 from evo_kernel.fitness.compile import instructions, machine_code, module_state, nvrtc
-from evo_kernel.fitness.compile.answers import Compiled, ToldKernel
+from evo_kernel.fitness.compile.answers import Compiled, KernelAnswer
 from evo_kernel.fitness.compile.assembler import Assembler
 from evo_kernel.fitness.compile.ir_text import dependence_fault, fault_of
 from evo_kernel.fitness.gpus import usable_cores
@@ -34,13 +34,12 @@ CACHE_ENTRIES = 4096
 
 
 class Compiler:
-    """Compiles kernels for one target by one assembler, which its cache belongs to. Thread-safe. A kernel that does not
-    compile is answered with a sentence."""
+    """Compiles kernels for one target with one assembler, and caches the binaries. Thread-safe."""
 
     def __init__(
         self, arch: int, deadline_s: float, stages: Stages | None = None, assembler: Assembler | None = None
     ) -> None:
-        """`assembler`: Triton's own, if left out."""
+        """`assembler`: Triton's own by default."""
         self._arch, self._stages = arch, stages or Stages()
         self._deadline_s = deadline_s
         self._assembler = assembler
@@ -59,23 +58,23 @@ class Compiler:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def compile(self, kernels: Sequence[Kernel], patience_s: float = math.inf) -> list[Binary | str]:
-        """One binary a kernel, or the reason why there is none, in order. Raises InfraError only.
+        """For each kernel, in order, a binary or the reason why there is none. Raises InfraError only.
 
-        A reason is Forbidden where a rule is broken; any other says that the kernel does not compile.
-        What takes longer than `patience_s` is given up, and may be tried again; after the deadline it never is.
+        A reason is of type Forbidden if the kernel breaks a rule; otherwise it does not compile. Compilations longer
+        than `patience_s` are abandoned and may be tried again later; those that reach the deadline are not.
         """
         with self._lock:
             known = {k.key: self._cache[k.key] for k in kernels if k.key in self._cache}
         missing = {k.key: k for k in kernels if k.key not in known}
-        made = {}
+        compiled = {}
         if missing:
             with self._stages.at(COMPILING):
-                made = dict(zip(missing, self._compile(list(missing.values()), patience_s), strict=True))
+                compiled = dict(zip(missing, self._compile(list(missing.values()), patience_s), strict=True))
         with self._lock:
-            for key, one in made.items():
-                if not isinstance(one, _GivenUp):
-                    self._cache.put(key, one)
-        return [known.get(k.key) or made[k.key] for k in kernels]
+            for key, binary in compiled.items():
+                if not isinstance(binary, _GivenUp):
+                    self._cache.put(key, binary)
+        return [known.get(k.key) or compiled[k.key] for k in kernels]
 
     def _compile(self, kernels: list[Kernel], patience_s: float) -> list[Binary | str]:
         faults = {k.key: text_fault(k) for k in kernels}
@@ -85,18 +84,18 @@ class Compiler:
             self._waiting += len(clean)
             batches = list(_batches(clean, max(1, self._cores - self._waiting + len(clean))))
         try:
-            for made in self._pool.map(self._compile_batch, batches, repeat(patience_s)):
-                results |= made
-            left = [[kernel] for kernel in clean if kernel.key not in results]
-            for made in self._pool.map(self._compile_batch, left, repeat(patience_s)):
-                results |= made
+            for compiled in self._pool.map(self._compile_batch, batches, repeat(patience_s)):
+                results |= compiled
+            remaining = [[kernel] for kernel in clean if kernel.key not in results]
+            for compiled in self._pool.map(self._compile_batch, remaining, repeat(patience_s)):
+                results |= compiled
         finally:
             with self._lock:
                 self._waiting -= len(clean)
         return [results[k.key] for k in kernels]
 
     def _compile_batch(self, kernels: Sequence[Kernel], patience_s: float) -> dict[str, Binary | str]:
-        """By key: of several, those that their child had time for; of one, a binary or why there is none."""
+        """Binaries or reasons by key: for several kernels, those that their child had time for; for one, always."""
         request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
         result = self._zygote.run(request, SandboxLimits(deadline_s=min(self._deadline_s, patience_s), may_fork=True))
         malformed = ""
@@ -112,12 +111,14 @@ class Compiler:
             return {kernels[0].key: _GivenUp(f"kernel {kernels[0].name} takes over {patience_s:g} s to compile")}
         return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}{malformed}"}
 
-    def _binary(self, kernel: Kernel, answer: ToldKernel) -> Binary | str:
-        made = _binary(kernel, answer)
-        return made if isinstance(made, str) else made.model_copy(update={"compiler": self.version(kernel.language)})
+    def _binary(self, kernel: Kernel, answer: KernelAnswer) -> Binary | str:
+        binary = _binary(kernel, answer)
+        return (
+            binary if isinstance(binary, str) else binary.model_copy(update={"compiler": self.version(kernel.language)})
+        )
 
     def version(self, language: str) -> str:
-        """Of what makes the code of a kernel in this language."""
+        """Name and version of the compiler for a language."""
         if language == "cuda":
             return f"NVRTC {nvrtc.load().version}"
         return f"Triton {triton.__version__}, " + (
@@ -126,21 +127,22 @@ class Compiler:
 
 
 class Forbidden(str):
-    """A reason that is the kernel's: it does what no kernel may."""
+    """Reason of a kernel that breaks a rule."""
 
     __slots__ = ()
 
 
 class _GivenUp(str):
-    """A reason that holds for this caller only."""
+    """Reason that holds for this caller only, so it is not cached."""
 
     __slots__ = ()
 
 
 def _batches(kernels: Sequence[Kernel], free_cores: int) -> Iterator[Sequence[Kernel]]:
-    """What one child compiles: as many kernels as leave no free core idle; CUDA C++, which brings its own walls, alone.
+    """Group kernels by child so that all free cores have work. CUDA C++ kernels, which need their own guards, are
+    alone.
 
-    A child costs about as much as a third of a small kernel.
+    Starting a child takes about a third of the time of compiling a small kernel.
     """
     lowered = [kernel for kernel in kernels if kernel.language != "cuda"]
     size = max(1, -(-len(lowered) // free_cores))
@@ -154,7 +156,7 @@ _OPTIONS: dict[str, range | type[bool]] = {
     "enable_fp_fusion": bool, "enable_reflect_ftz": bool, "launch_cooperative_grid": bool, "launch_pdl": bool,
     "sched4reg": bool, "clc": bool,
 }  # fmt: skip
-"""What Triton's compiler is told beside the IR. Others name files and tools, or change what the IR means."""
+"""Allowed options of Triton's compiler. Others name files and tools, or change the meaning of the IR."""
 _ASSEMBLER = re.compile(
     r"(-O|--?opt-level[= ]|-maxrregcount[= ]|--maxrregcount[= ]|-regUsageLevel[= ]|--register-usage-level[= ])\d{1,3}"
     r"|--?allow-expensive-optimizations[= ](true|false)|--?disable-optimizer-constants"
@@ -162,7 +164,7 @@ _ASSEMBLER = re.compile(
 
 
 def text_fault(kernel: Kernel) -> str:
-    """Why a kernel's code or options are not given to a compiler; empty where nothing speaks against them."""
+    """Why a kernel's code or options are not compiled, as a sentence; empty if they are allowed."""
     if kernel.language == "cuda":
         return cuda_text_fault(kernel)
     if fault := fault_of(kernel.code, kernel.name):
@@ -176,8 +178,10 @@ def text_fault(kernel: Kernel) -> str:
 def _allowed(name: str, value: Any) -> bool:
     if name == "ptx_options":
         return isinstance(value, str) and all(map(_ASSEMBLER.fullmatch, value.split()))
-    wanted = _OPTIONS.get(name, range(0))
-    return value in wanted and not isinstance(value, bool) if isinstance(wanted, range) else isinstance(value, wanted)
+    allowed = _OPTIONS.get(name, range(0))
+    return (
+        value in allowed and not isinstance(value, bool) if isinstance(allowed, range) else isinstance(value, allowed)
+    )
 
 
 _FLAGS = re.compile(
@@ -188,7 +192,7 @@ _INCLUDE = re.compile(r"^[^\S\n]*#[^\S\n]*(?:include|include_next|embed)\b[ \t]*
 
 
 def cuda_text_fault(kernel: Kernel) -> str:
-    """CUDA C++ may name headers of the language by their plain name, and takes the listed compiler options."""
+    """Why CUDA C++ text or options are not compiled; only CUDA's own headers and listed options are allowed."""
     options = dict(kernel.options)
     unknown = set(options) - {"num_warps", "shared_bytes", "flags"}
     if unknown or not isinstance(options.get("num_warps"), int) or not isinstance(options.get("shared_bytes", 0), int):
@@ -198,14 +202,12 @@ def cuda_text_fault(kernel: Kernel) -> str:
             return f"kernel {kernel.name}: compiler option {flag} is not allowed; docs/reference/plans.md lists them"
     for name in _INCLUDE.findall(kernel.code.replace("\\\n", "")):
         if not re.fullmatch(r"<[\w./]+>\s*(//.*|/\*.*)?", name.strip()) or ".." in name or "</" in name:
-            return (
-                f"kernel {kernel.name}: #include {name.strip()[:80]} is not allowed: only <headers> of CUDA are there"
-            )
+            return f"kernel {kernel.name}: #include {name.strip()[:80]} is not allowed: only CUDA's <headers> are"
     return ""
 
 
-def _binary(kernel: Kernel, answer: ToldKernel) -> Binary | str:
-    """A child's answer as a validated binary: resources are read from the code itself, not from what was said."""
+def _binary(kernel: Kernel, answer: KernelAnswer) -> Binary | str:
+    """A child's answer as a validated binary. Resources are read from the code, not from the answer."""
     metadata = answer.metadata
     if answer.cubin is None or metadata is None:
         return f"kernel {kernel.name} does not compile: {str(answer.fault)[:1500]}"
@@ -248,7 +250,7 @@ def _binary(kernel: Kernel, answer: ToldKernel) -> Binary | str:
             loops=instructions.loops(cubin),
         )
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, e['loc']))} {e.get('input')}: {e['msg']}" for e in error.errors()[:3])
-        return f"kernel {kernel.name} does not fit the GPU, or the compiler's answer is malformed: {told}"
+        faults = "; ".join(f"{'.'.join(map(str, e['loc']))} {e.get('input')}: {e['msg']}" for e in error.errors()[:3])
+        return f"kernel {kernel.name} does not fit the GPU, or the compiler's answer is malformed: {faults}"
     except (ValueError, IndexError, OverflowError, struct.error) as error:  # of reading a hostile cubin
         return f"kernel {kernel.name}: the compiler's answer is malformed: {error}"

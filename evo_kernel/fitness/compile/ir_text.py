@@ -1,6 +1,6 @@
-"""Triton's IR as text that nobody trusts: what it may hold, its entry function, and the text without names and lines.
+"""Checks untrusted Triton IR text, reads its entry function, and removes names and locations from it.
 
-Nothing here executes or lowers IR; the tokens are those of MLIR's lexer. Raises ValueError where a text is no IR.
+Nothing here executes or lowers IR; tokens are those of MLIR's lexer. Raises ValueError for text that is not IR.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 DIALECTS = frozenset({"builtin", "tt", "ttg", "ttng", "gluon", "arith", "math", "scf", "cf", "ub", "nvg", "nvws"})
 _OTHERS = {"llvm.intr.assume", "gpu.barrier"}
-"""Of other dialects: what tl.assume becomes, and tl.debug_barrier under Triton 3.6."""
+"""Allowed operations of other dialects: from tl.assume, and from tl.debug_barrier in Triton 3.6."""
 _PROMISES = frozenset({"nsw", "nuw", "nneg", "exact", "fast", "nnan", "ninf", "nsz", "arcp", "afn", "reassoc"})
-"""Flags of arithmetic, by which results may differ from what the operation says. Triton's frontend writes none."""
+"""Arithmetic flags that allow results to differ from the operation's definition. Triton's front end emits none."""
 POINTER_DIVISIBILITY = 16
-"""Bytes; what Triton's specialisation claims of pointers, and no more: buffers lie at multiples of at least this."""
+"""Bytes. Triton's specialisation assumes this alignment of pointers; all buffers have at least this alignment."""
 
 _STRING = r'"(?:[^"\\\n]|\\[\s\S]?)*+(?:"|(?=\n)|\Z)'
-"""What does not end ends with its line, and a text is read in one way alone (`*+`): none takes long to read."""
+"""An unterminated string ends with its line. Possessive matching (`*+`) prevents exponential backtracking."""
 _MARKS = re.compile(rf"{_STRING}|//[^\n]*|(?<![\w.$%@#!^-])loc\(|[()]")
 _NO_ALIAS = re.compile(r"^#loc\d* =\n", re.MULTILINE)
 _PREDECESSORS = re.compile(
     r"^([ \t]*\^bb\d.*:)  // (?:no predecessors|pred: \^bb\d+|\d+ preds: [\^\w, ]+)$", re.MULTILINE
 )
-"""What the printer writes behind the label of a block."""
+"""The comment that the printer adds to the label of a block."""
 _SYMBOLS = re.compile(rf"{_STRING}|//[^\n]*|@(?:[A-Za-z_][\w$.]*|{_STRING})")
 _TOKENS = re.compile(
     rf"@{_STRING}|(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
@@ -36,7 +36,7 @@ _WAIT = re.compile(
     r"|^  \^|^    (?:cf\.|tt\.return)",
     re.MULTILINE,
 )
-"""What tl.extra.cuda.gdc_wait() becomes under Triton 3.9 and 3.6, in a function's first block; or that block's end."""
+"""tl.extra.cuda.gdc_wait() in Triton 3.9 and 3.6, in a function's first block; or the end of that block."""
 _NEXT = r"griddepcontrol\.launch_dependents; // dummy \$0"
 _OPERATION = re.compile(rf'^ *(?:%[^=\n]* = )?"?([a-z]\w*\.[\w.]+(?: "{_NEXT}")?)', re.MULTILINE)
 _WITHOUT_MEMORY = re.compile(
@@ -44,13 +44,13 @@ _WITHOUT_MEMORY = re.compile(
     r"|tt\.(?:addptr|bitcast|broadcast|expand_dims|get_num_programs|get_program_id|grid_dependency_launch_dependents"
     rf'|int_to_ptr|make_range|ptr_to_int|reshape|splat|trans|unsplat|elementwise_inline_asm "{_NEXT}")'
 )
-"""Operations that touch no global memory."""
+"""Operations that do not access global memory."""
 _DIVISIBILITY = re.compile(r"\{tt\.divisibility = (\d+) : i32\}")
 
 
 @dataclass(frozen=True)
 class EntryParameter:
-    """A parameter of an entry function. `divisibility`: what the compiled code relies on; 1 for nothing."""
+    """A parameter of an entry function. `divisibility`: assumed by the compiled code; 1 if nothing is."""
 
     type: str
     divisibility: int = 1
@@ -65,7 +65,7 @@ class EntryFunction:
 
 
 def without_locations(text: str) -> str:
-    """The text without where its operations come from. Two texts that come out the same compile to the same code."""
+    """The text without source locations. Equal results compile to the same code."""
     kept: list[str] = []
     done = begin = depth = 0
     for mark in _MARKS.finditer(text):
@@ -81,18 +81,18 @@ def without_locations(text: str) -> str:
 
 
 def with_plain_symbols(text: str) -> str:
-    """The text with its functions numbered as they come: names decide nothing."""
+    """The text with function names replaced by numbers, in order of appearance."""
     numbers: dict[str, str] = {}
     return _SYMBOLS.sub(
-        lambda found: numbers.setdefault(found[0], f"@{len(numbers)}") if found[0][0] == "@" else found[0], text
+        lambda match: numbers.setdefault(match[0], f"@{len(numbers)}") if match[0][0] == "@" else match[0], text
     )
 
 
 def fault_of(text: str, name: str) -> str:
-    """Why a kernel's IR is not compiled, as the end of a sentence; empty where nothing speaks against it.
+    """Why a kernel's IR is not compiled, as the end of a sentence; empty if it is allowed.
 
-    It may hold operations of Triton's dialects, one public function `name`, and functions of libdevice: a text that
-    names a file would have it read.
+    Allowed are operations of Triton's dialects, one public function `name`, and functions of libdevice. Text that names
+    another library would make the compiler read that file.
     """
     plain = _PREDECESSORS.sub(r"\1", without_locations(text))
     if (fault := _words_fault(plain)) or (fault := _functions_fault(plain, name)):
@@ -109,17 +109,17 @@ def fault_of(text: str, name: str) -> str:
 
 def _words_fault(text: str) -> str:
     modules = 0
-    for found in _TOKENS.finditer(text):
-        if found["comment"]:
-            return "its IR has comments: the printed form has none but at the labels of blocks"
-        word = found["word"] or (found["string"][1:-1] if found["operation"] else "")
-        modules += found["word"] == "module"
+    for match in _TOKENS.finditer(text):
+        if match["comment"]:
+            return "its IR has comments, which the printed form has only at the labels of blocks"
+        word = match["word"] or (match["string"][1:-1] if match["operation"] else "")
+        modules += match["word"] == "module"
         if word.endswith("unrealized_conversion_cast"):
-            return "its IR casts between types that nothing converts"
-        if found["word"] in _PROMISES:
-            return f"its IR promises {word}, which Triton never does"
+            return "its IR has an unrealized conversion cast"
+        if match["word"] in _PROMISES:
+            return f"its IR has the arithmetic flag {word}, which Triton never emits"
         dialect, dot, _ = word.partition(".")
-        if (dot or found["operation"]) and dialect not in DIALECTS and word not in _OTHERS:
+        if (dot or match["operation"]) and dialect not in DIALECTS and word not in _OTHERS:
             return f"its IR holds {word[:80]}, which is of none of the dialects {', '.join(sorted(DIALECTS))}"
     if modules > 1:
         return "its IR holds more than one module"
@@ -127,19 +127,19 @@ def _words_fault(text: str) -> str:
 
 
 def _functions_fault(text: str, name: str) -> str:
-    found = [match.groups() for match in _FUNCTION.finditer(text) if match[2]]
-    public = [function for visibility, function in found if visibility != "private"]
-    if len(found) != len(re.findall(r"\btt\.func\b", text)) or public != [name]:
+    functions = [match.groups() for match in _FUNCTION.finditer(text) if match[2]]
+    public = [function for visibility, function in functions if visibility != "private"]
+    if len(functions) != len(re.findall(r"\btt\.func\b", text)) or public != [name]:
         return f"its IR has the public functions {', '.join(public)[:200] or 'none'} where it should have {name} alone"
     return ""
 
 
 def dependence_fault(text: str) -> str:
-    """Why a dependent launch may race with the launch before it, as the end of a sentence; empty where it may not.
+    """Why a dependent launch may race with the previous launch, as the end of a sentence; empty if it cannot.
 
-    It waits in the first block of its function, and touches no memory before. `text`: as the compiler prints it.
+    It must wait in the first block of its function before it accesses memory. `text`: as the compiler prints it.
     """
-    begin = next((found.end() for found in _FUNCTION.finditer(text) if found[2] and found[1] != "private"), 0)
+    begin = next((match.end() for match in _FUNCTION.finditer(text) if match[2] and match[1] != "private"), 0)
     _, _, body = text[begin:].partition("\n")
     waits = _WAIT.search(body)
     if waits and "wait" in waits[0]:
@@ -147,27 +147,27 @@ def dependence_fault(text: str) -> str:
         if all(_WITHOUT_MEMORY.fullmatch(operation) for operation in before):
             return ""
     return (
-        "it is launched with launch_pdl=True, may run beside the launch before it, and touches memory without having "
-        "waited for that: call tl.extra.cuda.gdc_wait() first, outside branches and loops"
+        "it is launched with launch_pdl=True, so it may overlap the previous launch, and accesses memory without "
+        "waiting for that: call tl.extra.cuda.gdc_wait() first, outside branches and loops"
     )
 
 
 def entry_of(text: str) -> EntryFunction:
-    """The public function of a module in its canonical form, as the compiler's child prints it."""
-    for found in _FUNCTION.finditer(text):
-        if found[2] and found[1] != "private":
-            return EntryFunction(found[2], tuple(_parameter(part) for part in _split(text, found.end())))
+    """The public function of a module, as the compiler's child prints it. Raises ValueError."""
+    for match in _FUNCTION.finditer(text):
+        if match[2] and match[1] != "private":
+            return EntryFunction(match[2], tuple(_parameter(part) for part in _split(text, match.end())))
     raise ValueError("the IR has no public function")
 
 
 def _split(text: str, begin: int) -> list[str]:
-    """The parts between commas, from an opening parenthesis to its end."""
+    """The parts between commas, from behind an opening parenthesis to the closing one."""
     parts, depth, start = [], 0, begin
-    for found in re.compile(rf"{_STRING}|[()\[\]{{}}<>,]").finditer(text, begin):
-        sign = found[0]
+    for match in re.compile(rf"{_STRING}|[()\[\]{{}}<>,]").finditer(text, begin):
+        sign = match[0]
         if depth == 0 and sign in ",)":
-            parts.append(text[start : found.start()].strip())
-            start = found.end()
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
             if sign == ")":
                 return [part for part in parts if part]
         depth += (sign in ("(", "[", "{", "<")) - (sign in (")", "]", "}", ">"))
@@ -183,5 +183,5 @@ def _parameter(text: str) -> EntryParameter:
         return EntryParameter(kind)
     claimed = _DIVISIBILITY.fullmatch("{" + attributes)
     if claimed is None or not 1 <= int(claimed[1]) < 1 << 31:
-        raise ValueError(f"the IR claims {{{attributes[:80]} of a parameter: only its divisibility may be told")
+        raise ValueError(f"the IR claims {{{attributes[:80]} of a parameter: only divisibility is allowed")
     return EntryParameter(kind, int(claimed[1]))

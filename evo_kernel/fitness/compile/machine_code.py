@@ -1,8 +1,8 @@
-"""What a compiled kernel says about itself, read from its cubin as hostile data; instructions.py reads its code.
+"""Reads a cubin's metadata (resources, parameters, variables, symbols) as untrusted data; instructions.py reads code.
 
-A cubin is an ELF64 file: every offset and size in it is checked against its length before it is followed. The records
-of a `.nv.info` section are (format: 1 byte, attribute: 1 byte, value or size: 2 bytes, payload); the attribute numbers
-are those that `cuobjdump -elf` prints by name.
+A cubin is an ELF64 file; every offset and size is checked against the file's length. The records of a `.nv.info`
+section are (format: 1 byte, attribute: 1 byte, value or size: 2 bytes, payload). `cuobjdump -elf` prints the names of
+attribute numbers.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _CODE = (".text.", ".nv.constant", ".rodata", ".nv.global", ".nv.info.", ".nv.sh
 
 @dataclass(frozen=True)
 class Resources:
-    """What one thread and one block of a kernel take, by its own metadata."""
+    """Resources of a kernel, from its metadata."""
 
-    registers: int  # a thread
-    spill_bytes: int  # of local memory, a thread
-    shared_bytes: int  # static; what a launch asks for comes on top
+    registers: int  # per thread
+    spill_bytes: int  # of local memory, per thread
+    shared_bytes: int  # static, per block, without dynamic shared memory
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class _Relocation:
 
 
 def code_hash(cubin: bytes, entry: str = "") -> str:
-    """Hash of what decides execution: code, constants, attributes and static memory, with symbol names left out.
+    """Hash of code, constants, attributes and static memory, without symbol names.
 
-    Two cubins of the same kernel under different names have the same hash; line information does not exist in cubins
-    compiled with TRITON_DISABLE_LINE_INFO=1. In a cubin of several entry functions, the name of the one that is
-    launched counts. Raises ValueError when the bytes are not a cubin.
+    The same kernel under different names has the same hash. Cubins compiled with TRITON_DISABLE_LINE_INFO=1 have no
+    line information. If a cubin has several entry functions, the name of the launched one is included. Raises
+    ValueError for bytes that are not a cubin.
     """
     sections = _sections(cubin)
     flags = _HEADER.unpack_from(cubin)[7]
@@ -95,7 +95,7 @@ def code_hash(cubin: bytes, entry: str = "") -> str:
 
 
 def resources(cubin: bytes) -> Resources:
-    """Registers, local and static shared memory; the largest of its functions. Raises ValueError."""
+    """Registers, local and static shared memory: the maximum over its functions. Raises ValueError."""
     sections = _sections(cubin)
     shared = [s.size for s in sections if s.name.startswith(".nv.shared.") and ".reserved" not in s.name]
     if not any(s.name.startswith(".text.") for s in sections):
@@ -103,14 +103,14 @@ def resources(cubin: bytes) -> Resources:
     return Resources(
         registers=max(_values(sections, _REGCOUNT), default=0),
         spill_bytes=max(_values(sections, _FRAME_SIZE), default=0),
-        shared_bytes=max(0, max(shared, default=0) - 1024),  # 1024: the driver's own, counted in the section
+        shared_bytes=max(0, max(shared, default=0) - 1024),  # the section includes 1024 bytes of the driver
     )
 
 
 def variables(cubin: bytes) -> tuple[str, ...]:
-    """Variables in global and constant memory that live as long as the module, the compiler's own among them.
+    """Variables in global and constant memory, which live as long as the module; the compiler's own included.
 
-    What lies there and has no name counts as one, under its section's. Raises ValueError.
+    Data without a symbol counts as a variable with its section's name. Raises ValueError.
     """
     sections = _sections(cubin)
     named = [
@@ -119,9 +119,9 @@ def variables(cubin: bytes) -> tuple[str, ...]:
         for one in _symbols(table, sections)
         if one.kind == _OBJECT and one.place < len(sections)
     ]
-    found = [name for name, home in named if _VARIABLES.fullmatch(home)]
+    names = [name for name, home in named if _VARIABLES.fullmatch(home)]
     homes = {home for _, home in named}
-    return (*found, *(s.name for s in sections if s.size and _VARIABLES.fullmatch(s.name) and s.name not in homes))
+    return (*names, *(s.name for s in sections if s.size and _VARIABLES.fullmatch(s.name) and s.name not in homes))
 
 
 def missing_functions(cubin: bytes) -> tuple[str, ...]:
@@ -200,28 +200,28 @@ def _resolved(one: _Relocation, contents: list[str]) -> tuple:
 
 
 def parameter_bytes(cubin: bytes, entry: str = "") -> tuple[int, ...]:
-    """Size of each parameter of an entry function, in order; `entry` may be left out if it is the only one.
+    """Size of each parameter of an entry function, in order; `entry` is optional if it is the only one.
 
     Raises ValueError.
     """
-    wanted = f".nv.info.{entry}"
-    entries = [s for s in _sections(cubin) if (s.name == wanted if entry else s.name.startswith(wanted))]
-    found: dict[int, int] = {}
+    section_name = f".nv.info.{entry}"
+    entries = [s for s in _sections(cubin) if (s.name == section_name if entry else s.name.startswith(section_name))]
+    sizes: dict[int, int] = {}
     for section in entries:
         for attribute, payload in _records(section.data):
             if attribute == _KPARAM_INFO and len(payload) >= 12:
                 _index, ordinal, _offset, packed = struct.unpack_from("<IHHI", payload)
-                if found.setdefault(ordinal, packed >> 18) != packed >> 18:
+                if sizes.setdefault(ordinal, packed >> 18) != packed >> 18:
                     raise ValueError("the cubin holds more than one entry function")
-    if sorted(found) != list(range(len(found))):
+    if sorted(sizes) != list(range(len(sizes))):
         raise ValueError("the cubin's parameter table has gaps")
-    return tuple(found[ordinal] for ordinal in range(len(found)))
+    return tuple(sizes[ordinal] for ordinal in range(len(sizes)))
 
 
 def code_words(cubin: bytes) -> tuple[int, list[tuple[int, int, int]]]:
-    """Flags, which tell the architecture, and (address, low word, high word) of the instructions.
+    """ELF flags, which hold the architecture, and (address, low word, high word) of each instruction.
 
-    Functions are laid end to end. Raises ValueError.
+    Functions are concatenated. Raises ValueError.
     """
     words: list[tuple[int, int, int]] = []
     for section in _sections(cubin):
@@ -232,7 +232,7 @@ def code_words(cubin: bytes) -> tuple[int, list[tuple[int, int, int]]]:
 
 
 def _sections(cubin: bytes) -> list[_Section]:
-    """The sections of an ELF64 little-endian CUDA file, each inside the file. Raises ValueError."""
+    """The sections of an ELF64 little-endian CUDA file. Raises ValueError if one lies outside the file."""
     if not _HEADER.size <= len(cubin) <= MAX_CUBIN_BYTES or cubin[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a cubin: no ELF64 header")
     header = _HEADER.unpack_from(cubin)

@@ -1,4 +1,4 @@
-"""What Triton's compiler says of a kernel, in a sentence or two."""
+"""Shortens error messages of Triton's compiler."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LIMIT = 1200
 
 
 def explain(error: BaseException) -> str:
-    """Triton's message without its frames: the last lines name the kernel's line and the trouble."""
+    """Triton's message, cut to its end: the last lines name the kernel's line and the error."""
     text = str(error).strip() or type(error).__name__
     cause = error.__cause__ or error.__context__
     if cause is not None and str(cause).strip() and str(cause).strip() not in text:

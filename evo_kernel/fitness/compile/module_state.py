@@ -1,4 +1,4 @@
-"""What of a compiled module would outlive a launch: its variables, memory that the driver gives it, its parameters.
+"""Rejects compiled modules with state that outlives a launch: variables, driver memory, writable parameters.
 
 The compilers have variables of their own: texts of assertions and printf, tables of the mathematical library. They are
 told by their names, which hold only where the kernel's own text cannot spell them. CUDA C++ has no texts of its own:
@@ -24,13 +24,13 @@ _SPELLS = re.compile(
 _MAY_SPELL = re.compile(r"asm|##|%:|\?\?|\\[uU]|cudart")  # in C++, whose texts and names are made of parts
 _NAMES_PARAMETERS = re.compile(r"param|\$[({]")  # in assembly, which may be spelled in parts
 _PARAMETERS_AT = {8: "0x40", 9: "0x198", 10: "0x348", 12: "0x348"}
-"""Where constant bank 0 holds the generic address of the parameters, by major capability; seen in listings of NVRTC."""
+"""Offset in constant bank 0 of the parameters' generic address, by major capability. Source: disassembled code."""
 
 
 def fault_of(cubin: bytes, ir: str, code: str) -> str:
-    """Why a module may not be used again and again, as a sentence; empty where nothing of it outlives a launch.
+    """Which state of a module outlives a launch, as a sentence; empty if none does.
 
-    `ir` is empty for CUDA C++, whose text and compiler flags are `code`. Raises ValueError for what is no cubin.
+    `ir` is empty for CUDA C++, whose text and compiler flags are `code`. Raises ValueError for an invalid cubin.
     """
     if ir:
         own, functions = _OF_TRITON, _FUNCTIONS_OF_TRITON
@@ -48,8 +48,8 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
     for function in machine_code.missing_functions(cubin):
         if named or function not in functions:
             return (
-                f"it calls {function[:200]}, which the driver provides: what that keeps would outlive a launch. Take "
-                "memory from run (torch.empty)"
+                f"it calls {function[:200]}, which the driver provides: its state would outlive a launch. Allocate "
+                "memory in run (torch.empty)"
             )
     for function in machine_code.addressed_functions(cubin):
         if named or function not in functions:
@@ -59,14 +59,14 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
             )
     if _takes_parameters_address(cubin, ir):
         return (
-            "it takes the address of a parameter: a replayed launch finds there what the one before it wrote. Copy the "
-            "parameter into a variable"
+            "it takes the address of a parameter: a replayed launch would read what the previous one wrote there. Copy "
+            "the parameter into a variable"
         )
     return ""
 
 
 def _takes_parameters_address(cubin: bytes, ir: str) -> bool:
-    """Triton takes it for tensor maps alone, so only assembly could do more; CUDA C++ has no tensor maps here."""
+    """Whether a kernel reads its parameters' address. Triton does so for tensor maps only; CUDA C++ has none here."""
     if ir:
         return any(_NAMES_PARAMETERS.search(text) for text in _ASSEMBLY.findall(ir))
     flags, _ = machine_code.code_words(cubin)

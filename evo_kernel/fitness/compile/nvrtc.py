@@ -1,7 +1,7 @@
-"""CUDA C++ to machine code through NVRTC, NVIDIA's run-time compiler, called by ctypes. Needs no GPU.
+"""Compiles CUDA C++ to machine code with NVRTC, NVIDIA's run-time compiler, through ctypes. Needs no GPU.
 
-The library comes with torch's CUDA builds, with the wheel `nvidia-cuda-nvrtc` (the extra `cuda`) or with a CUDA
-toolkit. The language's own headers (half, bfloat16, mma, cooperative groups) come with Triton. Source: NVRTC reference.
+The library is part of torch's CUDA builds, of the package `nvidia-cuda-nvrtc` (the extra `cuda`) and of CUDA toolkits.
+CUDA's headers (half, bfloat16, mma, cooperative groups) are part of Triton. Source: NVRTC reference.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SILENT = f"--pre-include={_SILENT_HEADER}"
 
 
 class CudaTextError(Exception):
-    """The text does not compile, or there is nothing to compile it with; the message is for its author."""
+    """The text does not compile, or NVRTC is missing; the message is for the text's author."""
 
 
 @dataclass(frozen=True)
 class NvrtcResult:
-    """An entry function in machine code. `symbol`: its name in the cubin."""
+    """Machine code of an entry function. `symbol`: its name in the cubin."""
 
     symbol: str
     cubin: bytes
@@ -53,7 +53,7 @@ class NvrtcResult:
 
 @dataclass(frozen=True)
 class Nvrtc:
-    """The loaded library. `folders`: where it and its parts lie; `include`: where #include <...> looks."""
+    """The loaded library. `folders`: of the library and its parts; `include`: searched by #include <...>."""
 
     library: ctypes.CDLL
     folders: tuple[str, ...]
@@ -74,7 +74,7 @@ class Nvrtc:
         self._ok(create(byref(program), code.encode(), b"kernel.cu", len(_OWN_HEADERS), texts, names))
         try:
             self._ok(self.library.nvrtcAddNameExpression(program, name.encode()))
-            suffix = "a" if arch >= 90 else ""  # as Triton: with what only this architecture has
+            suffix = "a" if arch >= 90 else ""  # architecture-specific features, as Triton uses them
             options = [f"--gpu-architecture=sm_{arch}{suffix}", "--std=c++17", *flags]
             options += [f"--include-path={folder}" for folder in self.include]
             packed = (c_char_p * len(options))(*(option.encode() for option in options))
@@ -112,7 +112,7 @@ def load(paths: Iterable[str] | None = None) -> Nvrtc:
         library.nvrtcGetErrorString.restype = c_char_p
         library.nvrtcGetErrorString.argtypes = [c_int]
         for name in sorted(glob.glob(os.path.join(folder, "libnvrtc-builtins.so*"))):
-            ctypes.CDLL(name)  # the compiler looks for it by name when it first compiles
+            ctypes.CDLL(name)  # the compiler opens it by name at its first compilation
         return Nvrtc(library, (folder,), _headers(folder))
     raise CudaTextError(MISSING)
 
@@ -126,15 +126,15 @@ def _candidates() -> Iterator[str]:
 
 
 def _headers(folder: str) -> tuple[str, ...]:
-    """Header folders: CUDA's beside the library where they are, else Triton's copy; and CUDA's C++ library (CCCL).
+    """Header folders: CUDA's next to the library, or Triton's copy; and CUDA's C++ library (CCCL).
 
-    The packages that PyTorch's CUDA build asks for leave out `crt`, which `mma.h` includes; Triton's copy is whole.
+    The packages of PyTorch's CUDA build lack `crt`, which `mma.h` includes; Triton's copy is complete.
     """
     beside = os.path.join(os.path.dirname(folder), "include")
     spec = importlib.util.find_spec("triton")
     roots = spec.submodule_search_locations or () if spec else ()
     places = [beside, *(os.path.join(root, "backends", "nvidia", "include") for root in roots)]
-    found = [place for place in places if os.path.exists(os.path.join(place, "cuda_fp16.h"))]
-    found.sort(key=lambda place: not os.path.isdir(os.path.join(place, "crt")))  # stable: else as they come
+    folders = [place for place in places if os.path.exists(os.path.join(place, "cuda_fp16.h"))]
+    folders.sort(key=lambda place: not os.path.isdir(os.path.join(place, "crt")))  # complete copies first
     library = os.path.join(beside, "cccl")
-    return (*found[:1], library) if os.path.isdir(library) else tuple(found[:1])
+    return (*folders[:1], library) if os.path.isdir(library) else tuple(folders[:1])

@@ -1,7 +1,7 @@
-"""Opcodes of capability 9.0 by name, as the disassembler lists them.
+"""Opcode names of capability 9.0 (bits 0-11 of an instruction), as the disassembler prints them.
 
-Bits 0-11 of an instruction: all that the built-in tasks' first kernels compile to (Triton 3.9, ptxas 12.9). What is not
-here is asked of the disassembler, which takes a third of a second to start.
+The table covers the built-in tasks' first kernels (Triton 3.9, ptxas 12.9). For other opcodes the disassembler runs,
+which takes a third of a second.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Is an output right: float64 references, bounds by honest errors, value regimes."""
+"""Correctness of outputs: float64 references, error bounds, value regimes."""

@@ -1,10 +1,10 @@
-"""Is an output right? Errors from a float64 reference, against what an honest kernel may be off by (error_bounds.py).
+"""Compares outputs with a float64 reference; the allowed error is estimated from honest kernels (error_bounds.py).
 
-A candidate passes when its Frobenius error is at most `relative_multiple` times, and its largest error at most
-`max_multiple` times, the honest one. Integers and booleans must be equal.
+A candidate passes if its Frobenius error is at most `relative_multiple` times, and its largest error at most
+`max_multiple` times, the honest error. Integers and booleans must be equal.
 
-Not covered: single elements that are much smaller than the largest of the same output may be off by the same absolute
-amount as the largest.
+Not covered: elements that are much smaller than the largest of the same output may have the same absolute error as the
+largest.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from evo_kernel.tasks.task import Tolerance
 from evo_kernel.types import CheckResult
 
 _AT_ONCE = 1 << 18
-"""Elements that are compared at a time on a CPU."""
+"""Elements compared at once on a CPU."""
 
 
 def compare(
     case: str, outputs: Sequence[torch.Tensor], expected: Sequence[Expected], tolerance: Tolerance
 ) -> CheckResult:
-    """The verdict on all outputs of one case; `error` is the worst ratio of an error to its bound."""
+    """The verdict on all outputs of one case; `error` is the largest ratio of an error to its bound."""
     if len(outputs) != len(expected):
         reason = (
             f"it returns {len(outputs)} output{'s' * (len(outputs) != 1)} where the reference returns {len(expected)}"
@@ -42,7 +42,7 @@ def compare(
 
 
 def _fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
-    """What is wrong with one output ("" if nothing), and its error in units of its bound."""
+    """The fault of one output ("" if none), and its error relative to its bound."""
     honest = wanted.honest
     if got.shape != honest.shape:
         return f"has shape {tuple(got.shape)} where the reference has {tuple(honest.shape)}", math.inf
@@ -68,13 +68,21 @@ def _integer_fault(got: torch.Tensor, wanted: Expected) -> tuple[str, float]:
 
 
 def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
-    """A GPU is asked for everything at once: waiting for each answer would cost more than finding it. A CPU takes parts
-    that stay in its cache: new memory for every step would cost more than the steps."""
+    """Compare floating-point values.
+
+    On a GPU all quantities are computed before one synchronisation. On a CPU the comparison goes through parts that fit
+    the cache, because allocating large temporaries would cost more than the arithmetic.
+    """
     truth, values = wanted.truth, (got, wanted.truth, wanted.honest, wanted.compared)
     size = _AT_ONCE if got.device.type == "cpu" else got.numel()
     parts = zip(*(value.reshape(-1).split(size) for value in values), strict=True)
-    asked = torch.stack([_figures(*_marks(*part)) for part in parts])
-    figures = asked[:, 0].max(), asked[:, 1].max(), asked[:, 2].norm(), asked[:, 3].max()
+    parts_figures = torch.stack([_figures(*_marks(*part)) for part in parts])
+    figures = [
+        parts_figures[:, 0].max(),
+        parts_figures[:, 1].max(),
+        parts_figures[:, 2].norm(),
+        parts_figures[:, 3].max(),
+    ]
     any_unwritten, any_odd, frobenius, largest = torch.stack(figures).tolist()
     if any_unwritten:
         unwritten, _, _ = _marks(*values)
@@ -110,7 +118,7 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
 def _marks(
     got: torch.Tensor, truth: torch.Tensor, honest: torch.Tensor, compared: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Elements that nothing wrote; those that are infinite or NaN in one of both alone; errors of those compared."""
+    """Elements never written; elements infinite or NaN in only one of the two; errors of the compared elements."""
     unwritten = poisoned(got) & ~honest.isnan()
     got, finite = got.double(), truth.isfinite()
     same = torch.where(finite, got.isfinite(), (got == truth) | (got.isnan() & truth.isnan()))
@@ -118,7 +126,7 @@ def _marks(
 
 
 def _figures(unwritten: torch.Tensor, odd: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """Whether there are any of both, the norm of the errors and the largest."""
+    """Whether there are elements of the first two kinds, the norm of the errors, and the largest error."""
     return torch.stack([unwritten.any().double(), odd.any().double(), error.norm(), error.max()])
 
 
@@ -127,7 +135,7 @@ def _ratio(error: float, bound: float) -> float:
 
 
 def poisoned(values: torch.Tensor) -> torch.Tensor:
-    """Elements whose bytes are all the poison byte."""
+    """Elements whose bytes all equal the poison byte."""
     raw = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
     return values.view(raw) == -1
 

@@ -1,7 +1,7 @@
-"""References that many candidates share: drawn inputs and what a correct kernel makes of them.
+"""Caches references, shared by candidates: drawn inputs and expected outputs.
 
-A secret pool of seeds makes sharing possible. They are renewed before answers could tell what they draw. What is kept
-lies in host memory: no candidate's kernel runs where a reference is.
+Sharing needs the same seeds for several evaluations. They come from a secret pool, and are replaced before the answers
+reveal which values they draw. The cache is in host memory, where no candidate's kernel runs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class SeedPool:
         self._answers: Counter[str] = Counter()
 
     def seed(self, case: str, regime: str) -> int:
-        """The same seed for the same case and regime, until enough has been answered."""
+        """The seed of a case and regime, constant until `answered` replaces it."""
         with self._lock:
             return self._drawn.setdefault((case, regime), fresh_seed())
 
     def answered(self, case: str, shows_values: bool) -> None:
-        """An answer about a case goes out: a later kernel could hold the values that it shows, or that errors tell."""
+        """Count an answer about a case. Replaces its seeds if values, or many errors, could reveal the inputs."""
         with self._lock:
             self._answers[case] += 1
             if shows_values or self._answers[case] >= ANSWERS:
@@ -45,7 +45,7 @@ def fresh_seed() -> int:
 
 
 class References:
-    """Expected outputs by (case, seed, regime), the most recent within `limit_bytes` of host memory. Thread-safe."""
+    """Expected outputs by (case, seed, regime); the most recent within `limit_bytes` of host memory. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._lock = threading.Lock()
@@ -53,17 +53,17 @@ class References:
         self._making: dict[tuple[str, int, str], threading.Lock] = {}
 
     def of(self, case: str, seed: int, regime: str, make: Callable[[], tuple[Expected, ...]]) -> tuple[Expected, ...]:
-        """What is expected; made and kept on the first call. Who asks meanwhile waits for it."""
+        """The expected outputs, computed on the first call; concurrent callers wait."""
         key = (case, seed, regime)
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:
             with self._lock:
                 known = self._kept.get(key)
-            made = make() if known is None else known
+            expected = make() if known is None else known
             with self._lock:
                 self._making.pop(key, None)
-                return self._kept.put(key, made)
+                return self._kept.put(key, expected)
 
 
 def _size(parts: tuple[Expected, ...]) -> int:

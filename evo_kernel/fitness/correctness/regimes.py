@@ -1,7 +1,7 @@
-"""Value regimes: what the inputs of a check look like, so that a kernel that is right only for nice numbers is found.
+"""Value regimes: transformations of check inputs that reveal kernels that are correct for ordinary values only.
 
-A regime transforms the floating-point inputs that a task has drawn; integers and plain numbers stay as they are. Seeds
-come from a secret generator, after the plan exists, so no kernel can be made for them.
+A regime transforms the floating-point inputs drawn by a task; integers and plain numbers stay. Seeds come from a secret
+generator after the plan exists, so no kernel can be specialised to them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ TIE_STEP = 0.5
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
-    """Arithmetic happens at least in float32: eight-bit floats have none of their own."""
+    """The tensor in at least float32: 8-bit floats have no arithmetic."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def _ties(x: torch.Tensor) -> torch.Tensor:
-    """Many equal values, on a grid coarse enough that honest sums of them are exact in float32."""
+    """Many equal values, on a grid so coarse that honest sums are exact in float32."""
     return torch.round(_wide(x) / TIE_STEP).mul(TIE_STEP).to(x.dtype)
 
 
 def _denormals(x: torch.Tensor) -> torch.Tensor:
-    """Every third element below the smallest normal number of its dtype; the sign stays."""
+    """Every third element below the smallest normal number of its dtype; signs stay."""
     positions = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 3 == 0
     tiny = torch.full_like(_wide(x), torch.finfo(x.dtype).smallest_normal / 8)
     return torch.where(positions, torch.copysign(tiny, _wide(x)), _wide(x)).to(x.dtype)
@@ -44,20 +44,19 @@ _TRANSFORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 REGIMES: tuple[str, ...] = tuple(_TRANSFORMS)
 SEARCH: tuple[str, ...] = ("nominal", "large")
-"""Rounds of a check during search: what most wrong kernels fail, in few executions."""
+"""Rounds of a check during search: they detect most wrong kernels in few executions."""
 WIDE = "large"
-"""What a confirmation looks at once, beside nominal values, at the sizes that are timed."""
+"""Additional rounds of a confirmation at timed sizes."""
 CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if name != "nominal")
 """Rounds of a confirmation: five seeds of nominal values, and every other regime once."""
 
 
 def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:
-    """The inputs of a case in a regime, on a device."""
     return apply(regime, task.inputs(case, torch.Generator(device).manual_seed(seed), device))
 
 
 def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
-    """The inputs in a regime: same shapes, dtypes and strides. Raises KeyError for an unknown regime."""
+    """The inputs in a regime, with the same shapes, dtypes and strides. Raises KeyError for an unknown regime."""
     transform = _TRANSFORMS[regime]
     return tuple(_transformed(transform, x) if _is_floating(x) else x for x in inputs)
 

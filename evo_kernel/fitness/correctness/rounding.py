@@ -1,14 +1,14 @@
-"""Rounding inside a computation: every operation's result is moved by about what rounding it would cost.
+"""Simulates rounding inside a computation: perturbs every operation's result by about one rounding.
 
-Monte Carlo arithmetic (Parker, Pierce and Eggert, Computing in Science & Engineering 2(4), 2000), at the granularity of
-PyTorch's operations: what a computation makes of roundings of its intermediate results is found by making some. Moving
-its inputs alone does not tell: of a sigmoid of zero nothing moves, yet 0.5 may be off by one rounding in an honest
-kernel, and a group norm of nothing but 0.5 divides that by sqrt(eps).
+This is Monte Carlo arithmetic (Parker, Pierce and Eggert, Computing in Science & Engineering 2(4), 2000) applied to
+PyTorch's operations. It measures the effect of rounding intermediate results, which perturbing the inputs does not
+show: perturbing a zero does not change its sigmoid, yet an honest kernel may compute 0.5 with an error of one
+rounding, and a group norm of a constant 0.5 divides this error by sqrt(eps).
 
-Every element of a result goes up or down by one rounding, and by `growth` roundings more per square root of the length
-of the sums it comes from (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2). Products of
-matrices and convolutions are chains of as many steps as they have terms; plain sums are spread over lanes and blocks,
-so that `longest` limits theirs. What is only selected, moved or compared is exact, and so is zero.
+Every element of a result is increased or decreased by one rounding, plus `growth` roundings per square root of the
+length of its sums (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2). Matrix products and
+convolutions are sequential sums over all their terms; other sums are split over lanes and blocks, so `longest` limits
+their length. Selecting, moving and comparing are exact, and zero stays zero.
 """
 
 from __future__ import annotations
@@ -41,33 +41,35 @@ _EXACT_NAMES = """
     upsample_nearest3d
 """
 _EXACT = frozenset(_EXACT_NAMES.split())
-"""Operations whose results need no rounding: what is made of nothing or drawn; what is moved; what is selected.
+"""Operations with exact results: constants and random draws; moves; selections.
 
-logsumexp is of the last kind: where one term outweighs all others it is that term, exactly, and gradients of attention
-cancel by it. Where it is not, the reference's own dtype shows its rounding.
+logsumexp counts as a selection: if one term dominates it equals that term exactly, and gradients of attention cancel
+it. Otherwise the reference in its own dtype shows its rounding.
 """
 _PRODUCTS: Mapping[str, int] = {
     "mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1,
 }  # fmt: skip
-"""Products of matrices, and which argument's last dimension is summed over."""
+"""Matrix products, and the argument whose last dimension is summed."""
 _SUMS = frozenset(["sum", "mean", "nansum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"])
 
 _NORMS = frozenset(["native_group_norm"])
-"""Norms that are taken apart: a group may be two numbers, which are 1 and -1 however they are moved."""
+"""Norms that are decomposed: a group of two numbers is normalised to 1 and -1 for any perturbation."""
 
 
 class Rounding(TorchDispatchMode):
-    """While it is on, floating-point results of operations are moved by roundings of `unit` (relative)."""
+    """While active, perturbs floating-point results of operations by roundings of `unit` (relative)."""
 
     def __init__(self, unit: float, growth: float, longest: int, pattern: int = 0) -> None:
         super().__init__()
         self._unit, self._growth, self._longest, self._pattern = unit, growth, longest, pattern
         self._signs: dict[torch.device, torch.Tensor] = {}
-        self._moved = 0  # operations so far: each takes the signs from another place
+        self._moved = 0  # operations so far: each uses another offset in the signs
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled while it is on; to say so would import the compiler, which takes a second
+        return (
+            False  # nothing is compiled while it is active; the default would import the compiler, which takes a second
+        )
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -84,7 +86,7 @@ class Rounding(TorchDispatchMode):
         return result
 
     def _by_steps(self, steps: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Sums inside a norm count one rounding: how they grow with their length is in the bound of the output."""
+        """Sums inside a norm have one rounding: the output's bound includes the growth with their length."""
         growth, self._growth = self._growth, 0.0
         try:
             with self:
@@ -93,9 +95,9 @@ class Rounding(TorchDispatchMode):
             self._growth = growth
 
     def _move(self, values: torch.Tensor, amount: float) -> None:
-        """In place, and with little memory beside: intermediate results may be most of what a GPU holds."""
+        """In place, with little extra memory: intermediate results may fill most of a GPU."""
         if any(stride == 0 and size > 1 for stride, size in zip(values.stride(), values.shape, strict=True)):
-            return  # one number in many places cannot be moved in each
+            return  # a broadcast number cannot be perturbed separately in each place
         self._moved += 1
         flat = _flat(values)
         start = self._moved * 7919 % PATTERN
@@ -115,14 +117,14 @@ class Rounding(TorchDispatchMode):
         return self._signs[device]
 
     def _length(self, func: Any, args: Sequence[Any], result: Any) -> float:
-        """How many terms the sums of an operation have; 0 where it has none, or they are its own affair."""
+        """Number of terms of an operation's sums; 0 if it has none or they are not perturbed."""
         name = _name(func)
         if (position := _PRODUCTS.get(name)) is not None:
             return args[position].shape[-1]
         if name == "convolution":
             weight, is_transposed = args[1], args[6]
             terms = weight.numel() / max(1, weight.shape[0])
-            if is_transposed:  # weights are (in, out / groups, ...), and strides part the window between outputs
+            if is_transposed:  # weights are (in, out / groups, ...), and strides divide the window
                 terms = weight.numel() / max(1, weight.shape[1]) / max(1, args[8]) / math.prod(args[3])
             return terms
         if name in _SUMS:
@@ -132,7 +134,7 @@ class Rounding(TorchDispatchMode):
 
 
 def _flat(values: torch.Tensor) -> torch.Tensor:
-    """All elements as one row: of the same memory where they lie densely, else a copy."""
+    """All elements as one row: a view if they are dense, else a copy."""
     places = sorted((s, n) for s, n in zip(values.stride(), values.shape, strict=True) if n > 1)
     reach = 1
     for stride, size in places:
@@ -144,17 +146,17 @@ def _flat(values: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _steps(func: Any) -> Callable[..., Any] | None:
-    """A norm as its mean, differences, variance and quotient: where differences cancel, only they show its rounding."""
+    """A norm's decomposition into mean, differences, variance and quotient, which shows rounding under cancellation."""
     return get_decompositions([func]).get(func) if _name(func) in _NORMS else None
 
 
 def _name(func: Any) -> str:
-    """An operation without its overload and, where it works in place, without the mark of that."""
+    """An operation's name without overload and in-place suffix."""
     name = func._schema.name.partition("::")[2]
     return name if name.endswith("__") else name.removesuffix("_")
 
 
 def _is_view(func: Any) -> bool:
-    """Whether what it returns is memory of its arguments, which it does not write."""
+    """Whether it returns views of its arguments without writing them."""
     infos = [returned.alias_info for returned in func._schema.returns]
     return any(info is not None and not info.is_write for info in infos)

@@ -1,9 +1,8 @@
-"""References beside the kernels that are judged by them, yet of no use to one that reads foreign memory.
+"""Encrypts references kept on the GPU, so that kernels that read foreign memory cannot use them.
 
-Fetching a large reference from the host costs more than the check itself. So it stays on the device, exclusive-ored
-with a key stream from a secret seed that only the host holds, and is opened for the comparison alone, when the
-candidate's kernels have finished; whoever opens it wipes freed memory before the next kernel runs. Small references
-stay on the host, which is cheaper there.
+Copying a large reference from the host takes longer than the check. So it stays on the device, exclusive-ored with a
+key stream from a secret seed that only the host has. It is decrypted only for the comparison, after the candidate's
+kernels; freed memory is overwritten before the next kernel. Small references stay on the host, which is faster.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class SealedReferences:
 
     @contextlib.contextmanager
     def open(self, key: Key, make: Callable[[], tuple[Expected, ...]]) -> Iterator[tuple[Expected, ...]]:
-        """What is expected, readable inside the `with` only; made on the first call."""
+        """The expected outputs, readable inside the `with` block only; computed on the first call."""
         parts = self._kept.find(key, lambda: tuple(_Sealed(part, self._device) for part in make()))
         opened: list[_Sealed] = []
         try:
@@ -45,16 +44,16 @@ class SealedReferences:
                 part.turn()
 
     def intact(self) -> bool:
-        """Whether everything kept is still what was sealed: a kernel may have written far outside its buffers."""
+        """Whether all encrypted references are unchanged: a kernel may have written far outside its buffers."""
         return all(part.intact() for parts in self._kept for part in parts)
 
     def clear(self) -> None:
-        """Forget everything: the memory is wanted for something else."""
+        """Drop everything to free memory."""
         self._kept.clear()
 
 
 class _Sealed:
-    """One `Expected` whose tensors are unreadable until turned, and again after the next turn."""
+    """One `Expected` whose tensors are encrypted; `turn` decrypts them, and encrypts them again."""
 
     def __init__(self, part: Expected, device: str) -> None:
         tensors = (part.truth, part.honest, part.compared)
@@ -80,7 +79,7 @@ class _Sealed:
         self._sum = self._checksum()
 
     def turn(self) -> None:
-        """Exclusive-or with the key stream: seals what is open, opens what is sealed."""
+        """Exclusive-or with the key stream."""
         if not self._large:
             return
         generator = torch.Generator(self._words[0].device).manual_seed(self._seed)

@@ -1,1 +1,1 @@
-"""The modeled time of a plan, and what it is computed from."""
+"""Time model: the modeled time of a plan and its inputs."""

@@ -1,4 +1,4 @@
-"""What the launches of a plan are made of, read from the machine code: evidence for policies, archive and witnesses."""
+"""Features of a plan's launches, from machine code: for policies, the archive and witnesses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evo_kernel.types import KernelFeatures, PlanFeatures
 
 
 def plan_features(compiled: CompiledPlan, shares: Sequence[float] | None, target: Target) -> PlanFeatures:
-    """Features of a plan. `shares` of its time belong to its kernel launches in order; equal ones if None."""
+    """Features of a plan. `shares`: of its time, per kernel launch in order; None: equal."""
     launches = compiled.plan.launches
     given = shares if shares is not None else [1 / max(1, len(launches))] * len(launches)
     return PlanFeatures(
@@ -29,9 +29,9 @@ def plan_features(compiled: CompiledPlan, shares: Sequence[float] | None, target
 def torch_details(
     compiled: CompiledPlan, own_us: float | None = None, total_us: float | None = None
 ) -> dict[str, float]:
-    """Details of a measurement of a plan with torch operations in it: how often each is called, by its name.
+    """Details of a plan's torch operations: how often each is called, by name.
 
-    With times, `own_share` too: the share of the plan's time in its own kernels. Empty without such operations.
+    With times, also `own_share`: the share of the plan's time in its own kernels. Empty without torch operations.
     """
     details: dict[str, float] = {}
     for node in compiled.plan.aten_nodes:
@@ -59,7 +59,7 @@ def _kernel(kernel: Kernel, binary: Binary, launch: Launch, share: float, target
 
 
 def tensor_core(binary: Binary) -> str:
-    """ "wgmma" (and its successor on sm_100), "mma" or "none", by the instructions that are there."""
+    """ "wgmma" (or its successor on sm_100), "mma" or "none", by the instructions present."""
     counts = binary.instructions
     if counts.get("wgmma", 0) or counts.get("tcgen05", 0):
         return "wgmma"
@@ -67,7 +67,7 @@ def tensor_core(binary: Binary) -> str:
 
 
 def data_path(binary: Binary) -> str:
-    """How the bulk of the data comes in: TMA if there is any, else cp.async, else plain loads."""
+    """How most data is loaded: by TMA if there is any, else cp.async, else plain loads."""
     counts = binary.instructions
     if counts.get("tma.load", 0) or counts.get("tma.store", 0):
         return "tma"
@@ -75,11 +75,11 @@ def data_path(binary: Binary) -> str:
 
 
 def schedule(binary: Binary, launch: Launch, target: Target) -> str:
-    """ "warp-specialised", "persistent", "pipelined" or "plain"; the first that fits.
+    """ "warp-specialised", "persistent", "pipelined" or "plain"; the first that applies.
 
-    Warp-specialised code hands registers from one group of warps to another. A kernel is called persistent when its
-    blocks fit on the GPU at once, fill at least half of its SMs, and ask for the number of programs or walk a loop that
-    starts at the program's: a guess from IR and grid. Pipelined code has a loop that copies ahead of its use.
+    Warp-specialised code reassigns registers between groups of warps. A kernel counts as persistent if its blocks fit
+    on the GPU at once, fill at least half of the SMs, and it reads the number of programs or has a loop that starts at
+    the program's number: a heuristic. Pipelined code has a loop with prefetched copies.
     """
     counts = binary.instructions
     if counts.get("warp-specialise", 0):
@@ -95,6 +95,6 @@ def schedule(binary: Binary, launch: Launch, target: Target) -> str:
 
 
 def _walks_from_program(ir: str) -> bool:
-    """Whether a loop begins at a program's number."""
+    """Whether a loop starts at a program's number."""
     programs = set(re.findall(r"(%\w+) = tt\.get_program_id", ir))
     return any(start in programs for start in re.findall(r"scf\.for %\w+ = (%\w+) to", ir))

@@ -1,9 +1,8 @@
-"""What programs must read, while traffic is counted, to go where real ones go: the values of integer inputs.
+"""Values of integer inputs, which programs need while traffic is counted, because they determine addresses.
 
-Targets, embedding rows, block tables and offsets decide addresses. They are drawn as the task draws them, by a
-seed that the runner keeps secret: a kernel that knew them could read less while it is counted. Floating-point inputs
-decide nothing, and a search case may have billions of them: while the file's `inputs` runs they are shapes without
-memory.
+Targets, embedding rows, block tables and offsets are drawn by the task's `inputs` with a secret seed: a kernel that
+knew them could read less while it is counted. Floating-point inputs do not determine addresses, and a search case may
+have billions of them: while `inputs` runs they are shapes without memory.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from evo_kernel.tasks.blank import Blank, is_integer
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 
 MOST_BYTES = 64 << 20
-"""An integer input that is larger reads as zeros."""
+"""Larger integer inputs read as zeros."""
 REAL_ELEMENTS = 1 << 26
-"""A case whose `inputs` needs real floating-point values is drawn whole up to this many elements."""
+"""Largest case, in elements, that is drawn completely if its `inputs` needs floating-point values."""
 
 
 def index_inputs(task: Task, case: Case, seed: int) -> Mapping[int, torch.Tensor]:
-    """Integer inputs of a case by position, as far as they can be had at a modest cost."""
+    """Integer inputs of a case by position, as far as they are cheap to draw."""
     specs = {n: spec for n, spec in enumerate(task.input_specs(case)) if isinstance(spec, TensorSpec)}
     if not any(is_integer(getattr(torch, spec.dtype)) for spec in specs.values()):
         return {}
     if task.host_known:
-        task.host_values(case)  # drawn here with everything real, as for the recorder
+        task.host_values(case)  # drawn with real values, as for the recorder
     try:
         with Blank(integers=True):
             values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
-    except TaskError:  # reads values of floating-point tensors, or calls what knows no tensors without memory
+    except TaskError:  # `inputs` reads floating-point values, or calls functions that need memory
         if sum(spec.elements for spec in specs.values()) > REAL_ELEMENTS:
             return {}
         values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")

@@ -1,24 +1,24 @@
-"""Modeled time of a compiled plan, for machines without the GPU. It ranks kernels; it does not replace a clock.
+"""Models the time of a compiled plan without a GPU, to rank kernels. It does not replace a measurement.
 
-For each launch, with `slots` = SMs × blocks that fit on one (occupancy), and per-program counts from counted traffic:
+For each launch, with `slots` = SMs × blocks resident on one (occupancy), and counts per program from counted traffic:
 
-    dram     different lines read (and read again, as far as L2 cannot hold them) + written, ÷ copy bandwidth
-    l2       sectors that all accesses touch ÷ L2 bandwidth
-    tensor   flops of tl.dot ÷ the rate of its path (wgmma, mma, or none) × ragged last round of programs over SMs
-    issue    warp instructions ÷ 4 a clock and SM, from the machine code: what lies outside loops once, what lies in
-             loops as often as facts.py says; transcendental, shared-memory and spill instructions at their own rates
-    latency  rounds of loads that wait for each other × memory latency × rounds of programs over the slots;
-             copies that run ahead (cp.async or TMA in a loop, as far as its code goes) divide it
+    dram     distinct lines read (again, as far as L2 cannot hold them) + written, ÷ copy bandwidth
+    l2       sectors of all accesses ÷ L2 bandwidth
+    tensor   flops of tl.dot ÷ the rate of its instructions (wgmma, mma, or none), with a partial last wave over SMs
+    issue    warp instructions ÷ 4 per clock and SM, from the machine code: code outside loops once, code in loops as
+             often as facts.py tells; transcendental, shared-memory and spill instructions at their own rates
+    latency  dependent rounds of loads × memory latency × waves of programs over the slots; divided by the number of
+             iterations by which copies (cp.async or TMA in a loop) are issued ahead
     atomics  atomic elements ÷ their rate at L2
 
-    time = (sum of terms^mix)^(1/mix) + exposed latency + ragged tail + launch overhead
+    time = (sum of terms^mix)^(1/mix) + exposed latency + partial last wave + launch overhead
 
-Never less than what its busiest program takes with an SM to itself, and the launch.
+The time is at least that of the busiest program alone on an SM, plus the launch.
 
-`mix` says how badly the terms overlap: 1 would be not at all, and the larger it is, the more the longest term rules.
-Where nothing runs ahead and few warps are resident, latency is exposed: it adds to the time. Known to be ignored: bank
-conflicts, L1 hits, DRAM pages and refresh, power capping, instruction cache, dependent launches, multicast, what order
-waves really run in, contention of atomics on one address. Where the constants are from: see `Constants`.
+`mix` describes how well the terms overlap: not at all at 1; the larger it is, the more the longest term dominates.
+Without prefetching and with few resident warps, latency is exposed: it adds to the time. Not modeled: bank conflicts,
+L1 hits, DRAM pages and refresh, power capping, instruction cache, dependent launches, multicast, the real order of
+waves, contention of atomics on one address. See `Constants` for the sources of the constants.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 
 @dataclass(frozen=True)
 class Constants:
-    """What the target table does not say.
+    """Constants of the model that the target table lacks.
 
-    Printed by `python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.xz`, from 11,512 plans measured on
-    an H200; see docs/internals/time-model.md for how well they rank, and which of them sit at their bounds. The data do
-    not tell what is marked an estimate: the fit left it where it was.
+    Fitted by `python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.xz` from 11,512 plans measured on an
+    H200. docs/internals/time-model.md tells how well they rank kernels and which are at their bounds. The data do not
+    determine those marked as estimates.
     """
 
-    launch_us: float = 1.3  # one kernel in a graph; measured apart, 1.24
-    memory_latency_us: float = 0.308  # a load that misses L2, what overlaps within a program taken off
+    launch_us: float = 1.3  # one kernel in a graph; 1.24 when measured separately
+    memory_latency_us: float = 0.308  # a load that misses L2, without the part that overlaps within a program
     l2_latency_us: float = 0.154
     block_us: float = 0.333  # start, drain and epilogue of a block
-    issue_efficiency: float = 0.956  # share of issue slots that dependent instructions leave usable
-    mma_share: float = 0.66  # of the vendor's rate that mma.sync reaches on sm_90; at its bound
-    wgmma_share: float = 0.85  # of the vendor's rate that warp-group instructions reach; at its bound, reached
-    fp32_share: float = 0.7  # of the plain units' rate that a dot without tensor instructions reaches; an estimate
-    mufu_per_clock: float = 16.0  # lanes, an SM (CUDA programming guide, arithmetic throughput, 9.0)
+    issue_efficiency: float = 0.956  # share of issue slots that instruction dependencies leave usable
+    mma_share: float = 0.66  # of the vendor's rate, for mma.sync on sm_90; at its bound
+    wgmma_share: float = 0.85  # of the vendor's rate, for warp-group instructions; at its bound
+    fp32_share: float = 0.7  # of the fp32 rate, for a dot without tensor instructions; an estimate
+    mufu_per_clock: float = 16.0  # lanes per SM (CUDA programming guide, arithmetic throughput, 9.0)
     shared_cycles: float = 3.91  # of the shared-memory pipe for one warp's 128-bit access
     spill_cycles: float = 12.8  # a warp's local-memory access through L1
-    l2_usable: float = 0.998  # of L2 before lines are evicted that are needed again
-    hiding_warps: float = 57.3  # resident warps an SM that hide the latency of loads which nothing runs ahead of
-    atomics_per_us: float = 2.4e5  # elements, whole GPU: about one a clock and L2 slice; an estimate
-    ragged_share: float = 0.0763  # of the idle slots in the last round of programs that shows in the time
-    uneven_share: float = 0.561  # of the busiest program's extra work that does
+    l2_usable: float = 0.998  # share of L2 available before reused lines are evicted
+    hiding_warps: float = 57.3  # resident warps per SM that hide the latency of loads without prefetching
+    atomics_per_us: float = 2.4e5  # elements, whole GPU: about one per clock and L2 slice; an estimate
+    ragged_share: float = 0.0763  # share of the idle slots in the last wave of programs that adds to the time
+    uneven_share: float = 0.561  # share of the busiest program's extra work that adds to the time
     mix: float = 1.5  # exponent of the mean; at its bound
-    l2_bytes_per_us: float = 1.14e7  # of an H200, L1 hits included; other GPUs by their tables' ratio to it
+    l2_bytes_per_us: float = 1.14e7  # of an H200, L1 hits included; other GPUs by the ratio of their tables
 
 
 CONSTANTS = Constants()
@@ -68,7 +68,7 @@ CONSTANTS = Constants()
 
 @dataclass(frozen=True)
 class ModeledLaunch:
-    """One kernel launch: its time and the terms that made it, in µs."""
+    """Modeled time of one kernel launch and its terms, in µs."""
 
     us: float
     terms: Mapping[str, float]
@@ -76,7 +76,8 @@ class ModeledLaunch:
 
 @dataclass(frozen=True)
 class ModeledTime:
-    """A plan: `launches` are its kernel launches in order; `total_us` also counts fills and torch operations."""
+    """Modeled time of a plan: `launches` are its kernel launches in order; `total_us` includes fills and torch
+    operations."""
 
     total_us: float
     launches: tuple[ModeledLaunch, ...]
@@ -90,46 +91,46 @@ def modeled_time(
 
 
 def time_of(facts: PlanFacts, target: Target, constants: Constants = CONSTANTS) -> ModeledTime:
-    """Modeled time of a plan of which only the facts are at hand."""
+    """Modeled time from the model's inputs alone."""
     launches = tuple(_launch(launch, target, constants) for launch in facts.launches)
     others = sum(_torch_us(cost, target, constants) for cost in facts.others)
     return ModeledTime(total_us=sum(launch.us for launch in launches) + others, launches=launches)
 
 
 def _torch_us(cost: TorchCost, target: Target, c: Constants) -> float:
-    """A torch operation: a launch, and what it moves, touches or computes, whichever takes longest."""
+    """Time of a torch operation: a launch plus the longest of moving, touching and computing."""
     rate = _rates(target).get(cost.kind, 0.0) * c.wgmma_share or target.fp32_flops * c.fp32_share
     moves, computes = cost.moved_bytes / target.copy_bytes_per_s * 1e6, cost.flops / rate * 1e6
     return c.launch_us + max(moves, computes, cost.sector_bytes / _l2_rate(target, c))
 
 
 def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
-    seen = launch.traffic
+    traffic = launch.traffic
     walked = Rounds(launch)
     takes, exposed = walked.waits()
     fits = occupancy(target, launch.registers, launch.shared_bytes, launch.num_warps)
     blocks = max(1, fits.blocks_per_sm)
     terms = {
-        "dram": _dram_us(seen, target, c),
-        "l2": seen.programs * (seen.load_sector_bytes + seen.store_sector_bytes) / _l2_rate(target, c),
+        "dram": _dram_us(traffic, target, c),
+        "l2": traffic.programs * (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c),
         "tensor": _tensor_us(launch, target, c),
         "issue": _issue_us(launch, walked, target, c),
         "latency": _latency_us(launch, takes, target, blocks, c),
-        "atomics": seen.programs * seen.atomic_elements / c.atomics_per_us,
+        "atomics": traffic.programs * traffic.atomic_elements / c.atomics_per_us,
     }
     busy = sum(us**c.mix for us in terms.values()) ** (1 / c.mix)
     resident = min(blocks, max(1.0, launch.blocks / target.sm_count))
     terms["exposed"] = exposed * _shows(launch, resident, c) * terms["latency"]
     terms["tail"] = _tail_us(busy, launch, target, fits, c)
     together = busy + terms["exposed"] + terms["tail"]
-    alone = max((_alone_us(one, launch, walked, target, c) for one in seen.busiest), default=0.0)
+    alone = max((_alone_us(program, launch, walked, target, c) for program in traffic.busiest), default=0.0)
     terms["busiest"] = max(0.0, alone - together)
     terms["launch"] = c.launch_us
     return ModeledLaunch(us=together + terms["busiest"] + c.launch_us, terms=terms)
 
 
 def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
-    """One program with an SM to itself: no launch is over before its busiest."""
+    """Time of one program alone on an SM, a lower bound for the launch."""
     takes, exposed = walked.waits(program)
     latency = c.block_us + program.rounds * takes * _load_us(launch.traffic, c)
     terms = (
@@ -141,22 +142,22 @@ def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target:
 
 
 def _l2_rate(target: Target, c: Constants) -> float:
-    """Bytes a µs."""
+    """L2 bandwidth in bytes per µs."""
     return c.l2_bytes_per_us * target.l2_bytes_per_s / H200.l2_bytes_per_s
 
 
-def _dram_us(seen: LaunchTraffic, target: Target, c: Constants) -> float:
-    """Compulsory lines once; lines that later waves ask for again as far as all of them do not fit in L2."""
-    waves = seen.programs / min(seen.programs, WAVE_PROGRAMS)
-    asked = max(seen.grid_load_bytes, waves * seen.wave_load_bytes)
+def _dram_us(traffic: LaunchTraffic, target: Target, c: Constants) -> float:
+    """Each line once; lines that later waves request again, as far as they do not fit in L2."""
+    waves = traffic.programs / min(traffic.programs, WAVE_PROGRAMS)
+    asked = max(traffic.grid_load_bytes, waves * traffic.wave_load_bytes)
     room = c.l2_usable * target.l2_bytes
-    missing = max(0.0, 1.0 - room / max(seen.grid_load_bytes, 1.0))
-    read = seen.grid_load_bytes + missing * (asked - seen.grid_load_bytes)
-    return (read + seen.grid_store_bytes) / target.copy_bytes_per_s * 1e6
+    missing = max(0.0, 1.0 - room / max(traffic.grid_load_bytes, 1.0))
+    read = traffic.grid_load_bytes + missing * (asked - traffic.grid_load_bytes)
+    return (read + traffic.grid_store_bytes) / target.copy_bytes_per_s * 1e6
 
 
 def _rates(target: Target) -> dict[str, float]:
-    """Of the tensor cores by kind of operands, operations a second; kinds that they do not know are left out."""
+    """Tensor core rates by kind of operands, in operations per second; unsupported kinds are omitted."""
     eight_bits = target.fp8_flops or target.bf16_flops
     return {
         "bf16": target.bf16_flops, "fp16": target.bf16_flops, "tf32": target.tf32_flops, "fp64": target.fp64_flops,
@@ -165,15 +166,15 @@ def _rates(target: Target) -> dict[str, float]:
 
 
 def _tensor_us(launch: LaunchFacts, target: Target, c: Constants) -> float:
-    """Time on the tensor cores of all SMs, ragged at the end."""
+    """Time on the tensor cores of all SMs, including the partial last wave."""
     rounds = -(-launch.blocks // target.sm_count) * target.sm_count / launch.blocks
     return launch.traffic.programs * rounds * _product_us(launch.traffic.flops, launch, target, c)
 
 
 def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target, c: Constants) -> float:
-    """Of one program, by the rate of all SMs: tensor cores, or plain units where the code has no tensor instruction.
+    """Time of one program's dots at the rate of all SMs: on tensor cores, or on fp32 units without tensor instructions.
 
-    The slower instruction counts where the code has two: which one the dots take, code does not tell.
+    If the code has two kinds of tensor instruction, the slower counts: code does not tell which one the dots use.
     """
     counts, rates = launch.instructions, _rates(target)
     if counts.get("mma", 0):
@@ -185,13 +186,13 @@ def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target,
 
 
 def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
-    """An SM's share of the programs."""
+    """Issue time of an SM's share of the programs."""
     blocks_per_sm = max(1.0, launch.blocks / target.sm_count)
     return blocks_per_sm * _cycles(walked, target, c) / launch.num_ctas / target.clock_mhz
 
 
 def _cycles(walked: Rounds, target: Target, c: Constants, by: ProgramWork | None = None) -> float:
-    """Of one program in the busiest of an SM's issue slots, transcendental unit and shared-memory pipe."""
+    """Cycles of one program in the busiest of an SM's issue slots, transcendental unit and shared-memory pipe."""
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
         walked.instructions("all", by) / (4 * c.issue_efficiency),
@@ -202,32 +203,32 @@ def _cycles(walked: Rounds, target: Target, c: Constants, by: ProgramWork | None
 
 
 def _latency_us(launch: LaunchFacts, takes: float, target: Target, blocks: int, c: Constants) -> float:
-    """Rounds of loads one after another, overlapped by resident blocks and by copies that run ahead.
+    """Time of consecutive rounds of loads, overlapped by resident blocks and by prefetching.
 
-    `takes`: latencies of a round.
+    `takes`: latencies per round.
     """
     waves = max(1.0, launch.blocks / (target.sm_count * blocks))
     return waves * (c.block_us + launch.traffic.rounds * takes * _load_us(launch.traffic, c))
 
 
 def _shows(launch: LaunchFacts, blocks: float, c: Constants) -> float:
-    """Share of exposed latency that other warps do not hide, of `blocks` on an SM.
+    """Share of exposed latency that other warps do not hide, with `blocks` on an SM.
 
-    Only warps with loads of their own hide any; a lane of theirs loads a byte or more.
+    Only warps with loads of their own hide latency; each of their lanes loads at least a byte.
     """
-    seen = launch.traffic
-    loading = seen.load_bytes / max(1.0, seen.rounds) / 32 / launch.num_ctas
+    traffic = launch.traffic
+    loading = traffic.load_bytes / max(1.0, traffic.rounds) / 32 / launch.num_ctas
     return max(0.0, 1.0 - blocks * min(launch.num_warps, max(1.0, loading)) / c.hiding_warps)
 
 
-def _load_us(seen: LaunchTraffic, c: Constants) -> float:
-    """What a load waits for: L2 where lines are asked for more than once."""
-    reused = seen.load_sector_bytes * seen.programs / max(seen.grid_load_bytes, 1.0) > 2.0
+def _load_us(traffic: LaunchTraffic, c: Constants) -> float:
+    """Latency of a load: that of L2 for lines that are requested more than once."""
+    reused = traffic.load_sector_bytes * traffic.programs / max(traffic.grid_load_bytes, 1.0) > 2.0
     return c.l2_latency_us if reused else c.memory_latency_us
 
 
 def _tail_us(busy: float, launch: LaunchFacts, target: Target, fits: Occupancy, c: Constants) -> float:
-    """The last round of programs, if it fills only part of the slots, and programs that take longer than others."""
+    """Idle time in the last wave of programs, and extra time of programs that take longer than others."""
     slots = target.sm_count * max(1, fits.blocks_per_sm)
     waves = launch.blocks / slots
     ragged = (math.ceil(waves) - waves) / max(waves, 1.0) * busy if waves > 1 else 0.0

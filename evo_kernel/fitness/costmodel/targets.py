@@ -1,8 +1,8 @@
-"""GPUs that kernels are compiled for: what the recorder answers about them, and the constants of the time model.
+"""Table of target GPUs: properties that the recorder reports, and constants of the time model.
 
-One GPU stands for each compute capability. Limits of an SM come from the CUDA programming guide's table of technical
-specifications; clocks, sizes and rates from the vendors' datasheets (dense rates, no sparsity), except where a field of
-the H200 is marked measured.
+Each compute capability is represented by one GPU. Limits of an SM come from the CUDA programming guide's table of
+technical specifications; clocks, sizes and rates from the vendors' datasheets (dense rates), except fields of the H200
+marked as measured.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks of a kernel live on one SM, and what stops more: registers, shared memory, threads or blocks."""
+    """How many blocks of a kernel fit on one SM, and the limit: registers, shared memory, threads or blocks."""
 
     blocks_per_sm: int
     limiter: str
@@ -109,7 +109,7 @@ TARGETS: dict[int, Target] = {target.arch: target for target in (H200, *_OTHERS)
 
 
 def target_for(arch: int) -> Target:
-    """The GPU that stands for a compute capability × 10. Raises UserError for one that the table lacks."""
+    """The GPU for a compute capability × 10. Raises UserError if the table lacks it."""
     try:
         return TARGETS[arch]
     except KeyError:
@@ -123,8 +123,8 @@ def target_for(arch: int) -> Target:
 def occupancy(target: Target, registers: int, shared_bytes: int, num_warps: int) -> Occupancy:
     """Blocks per SM by the rules of the CUDA occupancy calculator.
 
-    Registers are handed out to warps in units of 256 (8 a lane), shared memory to blocks in units of 128 bytes plus
-    what the driver reserves. A kernel that does not fit at all has 0 blocks.
+    Registers are allocated to warps in units of 256 (8 per lane), shared memory to blocks in units of 128 bytes plus
+    the driver's reservation. A kernel that does not fit has 0 blocks.
     """
     warp_registers = -(-max(registers, 1) * target.warp // 256) * 256
     block_shared = -(-(shared_bytes + target.shared_bytes_reserved) // 128) * 128

@@ -1,1 +1,1 @@
-"""Executes Triton IR on the CPU: all programs of a launch at once, with every memory access checked."""
+"""Executor of Triton IR on the CPU: runs many programs of a launch at once and checks every memory access."""

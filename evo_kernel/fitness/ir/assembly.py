@@ -1,4 +1,4 @@
-"""Inline assembly of one PTX instruction on 32-bit elements; anything else is named and refused."""
+"""Executes inline assembly of a single PTX instruction on 32-bit elements; other assembly is refused by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined
 from evo_kernel.fitness.ir.libdevice import device_function
-from evo_kernel.fitness.ir.parse import Operation
+from evo_kernel.fitness.ir.module import Operation
 
 _INSTRUCTION = re.compile(r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|-?\d{1,9}))+) *;?\s*")
 _LOW = 0xFFFFFFFF
@@ -58,16 +58,16 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
 @handles("tt.elementwise_inline_asm")
 def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     texts = re.match(r'"([^"\\]*)"', operation.head.strip())
-    found = _INSTRUCTION.fullmatch(texts[1]) if texts else None
+    match = _INSTRUCTION.fullmatch(texts[1]) if texts else None
     constraints = operation.attributes.get("constraints", "").strip('"').replace(" ", "").split(",")
     elements = {value.type.element for value in (*operation.results, *operands)}
     packed = operation.attributes.get("packed_element", "1")[0]
-    table, letter = _table(found[1] if found else "", elements) if packed == "1" else ({}, "")
-    if found is None or found[1] not in table or constraints != [f"={letter}", *[letter] * len(operands)]:
+    table, letter = _table(match[1] if match else "", elements) if packed == "1" else ({}, "")
+    if match is None or match[1] not in table or constraints != [f"={letter}", *[letter] * len(operands)]:
         raise Unsupported(f"the executor does not know the inline assembly {operation.head[:80]}")
     marks = any_undefined(operands)
     values = []
-    for word in re.findall(r"[$\d-]+", found[2]):
+    for word in re.findall(r"[$\d-]+", match[2]):
         if word[0] != "$":
             values.append(torch.tensor(int(word)))
         elif 1 <= int(word[1:]) <= len(operands):
@@ -76,14 +76,14 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
         else:
             raise Unsupported(f"inline assembly with the operand {word}")
     try:
-        data = table[found[1]](*values)
+        data = table[match[1]](*values)
     except TypeError as error:
-        raise Unsupported(f"inline assembly with {len(values)} operands: {found[0][:80]}") from error
+        raise Unsupported(f"inline assembly with {len(values)} operands: {match[0][:80]}") from error
     return [Lanes(operation.results[0].type, data.to(operation.results[0].type.dtype), undefined=marks)]
 
 
 def _table(instruction: str, elements: set[str]) -> tuple[dict[str, Callable[..., torch.Tensor]], str]:
-    """Instructions on elements of one type, and the letter of its registers."""
+    """Instructions on elements of one type, and the constraint letter of its registers."""
     if instruction in _MOVES and elements in ({"i32"}, {"f32"}):
         return dict.fromkeys(_MOVES, lambda x: x), "r" if elements == {"i32"} else "f"
     return {"i32": (_ON_INTEGERS, "r"), "f32": (_ON_FLOATS, "f")}.get("".join(elements), ({}, ""))

@@ -1,14 +1,15 @@
-"""The executor's child: executes a plan on the CPU, counts its memory traffic, or looks at a part of it at real size.
+"""The executor's child process: executes a plan on the CPU, counts its memory traffic, or checks a part of it at real
+size.
 
-It holds no code of a candidate: IR and plan are data. Requests name a "command" and carry "plan", "ir" (the canonical
-text of each kernel) and files `bufferB.bin` (of rounds: `roundR.bufferB.bin`) with the content of input buffers.
+It holds no code of a candidate: IR and plan are data. Requests have a "command", "plan", "ir" (the printed IR of each
+kernel) and files `bufferB.bin` (per round: `roundR.bufferB.bin`) with the content of input buffers.
 
-    execute   {"rounds": N, "deadline_s", "repeat"}: whole, over fresh memory each; outputs of each round
+    execute   {"rounds": N, "deadline_s", "repeat"}: completely, with fresh memory each; outputs of each round
     count     {"seed", "deadline_s"}: traffic of each launch
-    look      {"seed", "deadline_s", "whole_s", "part_s", "repeat"}: outputs, or elements that a few programs write
+    execute_large  {"seed", "deadline_s", "whole_s", "part_s", "repeat"}: outputs, or elements that a few programs write
 
-Answers are a header of JSON with its length before it (8 bytes, little-endian), then the bytes of tensors that it
-names, one behind the other.
+An answer is a JSON header, preceded by its length (8 bytes, little-endian), and followed by the bytes of the tensors
+that it names.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo_kernel.fitness.ir import partial
+from evo_kernel.fitness.ir import count_launch, partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, buffers_of, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON, DeviceMemory
+from evo_kernel.fitness.ir.module import IRModule, Operation
 from evo_kernel.fitness.ir.nodes import (
     CannotExecute,
     TorchFault,
@@ -41,14 +43,14 @@ from evo_kernel.fitness.ir.nodes import (
     undefined_of,
     view_of,
 )
-from evo_kernel.fitness.ir.parse import IRModule, Operation, parse
+from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan.launch_plan import Aten, Launch, Plan, View
 from evo_kernel.malloc_tuning import keep_memory
 
 
 class _Refused(Exception):
-    """The plan's fault, as the answer tells it."""
+    """The plan's fault, with the status and reason of the answer."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -56,55 +58,55 @@ class _Refused(Exception):
 
 
 def warm_up() -> None:
-    """In the zygote: a child serves one request and is gone."""
+    """Nothing to prepare: a child serves one request."""
     keep_memory()
 
 
 def handle(request: dict[str, Any], folder: str) -> bytes:
-    """Serve one request. What the plan does wrong is an answer."""
-    torch.set_num_threads(1)  # children share the cores: threads of one would wait for each other
+    """Serve one request. A fault of the plan is an answer, not an exception."""
+    torch.set_num_threads(1)  # children share the cores, so threads of one would wait for each other
     work = _Work(Plan.model_validate(request["plan"]), request["ir"], Path(folder), float(request["deadline_s"]))
     if request["command"] == "execute":
         return work.execute(int(request["rounds"]), bool(request["repeat"]))
     if request["command"] == "count":
         return work.count(int(request["seed"]), bool(request["complete"]))
-    return work.look(int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"]))
+    return work.execute_large(
+        int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"])
+    )
 
 
 class _Work:
-    """One request."""
-
     def __init__(self, plan: Plan, texts: Sequence[str], folder: Path, deadline_s: float) -> None:
         self._plan, self._texts, self._folder, self._deadline_s = plan, texts, folder, deadline_s
         self._deadline = time.monotonic() + deadline_s
         self._blobs: list[bytes] = []
         self._used: DeviceMemory | None = None
-        self._seed = secrets.randbits(31)  # of orders that are left open: nobody can know them ahead
+        self._seed = secrets.randbits(31)  # for orders that the program leaves open; not predictable
 
     def execute(self, rounds: int, repeat: bool) -> bytes:
-        """Rounds until one fails."""
-        made: list[dict[str, Any]] = []
+        """Execute rounds until one fails."""
+        outcomes: list[dict[str, Any]] = []
         for number in range(rounds):
             self._deadline = time.monotonic() + self._deadline_s
             try:
-                made.append(self._round(f"round{number}.", repeat))
+                outcomes.append(self._round(f"round{number}.", repeat))
             except _Refused as fault:
-                made.append({"fault": {"status": fault.status, "reason": str(fault)}})
+                outcomes.append({"fault": {"status": fault.status, "reason": str(fault)}})
                 break
-        return self._answer({"rounds": made})
+        return self._answer({"rounds": outcomes})
 
     def _round(self, prefix: str, repeat: bool) -> dict[str, Any]:
         contents, self._used = self._contents(prefix), None
         modules = self._modules()
         memory = self._executed(modules, contents, reverse=False)
         if repeat and any(map(_has_atomics, modules)):
-            again = self._executed(modules, contents, reverse=True)
-            _same([(_raw(memory, view), _raw(again, view)) for view in self._plan.outputs])
+            repeated = self._executed(modules, contents, reverse=True)
+            _same([(_raw(memory, view), _raw(repeated, view)) for view in self._plan.outputs])
         changed = changed_input(self._plan, memory, contents)
         return {"changed": changed, **self._outputs(memory)}
 
     def _outputs(self, memory: DeviceMemory) -> dict[str, list[int]]:
-        """Whole outputs, and how many of their elements are undefined: poison may be what an integer is to be."""
+        """Whole outputs, and the number of undefined elements: an integer may legitimately equal the poison."""
         marks = [undefined_of(memory.buffers[view.buffer], view) for view in self._plan.outputs]
         return {
             "outputs": [self._output(memory, view) for view in self._plan.outputs],
@@ -112,7 +114,7 @@ class _Work:
         }
 
     def _output(self, memory: DeviceMemory, view: View) -> int:
-        """Bytes of a whole output, row-major; elements that are undefined are poison."""
+        """Append a whole output, row-major, with poison for undefined elements."""
         data = _raw(memory, view).clone()
         marks = undefined_of(memory.buffers[view.buffer], view)
         if marks is not None:
@@ -123,21 +125,24 @@ class _Work:
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], reverse: bool,
         did: list[dict[str, float]] | None = None, shuffled: bool = True,
     ) -> DeviceMemory:  # fmt: skip
-        """`did`: takes what the programs of each launch did in the mean. `shuffled`: also those that may wait."""
+        """Execute the plan. `did` receives what each launch's programs did on average.
+
+        `shuffled`: also programs that may wait.
+        """
         memory = self._memory(contents)
         done: list[dict[str, float]] = []
 
         def run(number: int, module: IRModule, node: Launch) -> Launched:
             total = math.prod(node.grid)
-            few = partial.looked_at(torch.arange(total), self._seed)
+            few = count_launch.programs_with_lines(torch.arange(total), self._seed)
             counter = None if did is None else Counter(module, memory, total, few, self._seed)
-            found = launch(
+            launched = launch(
                 module, node.grid, node.args, memory, seed=self._seed + number, deadline=self._deadline,
                 reverse=reverse, observer=counter, shuffled=shuffled,
             )  # fmt: skip
             if counter is not None:
-                done.append(means_of(counter) | partial.touched(counter, few))
-            return found
+                done.append(means_of(counter) | count_launch.touched(counter, few))
+            return launched
 
         try:
             self._ended(memory, modules, run)
@@ -158,7 +163,7 @@ class _Work:
     def _counted(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int, complete: bool
     ) -> list[LaunchTraffic]:
-        """Where what a launch stores decides about a later one, and is made of floats, it is executed, too."""
+        """Count traffic; a launch whose stores of floats affect a later launch is executed too."""
         try:
             return self._counts(modules, contents, seed, complete, executes=False)
         except _Refused as fault:
@@ -169,32 +174,32 @@ class _Work:
     def _counts(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int, complete: bool, executes: bool
     ) -> list[LaunchTraffic]:
-        made: list[LaunchTraffic] = []
-        known: dict[str, LaunchTraffic] = {}  # of launches that nothing but their text and the inputs decides
+        counts: list[LaunchTraffic] = []
+        known: dict[str, LaunchTraffic] = {}  # launches that depend only on their text and the inputs
         memory = self._memory(contents)
 
         def run(number: int, module: IRModule, node: Launch) -> Launched:
             key = node.model_dump_json()
             if (traffic := known.get(key)) is None:
-                found = partial.count(module, node, memory, self._deadline, complete, seed)
-                if found.traffic is None:
-                    return Launched(math.prod(node.grid), 0, found.finding)
-                traits, traffic = traits_of(module), found.traffic
+                counted = count_launch.count(module, node, memory, self._deadline, complete, seed)
+                if counted.traffic is None:
+                    return Launched(math.prod(node.grid), 0, counted.finding)
+                traits, traffic = traits_of(module), counted.traffic
                 decide = buffers_of(module.entry, node.args, traits.loaded if complete else traits.indexed)
                 if all(self._plan.buffers[buffer].kind == "input" for buffer in decide):
                     known[key] = traffic
-            made.append(traffic)
+            counts.append(traffic)
             if executes:
                 return launch(module, node.grid, node.args, memory, seed=number, deadline=self._deadline)
             return Launched(math.prod(node.grid), 0)
 
         self._ended(memory, modules, run)
-        return made
+        return counts
 
-    def look(self, seed: int, whole_s: float, part_s: float, repeat: bool) -> bytes:
-        """The plan whole where that takes no longer than `whole_s`, else a part of it that takes `part_s`.
+    def execute_large(self, seed: int, whole_s: float, part_s: float, repeat: bool) -> bytes:
+        """Execute the whole plan if that takes at most `whole_s`, else a part of it that takes `part_s`.
 
-        `repeat`: where there are atomic operations, a second time in another order, which must not tell.
+        `repeat`: with atomic operations, execute twice in different orders, which must give the same outputs.
         """
         try:
             contents, modules = self._contents(""), self._modules()
@@ -212,9 +217,12 @@ class _Work:
     def _surveyed(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int
     ) -> partial.PartialExecution | None:
-        """What all programs do, as far as it can be told without floating-point data; None: it must be executed."""
+        """What all programs do, as far as it does not depend on floating-point data; None:
+
+        the plan must be executed.
+        """
         if any(isinstance(node, Aten) for node in self._plan.nodes) or any(traits_of(m).in_order for m in modules):
-            return None  # torch's results may decide anything; programs that take their work by turns run all or none
+            return None  # torch's results may affect anything; persistent programs run all or none
         generator = torch.Generator().manual_seed(seed)
         memory = self._memory(contents)
         part = partial.PartialExecution(self._plan, modules, memory, self._deadline, generator)
@@ -230,8 +238,8 @@ class _Work:
         did: list[dict[str, float]] = []
         memory = self._executed(modules, contents, reverse=False, did=did)
         if repeat:
-            again = self._executed(modules, contents, reverse=True)
-            _same([(_raw(memory, view), _raw(again, view)) for view in self._plan.outputs])
+            repeated = self._executed(modules, contents, reverse=True)
+            _same([(_raw(memory, view), _raw(repeated, view)) for view in self._plan.outputs])
         return memory, {"whole": True, "executed": did, **self._outputs(memory)}
 
     def _part(
@@ -250,15 +258,15 @@ class _Work:
             did = [_raw(memory, view)[elements] for view, elements in chosen]
             memory = self._memory(contents)
             self._ended(memory, modules, part.run(memory, reverse=True))
-            _same([(one, _raw(memory, view)[n]) for one, (view, n) in zip(did, chosen, strict=True)])
+            _same([(first_run, _raw(memory, view)[n]) for first_run, (view, n) in zip(did, chosen, strict=True)])
         outputs = []
         unwritten = list(part.unwritten)
         for number, (view, elements) in enumerate(chosen):
             marks = undefined_of(memory.buffers[view.buffer], view)
             if marks is not None:
                 unwritten[number] = max(unwritten[number], int(marks.reshape(-1)[elements].sum()))
-            told = part.told(number)
-            outputs.append([self._blob(told), self._blob(_raw(memory, view)[told])])
+            numbers = part.told(number)
+            outputs.append([self._blob(numbers), self._blob(_raw(memory, view)[numbers])])
         return memory, {"whole": False, "executed": executed, "parts": outputs, "unwritten": unwritten}
 
     # --- shared ---------------------------------------------------------------------------------------------------
@@ -279,7 +287,7 @@ class _Work:
             raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
 
     def _ended(self, memory: DeviceMemory, modules: Sequence[IRModule], run: Any) -> None:
-        """Run the nodes. Raises _Refused with what ends them early."""
+        """Run the nodes. Raises _Refused with the reason if they end early."""
         try:
             finding = run_nodes(self._plan, memory, modules, run)
         except OutOfTime as error:
@@ -293,7 +301,7 @@ class _Work:
             raise _Refused(status, self._sentence(finding))
 
     def _sentence(self, finding: ExecutionFinding) -> str:
-        """With the line of the candidate's source: the text that the recorder sent has locations."""
+        """The finding as a sentence, with the line of the candidate's source: the recorder's IR has locations."""
         line = 0
         for kernel in self._plan.kernels:
             if kernel.language == "triton":
@@ -304,15 +312,15 @@ class _Work:
         return f"{who} of {names} {finding.message}{where}"
 
     def _contents(self, prefix: str) -> dict[int, torch.Tensor]:
-        """Bytes of the input buffers that were sent."""
-        made: dict[int, torch.Tensor] = {}
+        """Bytes of the input buffers in the request."""
+        contents: dict[int, torch.Tensor] = {}
         for number in range(len(self._plan.buffers)):
             path = self._folder / f"{prefix}buffer{number}.bin"
             if path.exists():
                 size = path.stat().st_size
                 data = np.memmap(path, dtype=np.uint8, mode="c") if size else np.zeros(0, dtype=np.uint8)
-                made[number] = torch.from_numpy(data)
-        return made
+                contents[number] = torch.from_numpy(data)
+        return contents
 
     def _blob(self, data: torch.Tensor) -> int:
         self._blobs.append(data.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -330,7 +338,7 @@ def _raw(memory: DeviceMemory, view: View) -> torch.Tensor:
 
 
 def _same(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Raises _Refused where two runs differ."""
+    """Raise _Refused if two runs differ."""
     if not all(torch.equal(once, again) for once, again in outputs):
         raise _Refused("wrong", "two runs on the same inputs differ: the result depends on the order of atomics")
 

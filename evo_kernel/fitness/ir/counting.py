@@ -1,6 +1,6 @@
-"""Counts what a launch asks of the memory system and of the units, by program, while it is executed.
+"""Counts a launch's memory accesses and operations by program during execution.
 
-Totals are exact for the programs that ran. Different lines need the addresses themselves: see footprints.py.
+Totals are exact for the executed programs. Distinct lines require the addresses themselves: see footprints.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import ProgramWork, work_of
 from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import DeviceMemory
-from evo_kernel.fitness.ir.parse import IRModule, Operation
+from evo_kernel.fitness.ir.module import IRModule, Operation
 from evo_kernel.fitness.ir.rounds import RoundCounter
 from evo_kernel.fitness.ir.runs import Runs, runs_of, sectors_of, together
 from evo_kernel.fitness.ir.types import Type
@@ -35,7 +35,7 @@ _SMALL, _MOST_WAITING = 1 << 12, 1 << 16
 
 
 class Counter:
-    """Observes one launch of `programs` programs. With `footprints`, lines are kept too, of all or of some.
+    """Observes one launch of `programs` programs.
 
     With `sectors`, those that the same programs ask for are counted. With `blocks`, it is kept how often each program
     reaches each block. `by_program` holds the iterations of each loop under "loop.", its name, and "iterations".
@@ -52,7 +52,7 @@ class Counter:
         blocks: bool = False,
         expected: float = 0.0,
     ) -> None:
-        """`seed` and `expected`: as of `Footprints`."""
+        """`seed` and `expected`: see `Footprints`."""
         self.again = partial(Counter, module, memory, programs, footprints, seed, sectors, blocks, expected)
         self._footprints = Footprints(memory, seed, expected)
         self._waiting: list[tuple[str, Runs]] = []  # small accesses, flat: many are looked at together
@@ -168,7 +168,7 @@ class Counter:
 
 
 def blocks_of(module: IRModule) -> frozenset[int]:
-    """The first operation of every block that a program may pass by."""
+    """The first operation of every block that a program may skip."""
     regions = [r for o in module.operations() if o.name not in ("tt.reduce", "tt.scan") for r in o.regions]
     blocks = [block for region in regions for block in region.blocks]
     blocks += [block for function in module.functions.values() for block in function.body.blocks]
@@ -179,7 +179,7 @@ def product_of(operation: Operation) -> tuple[str, float]:
     a = operation.types[0]
     shape = operation.results[0].type.shape or (1, 1)
     depth = (a.shape or (1,))[-1]
-    # No target of ours multiplies scaled operands: they are converted first.
+    # No target multiplies scaled operands directly: they are converted first.
     kind = "bf16" if operation.name == "tt.dot_scaled" else _KINDS.get(a.element, "fp32")
     if kind == "fp32":
         kind = {"tf32": "tf32", "tf32x3": "tf32x3"}.get(operation.attributes.get("inputPrecision", "ieee"), "fp32")
@@ -189,16 +189,16 @@ def product_of(operation: Operation) -> tuple[str, float]:
 
 
 def _arithmetic(name: str, result: Type) -> tuple[int, int]:
-    """What an element of a result takes of the units for floating-point numbers: (plain, transcendental) operations."""
+    """Floating-point operations per element of a result: (plain, transcendental)."""
     if name in ("arith.divf", "tt.precise_divf"):
-        return 7, 1  # a division, besides its reciprocal
+        return 7, 1  # a division, in addition to its reciprocal
     if name in ("math.erf", "tt.extern_elementwise"):
         return 20, 1
     return (0, 1) if name in _MUFU else (int(result.is_float), 0)
 
 
 def _active(mask: Lanes | None, programs: int, shape: tuple[int, ...]) -> torch.Tensor | float:
-    """Lanes of each program for which a mask is on: one number where it does not differ between programs."""
+    """Active lanes of each program by its mask; one number if all programs have the same."""
     whole = float(math.prod(shape))
     if mask is None:
         return whole
@@ -219,12 +219,12 @@ def _active(mask: Lanes | None, programs: int, shape: tuple[int, ...]) -> torch.
 
 
 def mean_of(counter: Counter, name: str, programs: Sequence[int] | torch.Tensor) -> float:
-    """Of a count, over some programs."""
+    """Mean of a count over some programs."""
     return float(counter.by_program[name][torch.as_tensor(programs)].mean()) if name in counter.by_program else 0.0
 
 
 def means_of(counter: Counter) -> dict[str, float]:
-    """What programs did, over all of a launch; under "most.", what the busiest did."""
+    """Mean of every count over all programs of a launch; under "most.", the busiest program's."""
     return {name: float(amounts.mean()) for name, amounts in counter.by_program.items()} | most_of(counter)
 
 
@@ -241,7 +241,7 @@ def _whole(counter: Counter, name: str) -> torch.Tensor:
 
 
 def _lasting(counts: Mapping[str, torch.Tensor]) -> list[str]:
-    """What makes a program last, however many others run beside it."""
+    """Counts that determine how long a single program takes."""
     ends = ("rounds", ".iterations")
     return sorted(n for n in counts if n.startswith("flops.") or n.endswith(ends))
 

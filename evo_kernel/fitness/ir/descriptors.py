@@ -1,4 +1,4 @@
-"""Tensor descriptors as values, and what the hardware (TMA) demands of those that a kernel makes and uses."""
+"""Tensor descriptors as values, and checks of the hardware's (TMA) requirements for descriptors used by a kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.types import IRError, Type
 
 ALIGNMENT = 16
-"""Bytes of which the base, all strides but the last, and the place of a block along the last axis are multiples."""
+"""Base, all strides but the last, and a block's offset along the last axis must be multiples of so many bytes."""
 MAX_SIZE, MAX_STRIDE = 1 << 32, 1 << 40  # elements, bytes (CUDA driver API, cuTensorMapEncodeTiled)
 
 
@@ -46,16 +46,16 @@ class DeviceDescriptor(Lanes):
 
 
 def block_of(type_: Type) -> Type:
-    """Element and shape of the blocks that a descriptor moves."""
+    """Element type and shape of the blocks that a descriptor moves."""
     if type_.pointee is None:
         raise IRError("a descriptor without a block type")
     return type_.pointee
 
 
 def check_use(descriptor: DeviceDescriptor, indices: Sequence[Lanes], programs: torch.Tensor) -> None:
-    """Raises MemoryFault where a GPU ends with an illegal instruction, or is told what is undefined.
+    """Raise MemoryFault if a GPU would fail with an illegal instruction, or if a value is undefined.
 
-    `indices`: where a block begins (of rows that are gathered: their numbers, and the column).
+    `indices`: where a block begins; for gathered rows, their numbers and the column.
     """
     item = block_of(descriptor.type).item_bytes
     *strides, last = descriptor.strides
@@ -69,12 +69,12 @@ def check_use(descriptor: DeviceDescriptor, indices: Sequence[Lanes], programs: 
         if bool(wrong.any()):
             place = int(wrong.nonzero()[0][0])
             program = int(programs[place]) if data.shape[0] > 1 else None
-            found = int(data[place].reshape(-1)[0])
-            message = f"uses a descriptor {what} is {found} ({item} bytes an element), which no GPU takes"
+            number = int(data[place].reshape(-1)[0])
+            message = f"uses a descriptor {what} is {number} ({item} bytes an element), which GPUs do not support"
             raise MemoryFault("misaligned", message, program)
 
     if bool((descriptor.base.data % ALIGNMENT != 0).any()):
-        raise MemoryFault("misaligned", f"uses a descriptor whose base is no multiple of {ALIGNMENT} bytes")
+        raise MemoryFault("misaligned", f"uses a descriptor whose base is not a multiple of {ALIGNMENT} bytes")
     for size in descriptor.sizes:
         demand(size, 1, MAX_SIZE - 1, ALIGNMENT, "one of whose sizes")
     for stride in strides:

@@ -1,4 +1,4 @@
-"""Executes the launches of a plan: arguments, chunks of programs, and what came of it."""
+"""Executes a launch: binds its arguments, runs programs in chunks, and returns findings."""
 
 from __future__ import annotations
 
@@ -9,30 +9,42 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import assembly, memory_operations, pointwise, reductions, shapes
+from evo_kernel.fitness.ir import (
+    assembly,
+    atomics,
+    casts,
+    control_flow,
+    descriptor_operations,
+    loads,
+    pointwise,
+    reductions,
+    shapes,
+    stores,
+)
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
-from evo_kernel.fitness.ir.parse import Function, IRModule, IRValue, Operation, Region
+from evo_kernel.fitness.ir.module import Function, IRModule, IRValue, Operation, Region
 from evo_kernel.fitness.ir.types import IRError, Type
 from evo_kernel.fitness.ir.waiting import ATOMICS, spins_of
 from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
 
 CHUNK_ELEMENTS = 1 << 18
-"""Elements of the largest tensor of a chunk: temporaries of a chunk stay in the processor's caches."""
+"""Elements of the largest tensor of a chunk, so that temporaries fit the CPU's caches."""
 MAX_CHUNK = 1 << 14
 
 _STORES = {"tt.store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor_store": 0, "tt.descriptor_reduce": 0,
            "tt.descriptor_scatter": 0}  # fmt: skip
 _LOADS = {"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
           "tt.descriptor_reduce"}  # fmt: skip
-_TABLES = (assembly, memory_operations, pointwise, reductions, shapes)  # imported for the handlers that they register
+_TABLES = (assembly, atomics, casts, control_flow, descriptor_operations, loads, pointwise, reductions, shapes, stores)
+"""Imported because they register handlers."""
 
 
 @dataclass(frozen=True)
 class ExecutionFinding:
-    """What a launch does that no correct kernel does. `program`: its ids along the grid; `line`: 0 where unknown."""
+    """A fault of a launch that no correct kernel has. `program`: its grid indices; `line`: 0 if unknown."""
 
     kind: str
     message: str
@@ -50,29 +62,29 @@ class ExecutionFinding:
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch: how many of its programs ran, and what ended it early, if anything."""
+    """Result of a launch: number of executed programs, and the finding that ended it early, if any."""
 
     programs: int
     executed: int
     finding: ExecutionFinding | None = None
     seconds: float = 0.0
-    conflicts: tuple[tuple[int, int], ...] = ()  # (buffer, byte) that several programs store skipped data to
+    conflicts: tuple[tuple[int, int], ...] = ()  # (buffer, byte) to which several programs store skipped data
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What the text of a kernel tells ahead of any launch."""
+    """Properties of a kernel that follow from its text."""
 
     largest: int  # elements of its largest tensor
-    in_order: bool  # programs see each other through atomic operations: chunks run in their order
+    in_order: bool  # programs affect each other through atomic operations: chunks run in order
     waits: bool  # a loop waits for other programs: one program at a time
     loaded: frozenset[int]  # arguments that it may load through
-    indexed: frozenset[int]  # those through which it may load what is no floating-point number
+    indexed: frozenset[int]  # arguments through which it may load other types than floating-point
     stored: frozenset[int]  # arguments that it may store through
 
 
 def unsupported(module: IRModule) -> str:
-    """The first operation that the executor does not know; empty if it knows them all."""
+    """The first unsupported operation; empty if all are supported."""
     known = HANDLERS.keys() | {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition",
                                "cf.br", "cf.cond_br"}  # fmt: skip
     return next((o.name for o in module.operations() if o.name not in known), "")
@@ -88,8 +100,7 @@ def traits_of(module: IRModule) -> Traits:
 
 
 def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
-    """Arguments of the entry that loads, loads of integers and stores may go through; all of them where a function is
-    called."""
+    """Arguments through which loads, integer loads and stores may go; all of them if a function is called."""
     entry = module.entry
     everything = frozenset(range(len(entry.arguments)))
     if len(module.functions) > 1:
@@ -100,16 +111,16 @@ def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[
     positions = {value.name: position for position, value in enumerate(entry.arguments)}
 
     def reach(name: str) -> set[int]:
-        seen, pending, found = set(), [name], set()
+        seen, pending, arguments = set(), [name], set()
         while pending:
             current = pending.pop()
             if current in seen:
                 continue
             seen.add(current)
             if current in positions:
-                found.add(positions[current])
+                arguments.add(positions[current])
             pending += sources.get(current, ())
-        return found
+        return arguments
 
     loaded = {p for o, name in accesses if o.name in _LOADS for p in reach(name)}
     floats = {o.ordinal for o, _ in accesses if all(value.type.is_float for value in o.results)}
@@ -119,7 +130,7 @@ def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[
 
 
 def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Operation, str]]) -> None:
-    """Which values the addresses of a region may come from."""
+    """Record which values the addresses in a region may derive from."""
     labels = {block.label: block for block in region.blocks}
     for block in region.blocks:
         for operation in block.operations:
@@ -163,13 +174,14 @@ def launch(
     traits: Traits | None = None,
     shuffled: bool = False,
 ) -> Launched:
-    """Run a launch, or only the programs with some linear ids (ascending). `seed`: of every order that is left open.
+    """Run a launch, or only the programs with given linear ids (ascending). `seed`: of all orders that are left open.
 
-    With `skips_floats`, floating-point data is neither loaded nor computed: what is left, addresses, masks and loops,
-    costs little at any size. A kernel whose addresses depend on such data ends with a finding `undefined`. With
-    `surveys` too, branches and loops that depend on it and store nothing are left out: who stores where stays known.
-    Programs that wait for each other come in their order; if `shuffled` in a drawn one, which ends with Stuck where one
-    waits for what comes later. Raises Unsupported, IRError, OutOfTime. `deadline` is of time.monotonic.
+    With `skips_floats`, floating-point data is neither loaded nor computed: addresses, masks and loops remain, which
+    are cheap at any size. If addresses depend on such data, the launch ends with a finding of kind `undefined`. With
+    `surveys`, branches and loops that depend on it and store nothing are skipped too, so that all stores are known.
+
+    Programs that wait for each other run in order; with `shuffled` in a random order, which ends with Stuck if one
+    waits for a later one. Raises Unsupported, IRError, OutOfTime. `deadline` refers to time.monotonic.
     """
     began = time.monotonic()
     traits = traits or traits_of(module)
@@ -199,24 +211,25 @@ def launch(
 
 
 def chunk_size(traits: Traits) -> int:
-    """Programs that run at once."""
+    """Number of programs that run at once."""
     return 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, traits.largest)))
 
 
 def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_floats: bool) -> Iterable[torch.Tensor]:
     size = MAX_CHUNK if skips_floats and not traits.waits else chunk_size(traits)
     chunks = list(torch.split(ids, size))
-    if traits.in_order or traits.waits:  # whoever waits, waits for a smaller id
+    if traits.in_order or traits.waits:  # a program waits for one with a smaller id
         return chunks[::-1] if reverse and not traits.waits else chunks
     order = torch.randperm(len(chunks), generator=torch.Generator().manual_seed(seed)).tolist()
     return [chunks[n] for n in (order[::-1] if reverse else order)]
 
 
 def _turns(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool) -> Iterable[torch.Tensor]:
-    """Drawn programs: half of all, then half of the rest, and so on; one by one where they wait for each other.
+    """Random chunks: half of all programs, then half of the rest, and so on; single programs if they wait for each
+    other.
 
-    Programs of a chunk run side by side, and so do all that one of them reads only if atomic operations see to it. Who
-    finds the work of others done without having waited for it runs ahead of them here, sooner or later.
+    Programs of a chunk run concurrently, so a program sees complete results of another only if atomic operations ensure
+    it. A kernel that assumes results without waiting for them fails here with high probability.
     """
     drawn = ids[torch.randperm(ids.numel(), generator=torch.Generator().manual_seed(seed))]
     most, chunks = chunk_size(traits), []
@@ -234,7 +247,7 @@ def buffers_of(entry: Function, args: Sequence[Arg], positions: frozenset[int]) 
 
 
 def _owners(entry: Function, args: Sequence[Arg]) -> list[int]:
-    """For each parameter of the IR function the argument that it comes from: a descriptor is several parameters."""
+    """For each parameter of the IR function the argument that it comes from: a descriptor has several parameters."""
     owners: list[int] = []
     for position, arg in enumerate(args):
         owners += [position] * (1 + 2 * len(arg.shape) if isinstance(arg, Descriptor) else 1)
@@ -244,21 +257,21 @@ def _owners(entry: Function, args: Sequence[Arg]) -> list[int]:
 
 
 def bind(entry: Function, args: Sequence[Arg]) -> list[Lanes]:
-    """Arguments of a launch as values of the IR function's parameters. Raises IRError where they do not fit."""
+    """Arguments of a launch as values of the IR function's parameters. Raises IRError if they do not fit."""
     _owners(entry, args)
     parameters = iter(entry.arguments)
-    made: list[Lanes] = []
+    bound: list[Lanes] = []
     for arg in args:
         parameter = next(parameters)
         if isinstance(arg, Pointer):
             _expect(parameter, "ptr")
-            made.append(Lanes(parameter.type, sum_=Sum(DeviceMemory.address(arg.buffer, arg.offset))))
+            bound.append(Lanes(parameter.type, sum_=Sum(DeviceMemory.address(arg.buffer, arg.offset))))
         elif isinstance(arg, Descriptor):
             _expect(parameter, "desc")
-            made += _descriptor(parameter, arg, [next(parameters) for _ in range(2 * len(arg.shape))])
+            bound += _descriptor(parameter, arg, [next(parameters) for _ in range(2 * len(arg.shape))])
         else:
-            made.append(_scalar(parameter, arg))
-    return made
+            bound.append(_scalar(parameter, arg))
+    return bound
 
 
 def _expect(parameter: IRValue, element: str) -> None:
@@ -275,8 +288,10 @@ def _descriptor(parameter: IRValue, arg: Descriptor, rest: Sequence[IRValue]) ->
         raise IRError(f"a descriptor of blocks {arg.block} where the kernel takes {parameter.type}")
     base = Lanes(Type("ptr", None, Type(pointee.element)), sum_=Sum(DeviceMemory.address(arg.buffer, arg.offset)))
     sizes, strides = ([Lanes(Type("i64"), sum_=Sum(n)) for n in values] for values in (arg.shape, arg.strides))
-    made = DescriptorLanes(parameter.type, base, sizes, strides, zeros=arg.padding == "zero", round_tf32=arg.round_tf32)
-    return [made, *lanes[:rank], *lanes[rank:]]
+    descriptor = DescriptorLanes(
+        parameter.type, base, sizes, strides, zeros=arg.padding == "zero", round_tf32=arg.round_tf32
+    )
+    return [descriptor, *lanes[:rank], *lanes[rank:]]
 
 
 def _scalar(parameter: IRValue, arg: Scalar) -> Lanes:

@@ -1,9 +1,9 @@
-"""Different lines that the programs of a launch touch; of very many lines, those in a random part of memory.
+"""Estimates the number of distinct cache lines that a launch's programs access, by sampling memory blocks.
 
-Programs share lines in ways that a sample of programs does not show: what two of 64 have in common may be common to two
-of all, or to a thirtieth. So lines are sampled, not programs: of a line that is kept, all programs that touch it are.
-Of 2^level neighbouring blocks of a buffer one is kept, drawn for each: where all blocks are touched, as where a tensor
-is read whole, the estimate has no noise.
+Programs share lines in ways that a sample of programs does not show: what 2 of 64 programs share may be shared by 2 of
+all programs or by a thirtieth of them. So lines are sampled: for a sampled line, all programs that access it are
+recorded. Of 2^level neighbouring blocks of a buffer one random block is sampled. If all blocks are accessed, as when a
+tensor is read completely, the estimate has no variance.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES
 from evo_kernel.fitness.ir.memory import BASE_BITS, DeviceMemory
 from evo_kernel.fitness.ir.runs import Runs, together
 
-_LINE_BITS = LINE_BYTES.bit_length() - 1  # shifts take a tenth of what divisions take
+_LINE_BITS = LINE_BYTES.bit_length() - 1  # shifts take a tenth of the time of divisions
 _BLOCK_BITS = 3
 BLOCK_LINES = 1 << _BLOCK_BITS
 _OFFSET = (1 << BASE_BITS) - 1
 _OWNER_BITS = 32
 _OWNERS = (1 << _OWNER_BITS) - 1
 MOST_KEPT = 1_000_000
-"""Runs of lines: about a quarter of a second of sorting."""
+"""Number of runs of lines: sorting them takes about a quarter of a second."""
 _COMMON = 8
-"""Of a sample of programs, how many touch a line that no sample of as many would miss."""
+"""Of a sample of programs, how many access a line that any sample of this size would contain."""
 
 Lines = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Runs of lines: program, first and last line, counted from the start of a buffer."""
+"""Runs of lines: program, first and last line, relative to the start of a buffer."""
 
 
 class Footprints:
-    """Collects runs of lines by kind of access and buffer. `seed`: of what blocks are kept; no kernel may know it."""
+    """Collects runs of lines by kind of access and buffer. `seed`: selects the sampled blocks; unknown to kernels."""
 
     def __init__(self, memory: DeviceMemory, seed: int, expected: float = 0.0) -> None:
-        """`expected`: runs, roughly; with a guess that is right, few are kept to be thrown away."""
+        """`expected`: approximate number of runs; a good guess avoids recording runs that are dropped later."""
         self._memory, self._generator = memory, torch.Generator().manual_seed(seed)
         self._runs: defaultdict[tuple[str, int], list[Lines]] = defaultdict(list)
-        self._drawn: dict[int, torch.Tensor] = {}  # by buffer: the block that is kept of each 2^level
-        self._tables: dict[int, torch.Tensor] = {}  # by buffer: of each block, whether it is kept
+        self._drawn: dict[int, torch.Tensor] = {}  # by buffer: the sampled block of each 2^level
+        self._tables: dict[int, torch.Tensor] = {}  # by buffer: for each block, whether it is sampled
         self._level = max(0, math.ceil(math.log2(max(1.0, expected / MOST_KEPT))))
         self._kept = 0
-        self.seen = 0  # runs, kept or not
+        self.seen = 0  # runs, recorded or not
 
     def add(self, kind: str, runs: Runs) -> None:
         self.seen += runs.starts.numel()
@@ -57,7 +57,7 @@ class Footprints:
         buffers = None if low == high else runs.starts >> BASE_BITS
         for number in (low,) if buffers is None else torch.unique(buffers).tolist():
             if not 0 < number <= len(self._memory.buffers):
-                continue  # out of bounds, as the executor is about to find
+                continue  # out of bounds, which the executor will report
             chosen = slice(None) if buffers is None else buffers == number
             self._put(kind, number - 1, (runs.owners[chosen], first[chosen], last[chosen]))
         self._thin_out()
@@ -105,7 +105,7 @@ class Footprints:
         self.add_all(accesses[end:])
 
     def _hits(self, buffer: int, runs: Runs) -> Runs:
-        """Without most of the runs that lie in no block that is kept: quick, where there are very many."""
+        """Drop most of the runs that touch no sampled block: fast for very many runs."""
         if not 0 <= buffer < len(self._memory.buffers) or int(runs.lengths.max()) > LINE_BYTES * BLOCK_LINES:
             return runs
         if buffer not in self._tables:
@@ -131,7 +131,7 @@ class Footprints:
             self._thin()
 
     def _thin(self) -> None:
-        """Half of the blocks that were kept are kept on."""
+        """Halve the number of sampled blocks."""
         self._level += 1
         self._tables.clear()
         for buffer, drawn in self._drawn.items():
@@ -144,7 +144,7 @@ class Footprints:
         self._kept = sum(part[0].numel() for parts in self._runs.values() for part in parts)
 
     def _sampled(self, buffer: int, lines: Lines) -> Lines:
-        """Of runs the parts in blocks that are kept."""
+        """The parts of runs in sampled blocks."""
         owners, first, last = lines
         span = _BLOCK_BITS + self._level  # bits of a group's lines
         drawn = self._drawn_of(buffer)
@@ -169,18 +169,19 @@ class Footprints:
     # --- what they tell, in bytes ---------------------------------------------------------------------------------
 
     def different(self, kind: str, programs: torch.Tensor | None = None) -> float:
-        """Of different lines that some programs touch, or all that were observed; each buffer at most whole."""
+        """Bytes of distinct lines accessed by some programs, or all observed ones; at most each buffer's size."""
         total = 0.0
         for buffer, (_, first, last) in self._of(kind, programs):
             total += self._bytes(lines_of(first, last), buffer)
         return total
 
     def expanded(self, kind: str, programs: torch.Tensor, count: int) -> float:
-        """Of different lines that `count` programs touch, from some of them; each buffer at most whole.
+        """Estimated bytes of distinct lines accessed by `count` programs, from some of them; at most each buffer's
+        size.
 
-        Lines of many are taken for all that there are of their kind. Else programs are taken to fall into groups of
-        equal size that touch the same lines of a buffer (the tiles of a row share their rows of A). The number of
-        groups G is where m programs are expected to touch G (1 - (1 - 1/G)^m) of them.
+        Lines accessed by many programs count as all lines of their kind. Otherwise the model is G groups of programs of
+        equal size, each accessing the same lines of a buffer (the tiles of a row share their rows of A); G is such that
+        m programs are expected to touch G (1 - (1 - 1/G)^m) groups.
         """
         total, sampled = 0.0, programs.numel()
         if sampled == count:
@@ -189,15 +190,15 @@ class Footprints:
             depths, counts = multiplicities(lines)
             rare = depths < _COMMON
             each = float((depths * counts)[rare].sum()) / sampled
-            found = float(counts[~rare].sum())
+            lines_total = float(counts[~rare].sum())
             if each:
-                found += each * expand(float(counts[rare].sum()) / each, sampled, count)
-            total += self._bytes(found, buffer)
+                lines_total += each * expand(float(counts[rare].sum()) / each, sampled, count)
+            total += self._bytes(lines_total, buffer)
         return total
 
     def _of(self, kind: str, programs: torch.Tensor | None) -> list[tuple[int, Lines]]:
-        """Runs of some programs by buffer, of buffers of which there are any."""
-        made = []
+        """Runs of some programs by buffer, for buffers that have any."""
+        by_buffer = []
         for (name, buffer), parts in self._runs.items():
             if name != kind:
                 continue
@@ -206,15 +207,15 @@ class Footprints:
                 chosen = torch.isin(columns[0], programs)
                 columns = [column[chosen] for column in columns]
             if columns[0].numel():
-                made.append((buffer, tuple(columns)))
-        return made
+                by_buffer.append((buffer, tuple(columns)))
+        return by_buffer
 
     def _bytes(self, lines: float, buffer: int) -> float:
         return min(lines * LINE_BYTES * (1 << self._level), float(self._memory.buffers[buffer].size))
 
 
 def _joined(lines: Lines) -> Lines:
-    """Runs that go on where the one before them ends, or lie on its lines, as one with it."""
+    """Merge runs that overlap or follow each other."""
     owners, first, last = lines
     if not owners.numel():
         return lines
@@ -226,7 +227,7 @@ def _joined(lines: Lines) -> Lines:
 
 
 def _apart(lines: Lines) -> Lines:
-    """In order, without what another run of the same program holds already."""
+    """Runs in order, without lines that another run of the same program contains."""
     owners, first, last = lines
     low, span = int(first.min()), int(last.max()) - int(first.min()) + 2
     first, last = first - low + owners * span, last - low + owners * span
@@ -240,13 +241,13 @@ def _apart(lines: Lines) -> Lines:
 
 
 def lines_of(first: torch.Tensor, last: torch.Tensor, owners: torch.Tensor | None = None) -> float:
-    """Different lines that runs cover: those of one owner together, owners apart; of everybody if None."""
+    """Number of distinct lines in runs, separately for each owner; for all together if None."""
     _, first, last = _apart((torch.zeros_like(first) if owners is None else owners, first, last))
     return float((last - first + 1).sum())
 
 
 def multiplicities(lines: Lines) -> tuple[torch.Tensor, torch.Tensor]:
-    """(programs, lines): how many lines so many programs touch; stretches of memory one after another."""
+    """(programs, lines): how many lines are accessed by so many programs; for consecutive ranges of memory."""
     _, first, last = _apart(lines)
     places = torch.cat([first, last + 1])
     steps = torch.ones_like(places)
@@ -257,8 +258,8 @@ def multiplicities(lines: Lines) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def expand(different: float, sampled: int, count: int) -> float:
-    """Footprints' worth of different lines that `count` programs touch, when `sampled` of them touch `different`."""
-    if sampled < 2 or different >= sampled - 0.25:  # lines of their own, but for one here and there where two meet
+    """Expected number of distinct lines of `count` programs if `sampled` of them access `different`."""
+    if sampled < 2 or different >= sampled - 0.25:  # nearly all lines are accessed by a single program
         return float(count)
     low, high = max(different, 1.0), 1e12
     for _ in range(80):

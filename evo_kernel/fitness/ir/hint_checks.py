@@ -1,10 +1,10 @@
-"""What a kernel tells the compiler about its own values: tl.multiple_of, tl.max_contiguous, tl.max_constancy.
+"""Checks hints to the compiler: tl.multiple_of, tl.max_contiguous, tl.max_constancy.
 
-The compiler believes it and turns lanes side by side into one access of up to 16 bytes: the first lane's address and
-mask then stand for all of them. A promise that does not hold is no fault by itself, since published kernels make some
-about lanes that they never use. So a value for which it does not hold goes on together with what the compiler takes it
-for (`Lanes.promised`). At an access, lanes that such a vector would treat otherwise than the kernel says are *torn*:
-they load what is undefined, and must not store.
+Because of hints the compiler combines adjacent lanes into one access of up to 16 bytes, which uses the first lane's
+address and mask for all of them. A wrong hint alone is not a fault: published kernels have wrong hints on lanes that
+they never use. So a value with a wrong hint keeps the value that the compiler assumes beside its own
+(`Lanes.promised`). At an access, lanes that a vector access would treat differently are *torn*: they load undefined
+values and must not store.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.parse import Operation
+from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
 
 VECTOR_BYTES = 16
@@ -27,17 +27,17 @@ _KNOWN = {
 
 
 def follows(operation: Operation) -> bool:
-    """The compiler carries what it believes of operands through this operation."""
+    """Whether the compiler derives properties of this operation's result from its operands."""
     return operation.name.startswith("arith.") or operation.name in _KNOWN
 
 
 def made_by(operation: Operation) -> bool:
-    """The kernel promises something about the operation's result."""
+    """Whether the operation's result has a hint."""
     return bool(operation.attributes) and any(name in operation.attributes for name in _NAMES)
 
 
 def believed(operation: Operation, value: Lanes) -> Lanes:
-    """The value, with what the compiler takes it for where that differs."""
+    """The value, with the value that the compiler assumes if that differs."""
     type_ = value.type
     if not (type_.is_integer or type_.element == "ptr") or type_.element == "i1":
         return value
@@ -55,14 +55,15 @@ def believed(operation: Operation, value: Lanes) -> Lanes:
 
 
 def _numbers(operation: Operation, name: str, count: int) -> list[int]:
-    """What is promised for each axis; 1, which says nothing, where nothing is."""
+    """The hinted number for each axis; 1, which has no effect, by default."""
     text = operation.attributes.get(name, "").split(":")[0]
-    found = [max(1, min(int(number), 1 << 30)) for number in re.findall(r"\d{1,12}", text)]
-    return (found * count if len(found) == 1 else [*found, *[1] * count])[:count]
+    numbers = [max(1, min(int(number), 1 << 30)) for number in re.findall(r"\d{1,12}", text)]
+    return (numbers * count if len(numbers) == 1 else [*numbers, *[1] * count])[:count]
 
 
 def _along(data: torch.Tensor, axis: int, type_: Type, contiguity: int, constancy: int, divisor: int) -> torch.Tensor:
-    """Data as promised along an axis: in groups of lanes, the first of which tells the others, and is a multiple."""
+    """Data as hinted along an axis: in groups of lanes that follow from the first one, which is a multiple of the
+    divisor."""
     size = (type_.shape or ())[axis - 1]
     step = type_.pointee.item_bytes if type_.element == "ptr" and type_.pointee else 1
     contiguity, constancy = _power_of_two(contiguity, size), _power_of_two(constancy, size)
@@ -89,7 +90,7 @@ def _groups(data: torch.Tensor, axis: int, size: int, group: int) -> torch.Tenso
 
 
 def _contiguity(data: torch.Tensor, axis: int, size: int, step: int) -> int:
-    """Lanes that are side by side in every group: at least what the compiler can know."""
+    """Length of the groups of contiguous lanes: at least what the compiler can derive."""
     group = size & -size
     while group > 1:
         grouped = _groups(data, axis, size, group)
@@ -100,7 +101,7 @@ def _contiguity(data: torch.Tensor, axis: int, size: int, step: int) -> int:
 
 
 def torn(pointer: Lanes, mask: Lanes | None, item: int, shape: Sequence[int]) -> torch.Tensor | None:
-    """Lanes that a vector would access otherwise than the kernel says; None where there are none.
+    """Lanes that a vector access would treat differently; None if there are none.
 
     `shape`: of all lanes, programs first; `item`: bytes of an element.
     """
@@ -110,7 +111,7 @@ def torn(pointer: Lanes, mask: Lanes | None, item: int, shape: Sequence[int]) ->
     taken_on = on if mask is None or mask.promised is None else mask.promised.data.expand(tuple(shape))
     at = pointer.data.expand(tuple(shape))
     taken_at = at if pointer.promised is None else pointer.promised.data.expand(tuple(shape))
-    found = None
+    torn_lanes = None
     for axis in range(1, len(shape)):
         width = _width(taken_at, taken_on, axis, shape[axis], item)
         if width == 1:
@@ -119,12 +120,12 @@ def torn(pointer: Lanes, mask: Lanes | None, item: int, shape: Sequence[int]) ->
         first, leads = lanes[..., :1], active[..., :1]
         elsewhere = (lanes != first + torch.arange(width) * item) | (first % (width * item) != 0)
         wrong = torch.where(leads, elsewhere | ~active, active).flatten(-2).movedim(-1, axis)
-        found = wrong if found is None else found | wrong
-    return found if found is not None and bool(found.any()) else None
+        torn_lanes = wrong if torn_lanes is None else torn_lanes | wrong
+    return torn_lanes if torn_lanes is not None and bool(torn_lanes.any()) else None
 
 
 def _width(at: torch.Tensor, on: torch.Tensor, axis: int, size: int, item: int) -> int:
-    """The most lanes along an axis that the compiler may take for one vector: aligned, side by side, on or off."""
+    """The most lanes along an axis that the compiler may combine: aligned, contiguous, with equal masks."""
     width = VECTOR_BYTES // item
     while width > 1:
         if size % width == 0:

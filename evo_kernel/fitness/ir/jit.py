@@ -1,8 +1,8 @@
-"""Executes launches of trusted Triton kernels at once, over CPU tensors: `install` makes this process do so.
+"""Executes launches of trusted Triton kernels on CPU tensors: `install` redirects all launches of this process.
 
-For the references and tests that are Triton kernels, on a machine without a GPU. A launch is bound and lowered as the
-recorder does it (record/launches.py), and its IR runs over copies of the tensors' storages. Nothing is judged: what
-reads past an end finds zeros, values that are undefined are zeros or whatever comes out, races have one outcome.
+For references and tests that are Triton kernels, on a machine without a GPU. A launch is bound and lowered as in the
+recorder (record/launches.py), and its IR runs on copies of the tensors' storages. Accesses are not checked: reads past
+an end return zeros, undefined values are arbitrary, races have one result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from triton.runtime.jit import JITFunction
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.ir.execute import Traits, buffers_of, launch, traits_of
 from evo_kernel.fitness.ir.memory import DeviceMemory
-from evo_kernel.fitness.ir.parse import IRModule, parse
+from evo_kernel.fitness.ir.module import IRModule
+from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Launch, Scalar
 from evo_kernel.fitness.record.device import TargetDriver
 from evo_kernel.fitness.record.launches import LaunchWriter
@@ -28,9 +29,9 @@ from evo_kernel.fitness.record.tracing import ADDRESS_BITS, PlanTracer
 
 
 def install(arch: int = 90) -> None:
-    """From now on every Triton launch of this process runs here, as IR for a GPU of capability `arch`.
+    """Execute every Triton launch of this process on the CPU, as IR for a GPU of capability `arch`.
 
-    Autotuners take their first configuration: there is nothing to time.
+    Autotuners use their first configuration.
     """
     executing = _Executing(arch, {})
     writer = LaunchWriter(executing)
@@ -49,7 +50,7 @@ def install(arch: int = 90) -> None:
 
 
 class _Driver(TargetDriver):
-    """Kernels are lowered for the target, and their tensors lie on the CPU."""
+    """Kernels are lowered for the target; their tensors are on the CPU."""
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
@@ -65,9 +66,9 @@ def _first(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Executing(PlanTracer):
-    """Takes launches as a plan would, and executes each instead of keeping it.
+    """Receives launches like a plan tracer and executes each one.
 
-    Addresses are the executor's for as long as a storage lives, so that kernels may be handed tables of them.
+    Addresses stay valid while their storage lives, so that kernels may get tables of them.
     """
 
     def __init__(self, arch: int, resources: dict[str, Any]) -> None:
@@ -85,11 +86,11 @@ class _Executing(PlanTracer):
         return number
 
     def _storage(self, number: int) -> torch.UntypedStorage | None:
-        found = self._alive[number] if 0 <= number < len(self._alive) else None
-        return None if found is None else found()
+        storage = self._alive[number] if 0 <= number < len(self._alive) else None
+        return None if storage is None else storage()
 
     def pointer(self, tensor: torch.Tensor) -> dict[str, Any]:
-        """Of a tensor, or of anything else that says an address, as Triton takes it."""
+        """Pointer to a tensor, or to any object with an address, as Triton accepts it."""
         address = tensor.data_ptr()
         number, offset = (address >> ADDRESS_BITS) - 1, address & ((1 << ADDRESS_BITS) - 1)
         return {"kind": "pointer", "buffer": number, "offset": offset}
@@ -100,10 +101,10 @@ class _Executing(PlanTracer):
 
     def note(self, node: dict[str, Any]) -> None:
         """Raises RuntimeError where the kernel does what no correct kernel does."""
-        wanted, spec = Launch.model_validate(node), self.kernels[0]
+        launch_node, spec = Launch.model_validate(node), self.kernels[0]
         module, traits = read(spec["code"])
-        numbers = {arg.buffer for arg in wanted.args if not isinstance(arg, Scalar)}
-        stored = buffers_of(module.entry, wanted.args, traits.stored)
+        numbers = {arg.buffer for arg in launch_node.args if not isinstance(arg, Scalar)}
+        stored = buffers_of(module.entry, launch_node.args, traits.stored)
         if any(operation.name == "tt.int_to_ptr" for operation in module.operations()):  # it may go anywhere
             numbers = stored = {n for n in range(len(self._alive)) if self._storage(n) is not None}
         contents = {n: _bytes(storage) for n in numbers if (storage := self._storage(n)) is not None}
@@ -113,7 +114,7 @@ class _Executing(PlanTracer):
             memory.add(0 if content is None else content.numel(), defined=True)
             if content is not None:
                 memory.buffers[number].data.copy_(content)
-        done = launch(module, wanted.grid, wanted.args, memory, traits=traits)
+        done = launch(module, launch_node.grid, launch_node.args, memory, traits=traits)
         if done.finding is not None:
             raise RuntimeError(f"kernel {spec['name']}: {done.finding.sentence}")
         for number in stored & contents.keys():

@@ -1,14 +1,14 @@
-"""Values of one IR name for all programs of a chunk.
+"""`Lanes`: the values of one IR name for all programs of a chunk.
 
-The data of a value is a torch tensor with programs as its first axis and the value's own axes behind it. An axis along
-which nothing changes may have size 1 whatever its true size: splats, broadcasts, constants and what is the same for all
-programs cost nothing. Three more forms keep real sizes cheap:
+The data of a value is a torch tensor whose first axis is programs, followed by the value's own axes. An axis along
+which nothing changes may have size 1: splats, broadcasts, constants and values equal in all programs cost nothing.
+Further representations keep real sizes cheap:
 
-    sum       integers and addresses as a constant plus terms that each vary along few axes, added up only when asked;
+    sum       integers and addresses as a constant plus terms that each vary along few axes, added only when needed;
               a load whose terms are arithmetic progressions is a strided view of its buffer
-    product   booleans as a conjunction of factors, so that a mask of rows and columns is never multiplied out
-    undefined a boolean tensor that marks elements whose value the program may not depend on (LLVM's poison): lanes
-              of a masked load without `other`, memory that nobody wrote, division by zero
+    product   booleans as a conjunction of factors, so that a mask of rows and columns is not expanded
+    undefined a boolean tensor that marks elements on which the program must not depend (LLVM's poison): lanes of a
+              masked load without `other`, memory never written, division by zero
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import torch
 from evo_kernel.fitness.ir.types import Type
 
 SMALL = 1 << 16
-"""Elements up to which finding the bounds of a tensor is cheaper than what it saves."""
+"""Largest tensor whose bounds are computed: for larger ones it costs more than it saves."""
 MAX_TERMS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """Part of a sum: int64 data, bounds of its elements, and a number that divides all of them."""
+    """Part of a sum: int64 data, bounds of its elements, and a common divisor of them."""
 
     data: torch.Tensor
     low: int
@@ -42,7 +42,7 @@ class Term:
         return tuple(axis for axis, size in enumerate(self.data.shape) if size > 1)
 
     def progression(self) -> tuple[int, int, int] | None:
-        """(axis, first element, step) where it is an arithmetic progression along one axis with a step above zero."""
+        """(axis, first element, step) if it is an arithmetic progression along one axis with a positive step."""
         support = self.support
         if len(support) != 1:
             return None
@@ -84,11 +84,11 @@ class Sum:
         return Sum(self.constant * factor, tuple(terms))
 
     def exact(self) -> Sum:
-        """With bounds that are reached: those of merged terms may be wider than the truth."""
+        """The sum with tight bounds: those of merged terms may be too wide."""
         return Sum(self.constant, tuple(term_of(term.data, term.unit) for term in self.terms))
 
     def data(self, rank: int) -> torch.Tensor:
-        """Added up, int64."""
+        """The sum as an int64 tensor."""
         total = None
         for term in self.terms:
             total = term.data if total is None else total + term.data
@@ -103,7 +103,6 @@ def term_of(data: torch.Tensor, unit: int = 1) -> Term:
 
 
 def sum_of(data: torch.Tensor) -> Sum:
-    """A tensor of int64 as a sum."""
     if data.numel() == 1:
         return Sum(int(data))
     term = term_of(data)
@@ -111,7 +110,7 @@ def sum_of(data: torch.Tensor) -> Sum:
 
 
 def _merged(terms: Sequence[Term]) -> tuple[Term, ...]:
-    """Terms that vary along the same axes become one."""
+    """Merge terms that vary along the same axes."""
     by_support: dict[tuple[int, ...], Term] = {}
     for term in terms:
         support = term.support
@@ -121,8 +120,8 @@ def _merged(terms: Sequence[Term]) -> tuple[Term, ...]:
             by_support[support] = term
     while len(by_support) > MAX_TERMS:
         (_, a), (_, b) = by_support.popitem(), by_support.popitem()
-        made = _added(a, b)
-        by_support[made.support] = made
+        combined = _added(a, b)
+        by_support[combined.support] = combined
     return tuple(by_support.values())
 
 
@@ -131,7 +130,7 @@ def _added(a: Term, b: Term) -> Term:
 
 
 class Lanes:
-    """A value for all programs of a chunk. Not changed once made; forms are added to it as they are asked for."""
+    """A value for all programs of a chunk. Immutable; other representations are cached when they are needed."""
 
     __slots__ = ("_data", "_factors", "_later", "_sum", "promised", "type", "undefined")
 
@@ -145,10 +144,10 @@ class Lanes:
         later: Callable[[], tuple[torch.Tensor, ...]] | None = None,
         undefined: torch.Tensor | None = None,
     ) -> None:
-        """One of `data`, `sum_`, `factors`, and `later`, which makes factors when they are asked for."""
+        """One of `data`, `sum_`, `factors`, or `later`, which computes factors when needed."""
         self.type, self._data, self._sum, self._factors, self._later = type_, data, sum_, factors, later
         self.undefined = undefined
-        self.promised: Lanes | None = None  # what the compiler takes it for, where that differs (hint_checks.py)
+        self.promised: Lanes | None = None  # the value that the compiler assumes, if it differs (hint_checks.py)
 
     @property
     def data(self) -> torch.Tensor:
@@ -162,7 +161,7 @@ class Lanes:
 
     @property
     def has_sum(self) -> bool:
-        """A sum is at hand, or cheap to have."""
+        """Whether the sum is known or cheap to compute."""
         return self._sum is not None or (self._data is not None and self._data.numel() <= SMALL)
 
     @property
@@ -174,7 +173,7 @@ class Lanes:
 
     @property
     def factors(self) -> tuple[torch.Tensor, ...]:
-        """Of a boolean; none where it is true everywhere."""
+        """Of a boolean; none if it is true everywhere."""
         if self._factors is None and self._later is not None:
             self._factors, self._later = self._later(), None
         if self._factors is None:
@@ -187,11 +186,11 @@ class Lanes:
 
     @property
     def programs(self) -> int:
-        """Size of the axis of programs: 1 where all have the same."""
+        """Size of the axis of programs: 1 if all have the same value."""
         return max((t.shape[0] for t in self.tensors()), default=1)
 
     def tensors(self) -> Iterable[torch.Tensor]:
-        """All that holds its data."""
+        """All tensors that hold its data."""
         if self._data is not None:
             yield self._data
         elif self._sum is not None:
@@ -203,20 +202,20 @@ class Lanes:
 
     @property
     def is_nothing(self) -> bool:
-        """Undefined everywhere, and known to be."""
+        """Whether it is known to be undefined everywhere."""
         return self.undefined is not None and self.undefined.numel() == 1 and bool(self.undefined)
 
     def integer(self) -> int | None:
-        """The number that it is for all programs; None where they differ."""
+        """The number that it has in all programs; None if they differ."""
         if self._sum is not None:
             return self._sum.constant if not self._sum.terms else None
         if self.data.numel() == 1 or self.data.numel() <= SMALL:
-            made = self.sum
-            return made.constant if not made.terms else None
+            total = self.sum
+            return total.constant if not total.terms else None
         return None
 
     def boolean(self) -> bool | None:
-        """What a boolean is everywhere; None where it differs."""
+        """The constant value of a boolean; None if it varies."""
         factors = self.factors
         if not factors:
             return True
@@ -225,19 +224,19 @@ class Lanes:
         return None
 
     def alone(self) -> Lanes:
-        """The same value without what the compiler takes it for."""
+        """The value without the one that the compiler assumes."""
         return self if self.promised is None else self.taken_for(None)
 
     def taken_for(self, promised: Lanes | None) -> Lanes:
-        """The same value, which the compiler takes for another."""
-        made = Lanes(self.type, self._data, sum_=self._sum, factors=self._factors, later=self._later)
-        made.undefined, made.promised = self.undefined, promised
-        return made
+        """The value with another one that the compiler assumes."""
+        lanes = Lanes(self.type, self._data, sum_=self._sum, factors=self._factors, later=self._later)
+        lanes.undefined, lanes.promised = self.undefined, promised
+        return lanes
 
     def rows(self, index: torch.Tensor) -> Lanes:
-        """Those of some programs."""
-        made = self._rows(index)
-        return made if self.promised is None else made.taken_for(self.promised.rows(index))
+        """The value for some programs."""
+        lanes = self._rows(index)
+        return lanes if self.promised is None else lanes.taken_for(self.promised.rows(index))
 
     def _rows(self, index: torch.Tensor) -> Lanes:
         def picked(data: torch.Tensor) -> torch.Tensor:
@@ -254,7 +253,7 @@ class Lanes:
         return Lanes(self.type, later=lambda: tuple(map(picked, self.factors)), undefined=undefined)
 
     def reshaped(self, type_: Type, change: Reshape) -> Lanes:
-        """Another view of the same elements: `change` inserts, drops or permutes axes of every tensor."""
+        """A view of the same elements: `change` inserts, drops or permutes axes of every tensor."""
         undefined = None if self.undefined is None else change(self.undefined)
         if self._data is not None and self._sum is None:
             return Lanes(type_, change(self._data), undefined=undefined)
@@ -264,7 +263,7 @@ class Lanes:
         return Lanes(type_, later=lambda: tuple(map(change, self.factors)), undefined=undefined)
 
     def full(self, programs: int = 1) -> torch.Tensor:
-        """Data with every axis of its own at its true size; at least `programs` of them."""
+        """Data with the true size of every own axis, for at least `programs` programs."""
         data = self.data
         shape = (max(data.shape[0], programs), *(self.type.shape or ()))
         return data if tuple(data.shape) == shape else data.expand(shape)
@@ -279,14 +278,14 @@ def nothing(type_: Type) -> Lanes:
 
 
 def taken(data: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:
-    """Elements along an axis by their numbers; of 8-bit floats too, which torch selects as integers only."""
+    """Elements along an axis by index; 8-bit floats are selected as integers, because torch cannot index them."""
     if data.is_floating_point() and data.element_size() == 1:
         return data.view(torch.int8).index_select(axis, index).view(data.dtype)
     return data.index_select(axis, index)
 
 
 Reshape = Callable[[torch.Tensor], torch.Tensor]
-"""A change of axes behind the axis of programs."""
+"""A change of the axes after the axis of programs."""
 
 
 @dataclass(frozen=True)
@@ -320,16 +319,16 @@ def _picked_term(term: Term, index: torch.Tensor) -> Term:
 
 
 def _conjunction(factors: Sequence[torch.Tensor], rank: int) -> torch.Tensor:
-    made: torch.Tensor | None = None
+    conjunction: torch.Tensor | None = None
     for factor in sorted(factors, key=lambda f: f.numel()):
-        made = factor if made is None else made & factor
-    return torch.ones((1,) * (rank + 1), dtype=torch.bool) if made is None else made
+        conjunction = factor if conjunction is None else conjunction & factor
+    return torch.ones((1,) * (rank + 1), dtype=torch.bool) if conjunction is None else conjunction
 
 
 def any_undefined(values: Sequence[Lanes]) -> torch.Tensor | None:
-    """Where any of several values is undefined; None where none is."""
-    made: torch.Tensor | None = None
+    """Where any of several values is undefined; None if none is."""
+    undefined: torch.Tensor | None = None
     for value in values:
         if value.undefined is not None:
-            made = value.undefined if made is None else made | value.undefined
-    return made
+            undefined = value.undefined if undefined is None else undefined | value.undefined
+    return undefined

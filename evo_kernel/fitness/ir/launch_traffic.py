@@ -1,6 +1,6 @@
-"""What a launch of real size moves and computes, counted over its programs by partial.py.
+"""`LaunchTraffic`: counts of what a launch of real size moves and computes; see partial.py for the counting.
 
-Who only reads the results needs neither torch nor the executor.
+Importing this module needs neither torch nor the executor.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pydantic import ConfigDict, Field
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 WAVE_PROGRAMS = 264
-"""Programs that are taken to run at the same time: two on each SM of an H200."""
+"""Programs assumed to run at the same time: two on each SM of an H200."""
 Amount = Annotated[float, Field(ge=0, le=1e24, strict=True)]
 Number = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """What one program does, where another may do much less."""
+    """Work of a single program, which others may not have."""
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
 
-    rounds: Amount  # as of `LaunchTraffic`
+    rounds: Amount  # as in `LaunchTraffic`
     iterations: Mapping[str, Amount]  # of each loop, by name
     flops: Mapping[str, Amount]  # of tl.dot, by operand kind
     waiting_rounds: Amount = 0.0  # as of `LaunchTraffic`
@@ -42,21 +42,24 @@ def work_of(amounts: Mapping[str, float]) -> ProgramWork:
 
 @dataclass(frozen=True)
 class LaunchTraffic:
-    """One launch. Counts are means over the counted programs, for one program, unless their name says otherwise."""
+    """Traffic of one launch.
+
+    Counts are means per program over the counted programs, unless the name tells otherwise.
+    """
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
 
     programs: Number  # of the whole launch
     sampled: Number  # programs that were counted
-    load_bytes: Amount  # asked for
+    load_bytes: Amount  # requested
     store_bytes: Amount
-    load_sector_bytes: Amount  # of the 32-byte sectors that each access touches: what L1 asks of L2
+    load_sector_bytes: Amount  # of the 32-byte sectors of each access: requests from L1 to L2
     store_sector_bytes: Amount
     atomic_elements: Amount
-    wave_load_bytes: Amount  # of different 128-byte lines, by WAVE_PROGRAMS consecutive programs together
-    grid_load_bytes: Amount  # the same, by the whole launch
+    wave_load_bytes: Amount  # of distinct 128-byte lines, by WAVE_PROGRAMS consecutive programs together
+    grid_load_bytes: Amount  # of distinct lines, by the whole launch
     grid_store_bytes: Amount
-    rounds: Amount  # of loads that wait for each other, as rounds.py counts them
+    rounds: Amount  # of dependent loads, see rounds.py
     iterations: Amount  # of all loops together
     imbalance: Amount  # work of the busiest counted program ÷ mean
     flops: Mapping[str, Amount] = field(default_factory=dict)  # of tl.dot, by operand kind: bf16, fp16, tf32, fp32, ...
@@ -68,20 +71,21 @@ class LaunchTraffic:
     )  # iterations, by name, or calls of a function; empty in calibration data of before
     few_load_bytes: Amount = 0.0  # of different lines, by a few random programs together
     few_store_bytes: Amount = 0.0
-    waiting_rounds: Amount = 0.0  # of `rounds`, those that no copy can run ahead of; not in calibration data of before
-    busiest: tuple[ProgramWork, ...] = ()  # programs that do most of something: no other does more of anything
+    waiting_rounds: Amount = 0.0  # rounds without prefetching; missing in old calibration data
+    busiest: tuple[ProgramWork, ...] = ()  # programs with the maximum of some count
 
 
 EXECUTED_SLACK, LINES_SLACK = 1.05, 1.25
-"""What is executed may exceed what is counted by this factor: programs differ a little where a sample is counted. Which
-of them share their lines differs more."""
+"""Executed amounts may exceed counted ones by this factor, because samples of programs differ slightly; for shared
+lines they differ more."""
 
 
 def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTraffic:
-    """Traffic of a launch, raised to what its programs did when they were executed on drawn inputs.
+    """Traffic of a launch, raised to what its programs did when executed on random inputs.
 
-    Counting has inputs, seeds and programs that a kernel may know, and no floating-point data; executing has none of
-    these. `executed`: means over all programs of what `Counter` counts by program, and what `partial.touched` tells.
+    While traffic is counted, a kernel may know inputs, seeds and programs, and floating-point data is missing; in
+    execution it knows nothing. `executed`: means over all programs of the counts of `Counter` and
+    `count_launch.touched`.
     """
     loads, stores, loops, atomics = (
         _share(executed.get(name, 0.0), known)
@@ -115,14 +119,14 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
 
 
 def _as_touched(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTraffic:
-    """With the sectors and lines of executed programs, where these are more than of as many that were counted."""
+    """With the sectors and lines of executed programs, if these exceed those of as many counted ones."""
     amounts: dict[str, float] = {}
     for kind in ("load", "store"):
         sectors, lines = f"{kind}_sector_bytes", f"grid_{kind}_bytes"
-        told = executed.get(f"touched.{kind}_sectors", 0.0) * getattr(counted, f"{kind}_bytes")
-        amounts[sectors] = _raised(getattr(counted, sectors), _share(told, getattr(counted, sectors)))
-        few, told = getattr(counted, f"few_{kind}_bytes"), executed.get(f"touched.{kind}_lines", 0.0)
-        amounts[lines] = getattr(counted, lines) * (told / few if told > LINES_SLACK * few > 0 else 1.0)
+        amount = executed.get(f"touched.{kind}_sectors", 0.0) * getattr(counted, f"{kind}_bytes")
+        amounts[sectors] = _raised(getattr(counted, sectors), _share(amount, getattr(counted, sectors)))
+        few, amount = getattr(counted, f"few_{kind}_bytes"), executed.get(f"touched.{kind}_lines", 0.0)
+        amounts[lines] = getattr(counted, lines) * (amount / few if amount > LINES_SLACK * few > 0 else 1.0)
     more = amounts["grid_load_bytes"] / counted.grid_load_bytes if counted.grid_load_bytes else 1.0
     return replace(counted, **amounts, wave_load_bytes=counted.wave_load_bytes * more)
 
@@ -137,12 +141,12 @@ def _loops_at_least(counted: Mapping[str, float], executed: Mapping[str, float])
 
 
 def _busiest_at_least(counted: tuple[ProgramWork, ...], executed: Mapping[str, float]) -> tuple[ProgramWork, ...]:
-    """With a program that does what executed ones did beyond those that were counted."""
+    """Add a program with the amounts by which executed programs exceed the counted ones."""
     amounts = {name[5:]: amount for name, amount in executed.items() if name.startswith("most.")}
     beyond = {
         name: amount
         for name, amount in amounts.items()
-        if amount > EXECUTED_SLACK * max((_amount(one, name) for one in counted), default=0.0)
+        if amount > EXECUTED_SLACK * max((_amount(work, name) for work in counted), default=0.0)
     }
     return (*counted, work_of(beyond)) if beyond else counted
 
@@ -155,7 +159,7 @@ def _amount(work: ProgramWork, name: str) -> float:
 
 
 def _share(executed: float, counted: float) -> tuple[float, float]:
-    """By what factor to raise what was counted, and what to take where nothing was."""
+    """Factor by which to raise a count, and the value if the count was zero."""
     if counted <= 0.0:
         return 1.0, executed
     return (executed / counted if executed > EXECUTED_SLACK * counted else 1.0), 0.0

@@ -10,14 +10,17 @@ import torch
 
 
 def half_away(x: torch.Tensor) -> torch.Tensor:
-    """The nearest whole number; halves go away from 0. (x + 0.5 would round before it is truncated.)"""
+    """Round to the nearest integer, halves away from zero. (Truncating x + 0.5 would round twice.)"""
     whole = torch.trunc(x)
     return torch.where((x - whole).abs() >= 0.5, whole + torch.copysign(torch.ones_like(x), x), whole)
 
 
 def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """x * y + z, rounded once. In float64: the product and the sum without error in two parts, the lower rounded to odd
-    (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008)."""
+    """x * y + z with one rounding.
+
+    In float64: exact product and sum in two parts, the lower rounded to odd (Boldo and Melquiond, Emulation of FMA and
+    correctly rounded sums, 2008).
+    """
     if z.dtype != torch.float64:
         product, addend = x.double() * y.double(), z.double()  # exact
         return _to_odd(*_two_sum(product, addend)).to(z.dtype)
@@ -25,12 +28,12 @@ def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     low = _product_error(x, y, high)
     top, lower = _two_sum(z, low)
     total, rest = _two_sum(high, top)
-    made = total + _to_odd(*_two_sum(lower, rest))
+    rounded = total + _to_odd(*_two_sum(lower, rest))
     sizes = torch.stack(torch.broadcast_tensors(x, y, z)).abs()
     plain = ((sizes == 0) | ((sizes > 2.0**-400) & (sizes < 2.0**400))).all(0)
     if not bool(plain.all()):
-        made = torch.where(plain, made, _fused_slowly(x, y, z, ~plain))
-    return made
+        rounded = torch.where(plain, rounded, _fused_slowly(x, y, z, ~plain))
+    return rounded
 
 
 def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,7 +50,7 @@ def _product_error(x: torch.Tensor, y: torch.Tensor, product: torch.Tensor) -> t
 
 
 def _to_odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """A sum and its error as one number, rounded to odd: a later rounding to fewer bits is then correct."""
+    """A sum and its error as one number, rounded to odd, so that a later rounding to fewer bits is correct."""
     even = (total.view(torch.int64) & 1) == 0
     toward = torch.nextafter(total, torch.where(error > 0, torch.inf, -torch.inf).to(total.dtype))
     inexact = (error != 0) & torch.isfinite(error) & torch.isfinite(total)
@@ -55,10 +58,10 @@ def _to_odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
 
 
 def _fused_slowly(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """By exact fractions, for numbers whose parts would overflow or vanish."""
-    made = (x * y + z).expand(where.shape).clone()
+    """With exact fractions, for numbers whose parts would overflow or underflow."""
+    results = (x * y + z).expand(where.shape).clone()
     columns = [v.expand(where.shape)[where].tolist() for v in (x, y, z)]
-    values = made[where].tolist()
+    values = results[where].tolist()
     for at, (a, b, c) in enumerate(zip(*columns, strict=True)):
         if math.isfinite(a) and math.isfinite(b) and math.isfinite(c):
             exact = Fraction(a) * Fraction(b) + Fraction(c)
@@ -68,8 +71,8 @@ def _fused_slowly(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, where: torc
                 values[at] = math.inf if exact > 0 else -math.inf
         elif math.isfinite(a) and math.isfinite(b):
             values[at] = c
-    made[where] = torch.tensor(values, dtype=made.dtype)
-    return made
+    results[where] = torch.tensor(values, dtype=results.dtype)
+    return results
 
 
 def _bits_set(x: torch.Tensor) -> torch.Tensor:
@@ -78,18 +81,18 @@ def _bits_set(x: torch.Tensor) -> torch.Tensor:
 
 def _leading_zeros(x: torch.Tensor) -> torch.Tensor:
     bits = 8 * x.element_size()
-    found = torch.full_like(x, bits)
+    count = torch.full_like(x, bits)
     for n in range(bits):
-        found = torch.where((x >> n) & 1 != 0, bits - 1 - n, found)
-    return found
+        count = torch.where((x >> n) & 1 != 0, bits - 1 - n, count)
+    return count
 
 
 def _first_set(x: torch.Tensor) -> torch.Tensor:
-    """The position of the lowest bit that is set, from 1; 0 if there is none."""
-    found = torch.zeros_like(x)
+    """Position of the lowest set bit, from 1; 0 if there is none."""
+    position = torch.zeros_like(x)
     for n in reversed(range(8 * x.element_size())):
-        found = torch.where((x >> n) & 1 != 0, n + 1, found)
-    return found
+        position = torch.where((x >> n) & 1 != 0, n + 1, position)
+    return position
 
 
 def _reversed(x: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from evo_kernel.fitness.ir.counting import FREE, product_of
 from evo_kernel.fitness.ir.loops import loops_of
-from evo_kernel.fitness.ir.parse import IRModule, Operation
+from evo_kernel.fitness.ir.module import IRModule, Operation
 from evo_kernel.fitness.ir.types import Type
 
 _LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}

@@ -1,14 +1,15 @@
-"""Device memory of a launch: buffers far apart in one address space, with shadows that say who wrote and read what.
+"""Device memory of a launch: buffers in one address space, with shadow memory that detects races and undefined reads.
 
 An address is an int64: (buffer + 1) << BASE_BITS, plus the byte offset. An access whose lanes form arithmetic
-progressions is a strided view of the buffer; others are gathered by index. Beside a buffer stand, where needed:
+progressions is a strided view of the buffer; others are gathered by index. Shadow arrays of a buffer, created when
+needed:
 
-    defined   was the element ever written (scratch and outputs start undefined)
+    defined   whether the element was ever written (scratch and outputs start undefined)
     writer    program that stored it last in this launch, plus one
     reader    program that loaded it in this launch, plus one; MANY if several did
 
-A store to an element that another program stored to, loaded from, or a load from one that another program stored to in
-the same launch, is a race, unless the value stays the same or both programs took part in atomic operations between.
+It is a race if a program stores to an element that another program stored or loaded in the same launch, or loads one
+that another stored, unless the value stays the same or both programs took part in atomic operations in between.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from evo_kernel.fitness.ir.types import Type
 
 BASE_BITS = 40
 PADDING = 1 << 16
-"""Bytes on both sides of a buffer that masked-off lanes may be read from; an active lane there is out of bounds."""
+"""Bytes on both sides of a buffer that inactive lanes may read; an active lane there is out of bounds."""
 MANY = -1
 POISON = 0xFF
 MAX_WINDOWS = 128
-"""Rows up to which views are copied one by one: gathering them by index costs about ten times as much an element."""
+"""Maximal number of rows that are copied one by one as views: gathering costs about ten times as much per element."""
 
 
 class MemoryFault(Exception):
-    """The launch does what no correct kernel does. `kind`: out_of_bounds, misaligned, race or undefined."""
+    """A fault that no correct kernel has. `kind`: out_of_bounds, misaligned, race or undefined."""
 
     def __init__(self, kind: str, message: str, program: int | None = None) -> None:
         super().__init__(message)
@@ -50,21 +51,20 @@ class DeviceBuffer:
         self.writer: torch.Tensor | None = None
         self.reader: torch.Tensor | None = None
         self.track_reads = False
-        self.changed = False  # something may have stored here
+        self.changed = False  # a kernel may have stored here
 
     @property
     def data(self) -> torch.Tensor:
-        """Bytes of the buffer, a view."""
         return self.storage[PADDING : PADDING + self.size]
 
     def begin_launch(self, tracks_reads: bool) -> None:
-        """Forget who wrote and read; what is defined stays so."""
+        """Clear writers and readers; definedness stays."""
         self.changed = self.changed or self.writer is not None
         self.writer = self.reader = None
         self.track_reads = tracks_reads
 
     def unit(self, item: int) -> int:
-        """Bytes of one shadow element, which divides `item`; finer from now on if need be."""
+        """Bytes per shadow element, a divisor of `item`; refined permanently if necessary."""
         if self._unit == 0:
             self._unit = min(item, 8)
             if self.defined is not None:
@@ -79,20 +79,20 @@ class DeviceBuffer:
         return self._unit
 
     def shadow(self, name: str, item: int) -> torch.Tensor:
-        """`writer` or `reader`, made when it is first asked for."""
+        """`writer` or `reader`, created when first needed."""
         unit = self.unit(item)
-        found = getattr(self, name)
-        if found is None:
-            found = torch.zeros(self._shadow_elements(unit), dtype=torch.int32)
-            setattr(self, name, found)
-        return found
+        marks = getattr(self, name)
+        if marks is None:
+            marks = torch.zeros(self._shadow_elements(unit), dtype=torch.int32)
+            setattr(self, name, marks)
+        return marks
 
     def marks(self) -> torch.Tensor:
-        """A boolean, false, for each shadow element."""
+        """A boolean tensor of False for each shadow element."""
         return torch.zeros(self._shadow_elements(self.unit(1 << 30)), dtype=torch.bool)
 
     def defined_bytes(self) -> torch.Tensor | None:
-        """A boolean for each byte; None where all are defined."""
+        """A boolean for each byte; None if all are defined."""
         if self.defined is None:
             return None
         if self._unit == 0:
@@ -100,7 +100,7 @@ class DeviceBuffer:
         return self.defined.repeat_interleave(self._unit)[PADDING : PADDING + self.size]
 
     def define(self, offset: int, size: int) -> None:
-        """Bytes that something other than a kernel wrote."""
+        """Mark bytes as written by something other than a kernel."""
         if self.defined is None:
             return
         unit = self.unit(1 if offset % 4 or size % 4 else math.gcd(offset or 8, size or 8, 8))
@@ -115,7 +115,7 @@ class DeviceBuffer:
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """Lanes of a load or store that lie in one buffer. Offsets and steps in bytes, from the start of the storage.
+    """Lanes of a load or store in one buffer. Offsets and steps in bytes, from the start of the storage.
 
     `progressions` are (axis, size, step); `indices` vary in other ways. Lane addresses are offset + both.
     """
@@ -124,11 +124,11 @@ class MemoryAccess:
     offset: int
     progressions: tuple[tuple[int, int, int], ...]
     indices: tuple[Term, ...]
-    rank: int  # axes, that of programs included
+    rank: int  # number of axes, including that of programs
 
     @property
     def disjoint(self) -> bool:
-        """Different lanes touch different elements; only known where all are progressions."""
+        """Whether different lanes access different elements; known only if all are progressions."""
         if self.indices:
             return False
         reach = 0
@@ -139,9 +139,9 @@ class MemoryAccess:
         return True
 
     def view(self, data: torch.Tensor, item: int, inner: int = 1) -> torch.Tensor:
-        """A strided view of elements of `item` bytes, where there are only progressions; axes as the value's.
+        """A strided view of elements of `item` bytes, if there are only progressions; axes as the value's.
 
-        `inner`: consecutive elements that make up one lane, as a last axis if above 1.
+        `inner`: consecutive elements of one lane, as a last axis if above 1.
         """
         sizes, strides = [1] * self.rank, [0] * self.rank
         for axis, size, step in self.progressions:
@@ -152,7 +152,7 @@ class MemoryAccess:
         return data.as_strided(sizes, strides, self.offset // item)
 
     def gathered(self, data: torch.Tensor, item: int, inner: int = 1) -> torch.Tensor:
-        """A copy of the lanes, axes as the value's (size 1 where lanes share an element)."""
+        """A copy of the lanes; axes as the value's (size 1 where lanes share an element)."""
         if not self.indices:
             return self.view(data, item, inner)
         index = self.indices[0].data
@@ -188,7 +188,7 @@ class MemoryAccess:
         return rows.reshape(*shape, *([inner] if inner > 1 else []))
 
     def by_program(self, count: int) -> list[tuple[int, int, MemoryAccess]] | None:
-        """(first program, end, access) of stretches of programs whose lanes are progressions; None where none are."""
+        """(first program, end, access) of ranges of programs whose lanes are progressions; None if there are none."""
         if any(term.support != (0,) for term in self.indices):
             return None
         starts = torch.full((count,), self.offset, dtype=torch.int64)
@@ -213,17 +213,17 @@ class MemoryAccess:
         ]
 
     def offsets(self) -> torch.Tensor:
-        """Byte offsets of all lanes in the storage, axes as the value's."""
-        made = torch.full((1,) * self.rank, self.offset, dtype=torch.int64)
+        """Byte offsets of all lanes in the storage; axes as the value's."""
+        offsets = torch.full((1,) * self.rank, self.offset, dtype=torch.int64)
         for axis, size, step in self.progressions:
-            made = made + _arange(axis, size, step, self.rank)
+            offsets = offsets + _arange(axis, size, step, self.rank)
         for term in self.indices:
-            made = made + term.data
-        return made
+            offsets = offsets + term.data
+        return offsets
 
 
 def _runs(starts: torch.Tensor) -> list[tuple[int, int, int]]:
-    """(first, end, step) of the longest stretches in which a number rises by the same step."""
+    """(first, end, step) of the longest arithmetic progressions of consecutive numbers."""
     if starts.numel() == 1:
         return [(0, 1, 0)]
     steps = (starts[1:] - starts[:-1]).tolist()
@@ -248,8 +248,8 @@ def _arange(axis: int, size: int, step: int, rank: int) -> torch.Tensor:
 class DeviceMemory:
     """All buffers of a plan.
 
-    `strict` is for kernels that are judged. Without it the padding around a buffer is zeros that any lane may access,
-    programs may race, and every value is defined.
+    `strict`: for kernels that are judged. Otherwise the padding of a buffer is zeros that any lane may access, races
+    are allowed, and every value is defined.
     """
 
     def __init__(self, *, strict: bool = True) -> None:
@@ -258,7 +258,7 @@ class DeviceMemory:
         self._latest: tuple[Sum, tuple[int, int, int], MemoryAccess | None] | None = None
 
     def add(self, size: int, *, defined: bool) -> int:
-        """A new buffer of poison, by number; `defined`: its content is about to be given whole."""
+        """Add a buffer of poison and return its number; `defined`: its content will be given completely."""
         self.buffers.append(DeviceBuffer(size, defined=defined, content=POISON if self.strict else 0))
         return len(self.buffers) - 1
 
@@ -267,22 +267,22 @@ class DeviceMemory:
         return ((buffer + 1) << BASE_BITS) + offset
 
     def buffer_at(self, address: int) -> tuple[DeviceBuffer, int] | None:
-        """The buffer that owns a region of addresses, and its number; offsets may still lie outside it."""
+        """The buffer for an address, and its number; the offset may be outside the buffer."""
         number = ((address + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
         return (self.buffers[number], number) if 0 <= number < len(self.buffers) else None
 
     def access(self, pointer: Sum, item: int, rank: int, slack: int) -> MemoryAccess | None:
-        """All lanes as one access; None where they are not within one buffer and `slack` bytes on both sides."""
-        how = (item, rank, slack)  # an observer asks for it, and then whoever executes it
+        """All lanes as one access; None if they are not within one buffer and `slack` bytes on both sides."""
+        how = (item, rank, slack)  # the observer and the handler ask for the same access
         if self._latest is None or self._latest[0] is not pointer or self._latest[1] != how:
             self._latest = pointer, how, self._access(pointer, *how)
         return self._latest[2]
 
     def _access(self, pointer: Sum, item: int, rank: int, slack: int) -> MemoryAccess | None:
-        found = self.buffer_at(pointer.low)
-        if found is None:
+        owner = self.buffer_at(pointer.low)
+        if owner is None:
             return None
-        buffer, number = found
+        buffer, number = owner
         base = self.address(number)
         slack = slack if self.strict else PADDING
         if pointer.low - base < -slack or pointer.high - base + item > buffer.size + slack:
@@ -292,23 +292,23 @@ class DeviceMemory:
         offset = pointer.constant - base + PADDING
         progressions, indices = [], []
         for term in pointer.terms:
-            if (found := term.progression()) is not None and found[2] % item == 0:
-                progressions.append((found[0], term.data.numel(), found[2]))
-                offset += found[1]
+            if (progression := term.progression()) is not None and progression[2] % item == 0:
+                progressions.append((progression[0], term.data.numel(), progression[2]))
+                offset += progression[1]
             else:
                 indices.append(term)
         if any(term.unit % item and bool((term.data % item != 0).any()) for term in indices):
-            return None  # the slow path tells which lane is misaligned, or that the sum is not
+            return None  # the slow path reports the misaligned lane, or that the sum is aligned
         if offset % item:
             return None
         return MemoryAccess(buffer, offset, tuple(progressions), tuple(indices), rank)
 
     def describe(self, address: int) -> str:
-        """Where an address lies, in words."""
-        found = self.buffer_at(address)
-        if found is None:
+        """Describe where an address is."""
+        owner = self.buffer_at(address)
+        if owner is None:
             return "at no buffer's address"
-        buffer, number = found
+        buffer, number = owner
         offset = address - self.address(number)
         if offset < 0:
             return f"{-offset} bytes before buffer {number} of {buffer.size} bytes"
@@ -318,7 +318,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Scattered:
-    """Active lanes of an access, one by one: byte addresses and program ids, flat, and which lanes they are."""
+    """Active lanes of an access, one by one: flat byte addresses and program ids, and their lanes."""
 
     addresses: torch.Tensor
     programs: torch.Tensor
@@ -327,11 +327,11 @@ class Scattered:
     def by_buffer(
         self, memory: DeviceMemory, item: int
     ) -> list[tuple[DeviceBuffer, torch.Tensor, torch.Tensor | None]]:
-        """(buffer, element offsets in its storage, which of the lanes). Raises MemoryFault."""
+        """(buffer, element offsets in its storage, lanes). Raises MemoryFault."""
         if self.addresses.numel() == 0:
             return []
         numbers = ((self.addresses + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
-        made = []
+        groups = []
         for number in torch.unique(numbers).tolist():
             chosen = numbers == number
             some = None if bool(chosen.all()) else chosen.nonzero().squeeze(1)
@@ -355,12 +355,12 @@ class Scattered:
                     f"accesses {item} bytes {memory.describe(int(addresses[first]))}, which is not aligned to them",
                     int((self.programs if some is None else self.programs[some])[first]),
                 )
-            made.append((memory.buffers[number], (offsets + PADDING) // item, some))
-        return made
+            groups.append((memory.buffers[number], (offsets + PADDING) // item, some))
+        return groups
 
 
 def typed(buffer: DeviceBuffer, type_: Type) -> torch.Tensor:
-    """The storage as elements of a type, a view. Its length is cut to whole elements."""
+    """The storage as a view of elements of a type, cut to whole elements."""
     dtype = type_.dtype if type_.dtype is not torch.bool else torch.int8
     item = type_.item_bytes
     storage = buffer.storage
@@ -368,7 +368,7 @@ def typed(buffer: DeviceBuffer, type_: Type) -> torch.Tensor:
 
 
 def scattered(pointer: Lanes, mask: torch.Tensor | None, programs: torch.Tensor, shape: Sequence[int]) -> Scattered:
-    """Lanes of an access one by one. `shape`: of all lanes, programs first; `programs` are their ids."""
+    """Lanes of an access one by one. `shape`: of all lanes, programs first; `programs`: their ids."""
     addresses = pointer.data.expand(tuple(shape))
     ids = programs.reshape(-1, *(1,) * (len(shape) - 1)).expand(tuple(shape))
     if mask is None:
@@ -378,6 +378,6 @@ def scattered(pointer: Lanes, mask: torch.Tensor | None, programs: torch.Tensor,
 
 
 def unit_places(places: torch.Tensor, item: int, unit: int) -> torch.Tensor:
-    """Shadow elements (as a last axis) of items at some places of a storage."""
+    """Shadow elements (as a last axis) of items at some positions of a storage."""
     times = item // unit
     return (places * times).unsqueeze(-1) + torch.arange(times)

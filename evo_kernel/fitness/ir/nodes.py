@@ -1,4 +1,4 @@
-"""A plan on the CPU: its memory, its nodes in order, and what came of them."""
+"""Runs a plan's nodes on the CPU in order: its memory, launches and torch operations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import torch
 
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, unsupported
 from evo_kernel.fitness.ir.memory import PADDING, DeviceBuffer, DeviceMemory
-from evo_kernel.fitness.ir.parse import IRModule, parse
+from evo_kernel.fitness.ir.module import IRModule
+from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
 
 
 class CannotExecute(Exception):
-    """Only a GPU can execute this plan; the message says why, for users."""
+    """Only a GPU can execute this plan; the message tells the user why."""
 
 
 class TorchFault(Exception):
@@ -27,8 +28,8 @@ _FREE_MEMORY = 16 << 30
 
 
 def modules_of(plan: Plan, texts: Sequence[str]) -> list[IRModule]:
-    """The kernels of a plan, from the IR that was compiled. Raises CannotExecute, IRError."""
-    made = []
+    """The kernels of a plan, from the compiled IR. Raises CannotExecute, IRError."""
+    modules = []
     for kernel, text in zip(plan.kernels, texts, strict=True):
         if kernel.language != "triton":
             raise CannotExecute(
@@ -38,21 +39,21 @@ def modules_of(plan: Plan, texts: Sequence[str]) -> list[IRModule]:
         module = parse(text)
         if unknown := unsupported(module):
             raise CannotExecute(f"kernel {kernel.name} uses {unknown}, which only a GPU executes (--device cuda)")
-        made.append(module)
-    return made
+        modules.append(module)
+    return modules
 
 
 def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemory | None = None) -> DeviceMemory:
-    """Buffers of a plan: those in `contents` (uint8, by number) as given, the others poison that nobody wrote.
+    """Buffers of a plan: those in `contents` (uint8, by number), and poison for the others.
 
-    Inputs without content are zeros; what lies between their elements nobody wrote. Of `used`, inputs that nobody
-    stored to are taken over.
+    Inputs without content are zeros; bytes between their elements are undefined. Inputs of `used` that were not stored
+    to are reused.
     """
     if sum(buffer.bytes for buffer in plan.buffers) > _FREE_MEMORY:
         raise CannotExecute("the plan needs more memory than there is without a GPU")
     memory = DeviceMemory()
     inputs = [view for view in plan.inputs if view is not None]
-    gapped = {one.buffer: one for one in inputs if _distinct_bytes(one) < plan.buffers[one.buffer].bytes}
+    gapped = {view.buffer: view for view in inputs if _distinct_bytes(view) < plan.buffers[view.buffer].bytes}
     for number, buffer in enumerate(plan.buffers):
         if used is not None and buffer.kind == "input":
             used.buffers[number].begin_launch(False)
@@ -70,12 +71,12 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
 
 
 def _distinct_bytes(view: View) -> int:
-    """Of a view's elements, those once that it repeats along an axis."""
+    """Bytes of a view's distinct elements."""
     return math.prod(size for size, step in zip(view.shape, view.strides, strict=True) if step) * view.item_bytes
 
 
 def view_of(buffer: DeviceBuffer, view: View) -> torch.Tensor:
-    """A view of a plan over a buffer, which it shares."""
+    """A view of the plan as a tensor that shares the buffer."""
     item = view.item_bytes
     usable = buffer.storage.numel() // item * item
     flat = buffer.storage[:usable].view(getattr(torch, view.dtype))
@@ -83,36 +84,37 @@ def view_of(buffer: DeviceBuffer, view: View) -> torch.Tensor:
 
 
 def undefined_of(buffer: DeviceBuffer, view: View) -> torch.Tensor | None:
-    """Which elements of a view were never written, or hold what is undefined; None where none is."""
+    """Elements of a view that were never written or are undefined; None if there are none."""
     if buffer.defined is None:
         return None
     buffer.unit(view.item_bytes)
-    made = ~elements_of(buffer.defined, buffer, view)
-    return made if bool(made.any()) else None
+    undefined = ~elements_of(buffer.defined, buffer, view)
+    return undefined if bool(undefined.any()) else None
 
 
 def elements_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:
-    """Of marks of shadow elements those of a view's elements, in its shape."""
+    """The marks of a view's elements, in its shape, from marks of shadow elements."""
     unit = buffer.unit(1 << 30)
     times = max(1, view.item_bytes // unit)
     strides = [stride * view.item_bytes // unit for stride in view.strides]
     start = (PADDING + view.offset * view.item_bytes) // unit
-    found = marks.as_strided([*view.shape, times], [*strides, 1], start)
-    return found.squeeze(-1) if times == 1 else found.all(-1)
+    elements = marks.as_strided([*view.shape, times], [*strides, 1], start)
+    return elements.squeeze(-1) if times == 1 else elements.all(-1)
 
 
 def run_nodes(
     plan: Plan, memory: DeviceMemory, modules: Sequence[IRModule], run: Callable[[int, IRModule, Launch], Launched]
 ) -> ExecutionFinding | None:
-    """All nodes in order; `run` gets the number of a launch, its kernel and itself. Returns what ended it early.
+    """Run all nodes in order; `run` gets the number of a launch, its kernel and the launch. Returns what ended it
+    early.
 
     Raises TorchFault, and what `run` raises.
     """
     number = 0
     for node in plan.nodes:
         if isinstance(node, Launch):
-            if (found := run(number, modules[node.kernel], node)).finding is not None:
-                return found.finding
+            if (launched := run(number, modules[node.kernel], node)).finding is not None:
+                return launched.finding
             number += 1
         elif isinstance(node, Fill):
             view_of(memory.buffers[node.view.buffer], node.view).fill_(node.value)
@@ -133,7 +135,7 @@ def run_nodes(
 
 
 def _define(memory: DeviceMemory, view: View) -> None:
-    """Elements of a view are written."""
+    """Mark the elements of a view as written."""
     memory.buffers[view.buffer].changed = True
     _mark_defined(memory.buffers[view.buffer], view)
 
@@ -151,7 +153,7 @@ def _mark_defined(buffer: DeviceBuffer, view: View) -> None:
 
 
 def _undefine(buffer: DeviceBuffer, view: View, marks: torch.Tensor) -> None:
-    """Elements of a view whose marks are set hold what nobody wrote."""
+    """Mark elements of a view as undefined."""
     unit = buffer.unit(view.item_bytes)
     if buffer.defined is None:
         buffer.defined = torch.ones(-(-buffer.storage.numel() // unit), dtype=torch.bool)
@@ -167,10 +169,10 @@ def table_of(node: Constant) -> torch.Tensor:
 
 
 def _replay(node: Aten, memory: DeviceMemory) -> None:
-    """Run a torch operation of a plan whose task allows them, and leave its results where the plan has them.
+    """Run a torch operation, which the task allows, and copy its results to the plan's views.
 
-    Where it is given what nobody wrote it runs twice, the second time on other values there: results that differ are
-    undefined too.
+    If it reads undefined elements it runs twice, the second time with other values there; results that differ are
+    undefined.
     """
     tensors = [view_of(memory.buffers[view.buffer], view) for view in node.views]
     marks = [undefined_of(memory.buffers[view.buffer], view) for view in node.views] if memory.strict else []
@@ -181,23 +183,27 @@ def _replay(node: Aten, memory: DeviceMemory) -> None:
             for tensor, mark in zip(tensors, marks, strict=True)
         ]
     for view in node.views:
-        memory.buffers[view.buffer].changed = True  # any operation may write what it is given
-    again = None if others is None else _results(node, others)
-    for number, (made, wanted) in enumerate(zip(_results(node, tensors), node.outputs, strict=True)):
-        if wanted is None or not isinstance(made, torch.Tensor):
+        memory.buffers[view.buffer].changed = True  # any operation may write to its arguments
+    repeated = None if others is None else _results(node, others)
+    for number, (result_tensor, output_view) in enumerate(zip(_results(node, tensors), node.outputs, strict=True)):
+        if output_view is None or not isinstance(result_tensor, torch.Tensor):
             continue
-        place = view_of(memory.buffers[wanted.buffer], wanted)
-        if made.shape != place.shape:  # embedding_bag's tables for a backward pass are smaller on a CPU
-            _undefine(memory.buffers[wanted.buffer], wanted, torch.ones_like(place, dtype=torch.bool))
+        place = view_of(memory.buffers[output_view.buffer], output_view)
+        if result_tensor.shape != place.shape:  # embedding_bag's tables for the backward pass are smaller on a CPU
+            _undefine(memory.buffers[output_view.buffer], output_view, torch.ones_like(place, dtype=torch.bool))
             continue
-        if place.data_ptr() != made.data_ptr() or place.stride() != made.stride():
-            place.copy_(made)
-        _define(memory, wanted)
-        if again is not None:
-            differs = (_bytes(made) != _bytes(again[number])).any(-1)
+        if place.data_ptr() != result_tensor.data_ptr() or place.stride() != result_tensor.stride():
+            place.copy_(result_tensor)
+        _define(memory, output_view)
+        if repeated is not None:
+            differs = (_bytes(result_tensor) != _bytes(repeated[number])).any(-1)
             if bool(differs.any()):
-                marked = differs.reshape(made.shape) if made.shape == place.shape else torch.ones_like(place).bool()
-                _undefine(memory.buffers[wanted.buffer], wanted, marked)
+                marked = (
+                    differs.reshape(result_tensor.shape)
+                    if result_tensor.shape == place.shape
+                    else torch.ones_like(place).bool()
+                )
+                _undefine(memory.buffers[output_view.buffer], output_view, marked)
 
 
 def _bytes(values: torch.Tensor) -> torch.Tensor:
@@ -206,7 +212,7 @@ def _bytes(values: torch.Tensor) -> torch.Tensor:
 
 
 def _results(node: Aten, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
-    """What the operation returns for these in place of its views. Raises TorchFault."""
+    """The operation's results for these tensors in place of its views. Raises TorchFault."""
     _, name, overload = node.op.split(".")
     operation = getattr(getattr(torch.ops.aten, name), overload)
 
@@ -229,7 +235,7 @@ def _results(node: Aten, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
 
 
 def changed_input(plan: Plan, memory: DeviceMemory, contents: Mapping[int, torch.Tensor]) -> int | None:
-    """The number of the first input that is not what was given."""
+    """The number of the first input that differs from its given content, or None."""
     for number, view in enumerate(plan.inputs):
         if view is not None and view.buffer in contents:
             buffer = memory.buffers[view.buffer]

@@ -1,4 +1,4 @@
-"""Elementwise operations: arith, math, casts and selections."""
+"""Handlers of elementwise operations: constants, arith, math and selections; casts.py has conversions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import torch
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_undefined
 from evo_kernel.fitness.ir.libdevice import device_function, fused, half_away
-from evo_kernel.fitness.ir.parse import Operation
+from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
 _LIMITS = {"i1": (0, 1), "i8": (-128, 127), "i16": (-(1 << 15), (1 << 15) - 1), "i32": (-(1 << 31), (1 << 31) - 1)}
 _WIDE = (-(1 << 63), (1 << 63) - 1)
 
 
-def made(operation: Operation, data: torch.Tensor, operands: Sequence[Lanes], *more: torch.Tensor) -> list[Lanes]:
-    """One result that is undefined where an operand is, or where `more` says so."""
+def elementwise_result(
+    operation: Operation, data: torch.Tensor, operands: Sequence[Lanes], *more: torch.Tensor
+) -> list[Lanes]:
+    """One result, undefined where an operand is or where `more` marks it."""
     undefined = any_undefined(operands)
     for mark in more:
         if bool(mark.any()):
@@ -64,8 +66,8 @@ def _bounds(type_: Type) -> tuple[int, int]:
     return _LIMITS.get(type_.element, _WIDE)
 
 
-def _as_sum(type_: Type, value: Sum, undefined: torch.Tensor | None) -> Lanes:
-    """A sum that stays one where it fits its type, and wraps where it does not."""
+def as_sum(type_: Type, value: Sum, undefined: torch.Tensor | None) -> Lanes:
+    """Keep a sum if it fits its type, otherwise wrap it."""
     low, high = _bounds(type_)
     if value.low < low or value.high > high:
         value = value.exact()
@@ -84,23 +86,23 @@ def _integer(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     type_ = operation.results[0].type
     if type_.element == "i1":
         data = a.data & b.data if operation.name == "arith.muli" else a.data ^ b.data
-        return made(operation, data, operands)
+        return elementwise_result(operation, data, operands)
     undefined = any_undefined(operands)
     if (a.has_sum and b.has_sum and type_.element != "i64") or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
         left, right = a.sum, b.sum
         if operation.name == "arith.addi":
-            return [_as_sum(type_, left.plus(right), undefined)]
+            return [as_sum(type_, left.plus(right), undefined)]
         if operation.name == "arith.subi":
-            return [_as_sum(type_, left.plus(right.times(-1)), undefined)]
+            return [as_sum(type_, left.plus(right.times(-1)), undefined)]
         if not left.terms or not right.terms:
             factor, other = (left.constant, right) if not left.terms else (right.constant, left)
-            return [_as_sum(type_, other.times(factor), undefined)]
+            return [as_sum(type_, other.times(factor), undefined)]
     function = {"arith.addi": torch.add, "arith.subi": torch.sub, "arith.muli": torch.mul}[operation.name]
     return [Lanes(type_, function(a.data, b.data), undefined=undefined)]
 
 
 def _modest(a: Sum, b: Sum) -> bool:
-    """int64 sums that cannot overflow whatever is done to them once."""
+    """Whether one further operation cannot overflow int64."""
     return max(abs(a.low), abs(a.high)) < 1 << 31 and max(abs(b.low), abs(b.high)) < 1 << 31
 
 
@@ -114,12 +116,12 @@ def _division(machine: Machine, frame: Frame, operation: Operation, operands: Se
     b = torch.where(zero, 1, b) if bool(zero.any()) else b
     if unsigned and type_.bits == 64:
         data = torch.from_numpy(_unsigned_64(operation.name, a, b))
-        return made(operation, data, operands, zero)
+        return elementwise_result(operation, data, operands, zero)
     if unsigned:
         a, b = unsigned_of(a, type_), unsigned_of(b, type_)
     overflow = ~zero & (b == -1) & (a == _bounds(type_)[0]) if not unsigned else zero
     if not unsigned and bool(overflow.any()):
-        b = torch.where(overflow, 1, b)  # the processor raises a signal for the largest quotient of 64 bits
+        b = torch.where(overflow, 1, b)  # the CPU raises a signal for the largest quotient of 64 bits
     kind = operation.name.split(".")[1]
     if kind.startswith("rem"):
         data = torch.fmod(a, b)
@@ -130,20 +132,20 @@ def _division(machine: Machine, frame: Frame, operation: Operation, operands: Se
         else:
             mode = "floor" if kind.startswith("floor") else "trunc"
             data = torch.div(wide_a, wide_b, rounding_mode=mode)
-    return made(operation, data.to(type_.dtype), operands, zero, overflow)
+    return elementwise_result(operation, data.to(type_.dtype), operands, zero, overflow)
 
 
 def _unsigned_64(name: str, a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
     left, right = (x.contiguous().numpy().view(np.uint64) for x in torch.broadcast_tensors(a, b))
     kind = name.split(".")[1]
-    found = left % right if kind == "remui" else left // right
+    quotient = left % right if kind == "remui" else left // right
     if kind == "ceildivui":
-        found = found + (left % right != 0)
-    return found.astype(np.uint64).view(np.int64)
+        quotient = quotient + (left % right != 0)
+    return quotient.astype(np.uint64).view(np.int64)
 
 
 def unsigned_of(data: torch.Tensor, type_: Type) -> torch.Tensor:
-    """int64 with the value of the bits without a sign; of 64 bits, as they are."""
+    """int64 with the unsigned value of the bits; 64-bit values stay as they are."""
     return data.long() & ((1 << type_.bits) - 1) if type_.bits < 64 else data
 
 
@@ -157,7 +159,7 @@ def _bits(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     function = {"arith.andi": torch.bitwise_and, "arith.ori": torch.bitwise_or, "arith.xori": torch.bitwise_xor}[kind]
     data = function(a.data, b.data)
     undefined = any_undefined(operands)
-    if undefined is not None and kind != "arith.xori":  # a defined 0 in `and`, a defined -1 in `or`, decides alone
+    if undefined is not None and kind != "arith.xori":  # a defined 0 in `and`, or -1 in `or`, suffices
         absorbing = 0 if kind == "arith.andi" else (True if type_.element == "i1" else -1)
         for value in operands:
             decided = value.data == absorbing
@@ -181,7 +183,7 @@ def _shift(machine: Machine, frame: Frame, operation: Operation, operands: Seque
     else:
         keep = torch.where(count == 0, -1, (1 << (64 - count).clamp(max=63)) - 1)
         data = (a >> count) & keep
-    return made(operation, data, operands, too_far)
+    return elementwise_result(operation, data, operands, too_far)
 
 
 _PREDICATES: dict[str, Callable[..., torch.Tensor]] = {
@@ -212,7 +214,7 @@ def _compare(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
 
 def _comparison(difference: Sum, kind: str, rank: int) -> tuple[torch.Tensor, ...]:
-    """Factors of `difference kind 0`: none where it holds everywhere."""
+    """Factors of `difference kind 0`; none if it holds everywhere."""
     low, high = difference.low, difference.high
     always = {"eq": low == high == 0, "ne": low > 0 or high < 0, "lt": high < 0, "le": high <= 0, "gt": low > 0,
               "ge": low >= 0}[kind]  # fmt: skip
@@ -222,8 +224,8 @@ def _comparison(difference: Sum, kind: str, rank: int) -> tuple[torch.Tensor, ..
              "ge": high < 0}[kind]  # fmt: skip
     if never:
         return (torch.zeros((1,) * (rank + 1), dtype=torch.bool),)
-    found = _PREDICATES[kind](difference.data(rank), 0)
-    return () if bool(found.all()) else (found,)
+    holds = _PREDICATES[kind](difference.data(rank), 0)
+    return () if bool(holds.all()) else (holds,)
 
 
 @handles("arith.maxsi", "arith.minsi", "arith.maxui", "arith.minui")
@@ -233,8 +235,8 @@ def _integer_extreme(machine: Machine, frame: Frame, operation: Operation, opera
     largest = "max" in operation.name
     if operation.name.endswith("ui") or type_.element == "i1":
         x, y = (unsigned_of(v, type_) if type_.bits < 64 else v ^ (-(1 << 63)) for v in (a, b))
-        return made(operation, torch.where((x >= y) == largest, a, b), operands)
-    return made(operation, (torch.maximum if largest else torch.minimum)(a, b), operands)
+        return elementwise_result(operation, torch.where((x >= y) == largest, a, b), operands)
+    return elementwise_result(operation, (torch.maximum if largest else torch.minimum)(a, b), operands)
 
 
 @handles("tt.mulhiui")
@@ -242,14 +244,14 @@ def _high_product(machine: Machine, frame: Frame, operation: Operation, operands
     type_ = operation.results[0].type
     if type_.bits == 32:
         a, b = (unsigned_of(v.data, type_) for v in operands)
-        # 32 x 16 bits at a time: the product of two 32-bit numbers without a sign does not fit an int64
+        # 32 x 16 bits at a time: the product of two unsigned 32-bit numbers does not fit int64
         low = a * (b & 0xFFFF)
         high = a * (b >> 16) + (low >> 16)
-        return made(operation, (high >> 16).to(torch.int32), operands)
+        return elementwise_result(operation, (high >> 16).to(torch.int32), operands)
     left, right = (x.contiguous().numpy().view(np.uint64).astype(object) for x in
                    torch.broadcast_tensors(*(v.data for v in operands)))  # fmt: skip
-    found = ((left * right) >> 64).astype(np.uint64).view(np.int64)
-    return made(operation, torch.from_numpy(np.ascontiguousarray(found)), operands)
+    high = ((left * right) >> 64).astype(np.uint64).view(np.int64)
+    return elementwise_result(operation, torch.from_numpy(np.ascontiguousarray(high)), operands)
 
 
 # --- floating point -------------------------------------------------------------------------------------------------
@@ -276,20 +278,20 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
 
 @handles(*_FLOAT)
 def _float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    return made(operation, _FLOAT[operation.name](*(value.data for value in operands)), operands)
+    return elementwise_result(operation, _FLOAT[operation.name](*(value.data for value in operands)), operands)
 
 
 @handles("arith.maxnumf", "arith.minnumf")
 def _number_extreme(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     a, b = (value.data for value in operands)
     data = torch.fmax(a, b) if operation.name == "arith.maxnumf" else torch.fmin(a, b)
-    return made(operation, data, operands, *(signaling(value) for value in (a, b)))
+    return elementwise_result(operation, data, operands, *(signaling(value) for value in (a, b)))
 
 
 def signaling(data: torch.Tensor) -> torch.Tensor:
-    """Where a float64 is a signaling NaN, of which LLVM's maxnum and minnum may make either operand or a NaN.
+    """Where a float64 is a signaling NaN, for which LLVM's maxnum and minnum may return either operand or NaN.
 
-    They are instructions for narrower types, which take it for any NaN.
+    For narrower types they are instructions, which treat it as any NaN.
     """
     if data.dtype is not torch.float64 or not bool(data.isnan().any()):
         return torch.zeros(1, dtype=torch.bool)
@@ -298,9 +300,9 @@ def signaling(data: torch.Tensor) -> torch.Tensor:
 
 @handles("math.absi")
 def _absolute(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    """Of the least integer it is undefined: a remainder of it is what the compiler makes of a positive number."""
+    """Undefined for the least integer: the compiler assumes that results are not negative."""
     data = operands[0].data
-    return made(operation, torch.abs(data), operands, data == torch.iinfo(data.dtype).min)
+    return elementwise_result(operation, torch.abs(data), operands, data == torch.iinfo(data.dtype).min)
 
 
 @handles("math.ctpop", "math.ctlz", "math.cttz")
@@ -309,21 +311,21 @@ def _count_bits(machine: Machine, frame: Frame, operation: Operation, operands: 
     value = operands[0].data.long()
     bits = [(value >> n) & 1 for n in range(type_.bits)]
     if operation.name == "math.ctpop":
-        return made(operation, sum(bits[1:], bits[0]).to(type_.dtype), operands)
+        return elementwise_result(operation, sum(bits[1:], bits[0]).to(type_.dtype), operands)
     order = bits if operation.name == "math.cttz" else bits[::-1]
     count = torch.full_like(value, type_.bits)
     for position in reversed(range(type_.bits)):
         count = torch.where(order[position] == 1, position, count)
-    return made(operation, count.to(type_.dtype), operands)
+    return elementwise_result(operation, count.to(type_.dtype), operands)
 
 
 @handles("tt.clampf")
 def _clamp(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     x, low, high = (value.data for value in operands)
     if "all" in operation.words or operation.attributes.get("propagateNan") == "all":
-        return made(operation, torch.minimum(torch.maximum(x, low), high), operands)
-    # Of NaN, one of the bounds: which one depends on how the device spells the clamp.
-    return made(operation, torch.fmin(torch.fmax(x, low), high), operands, x.isnan())
+        return elementwise_result(operation, torch.minimum(torch.maximum(x, low), high), operands)
+    # For NaN, one of the bounds: which one depends on the device's implementation.
+    return elementwise_result(operation, torch.fmin(torch.fmax(x, low), high), operands, x.isnan())
 
 
 @handles("arith.cmpf")
@@ -332,129 +334,15 @@ def _compare_floats(machine: Machine, frame: Frame, operation: Operation, operan
     predicate = operation.words[0]
     if predicate in ("ord", "uno"):
         unordered = a.isnan() | b.isnan()
-        return made(operation, unordered if predicate == "uno" else ~unordered, operands)
+        return elementwise_result(operation, unordered if predicate == "uno" else ~unordered, operands)
     if predicate in ("false", "true"):
-        return made(operation, torch.full((1,) * a.dim(), predicate == "true"), operands)
-    found = _PREDICATES[predicate[1:]](a, b)
+        return elementwise_result(operation, torch.full((1,) * a.dim(), predicate == "true"), operands)
+    holds = _PREDICATES[predicate[1:]](a, b)
     if predicate == "one":
-        found = found & ~(a.isnan() | b.isnan())
+        holds = holds & ~(a.isnan() | b.isnan())
     elif predicate[0] == "u" and predicate != "une":
-        found = found | a.isnan() | b.isnan()
-    return made(operation, found, operands)
-
-
-# --- casts ----------------------------------------------------------------------------------------------------------
-
-
-@handles("arith.extsi", "arith.index_cast", "arith.trunci")
-def _resize(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    (value,), type_ = operands, operation.results[0].type
-    if type_.element == "i1":
-        return made(operation, (value.data & 1).bool(), operands)
-    if value.type.element == "i1":
-        return made(operation, -value.data.to(type_.dtype), operands)
-    if value.has_sum:
-        return [_as_sum(type_, value.sum, value.undefined)]
-    return made(operation, value.data.to(type_.dtype), operands)
-
-
-@handles("arith.extui", "arith.index_castui")
-def _widen(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    (value,), type_ = operands, operation.results[0].type
-    if value.type.element == "i1":
-        return made(operation, value.data.to(type_.dtype), operands)
-    if value.has_sum and value.sum.low >= 0:
-        return [_as_sum(type_, value.sum, value.undefined)]
-    return made(operation, unsigned_of(value.data, value.type).to(type_.dtype), operands)
-
-
-@handles("arith.sitofp", "arith.uitofp")
-def _to_float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    (value,), type_ = operands, operation.results[0].type
-    if operation.name == "arith.sitofp":
-        data = -value.data.to(type_.dtype) if value.type.element == "i1" else value.data.to(type_.dtype)
-    elif value.type.bits == 64:
-        data = torch.from_numpy(value.data.contiguous().numpy().view(np.uint64).astype(np.float64)).to(type_.dtype)
-        if type_.element == "f32":
-            data = torch.from_numpy(value.data.contiguous().numpy().view(np.uint64).astype(np.float32))
-    else:
-        data = unsigned_of(value.data, value.type).to(type_.dtype)
-    return made(operation, data, operands)
-
-
-@handles("arith.fptosi", "arith.fptoui")
-def _to_integer(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    (value,), type_ = operands, operation.results[0].type
-    bits = type_.bits
-    low, high = (0.0, 2.0**bits) if operation.name == "arith.fptoui" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
-    whole = torch.trunc(value.data.double())
-    outside = ~((whole >= low) & (whole < high))  # NaN too
-    whole = torch.where(outside, 0.0, whole) if bool(outside.any()) else whole
-    if operation.name == "arith.fptoui" and bits == 64:
-        data = torch.from_numpy(np.ascontiguousarray(whole.numpy()).astype(np.uint64).view(np.int64))
-    elif type_.element == "i1":
-        data = whole != 0
-    else:
-        data = whole.long().to(type_.dtype)
-    return made(operation, data, operands, outside)
-
-
-@handles("arith.extf", "arith.truncf")
-def _round(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    return made(operation, operands[0].data.to(operation.results[0].type.dtype), operands)
-
-
-_FINITE = {"f8E4M3FN": 448.0, "f8E5M2": 57344.0}
-
-
-@handles("tt.fp_to_fp")
-def _float_to_float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    data, type_ = operands[0].data, operation.results[0].type
-    source = operands[0].type
-    if type_.bits > source.bits:
-        wide = data.to(torch.float32)
-        if source.element == "f8E5M2" and type_.element == "bf16":
-            wide = _without_specials(data, wide)
-        return made(operation, wide.to(type_.dtype), operands)
-    if operation.attributes.get("rounding") == "rtz":
-        if type_.element not in ("f16", "bf16") or source.element != "f32":
-            raise Unsupported(f"tt.fp_to_fp from {source.element} to {type_.element} towards zero")
-        return made(operation, _towards_zero(data, type_), operands)
-    if type_.element in _FINITE:  # the device saturates: cvt.rn.satfinite
-        most = _FINITE[type_.element]
-        data = data.float().clamp(-most, most)
-    return made(operation, data.to(type_.dtype), operands)
-
-
-def _without_specials(data: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-    """Triton widens e5m2 to bf16 by a multiplication: infinities and NaN come out as numbers of the next binade."""
-    codes = data.contiguous().view(torch.uint8).int()
-    numbers = (1.0 + (codes & 3) / 4.0) * 65536.0 * torch.where(codes >= 128, -1.0, 1.0)
-    return torch.where((codes & 0x7C) == 0x7C, numbers, wide)
-
-
-def _towards_zero(data: torch.Tensor, type_: Type) -> torch.Tensor:
-    rounded = data.to(type_.dtype)
-    larger = (rounded.float().abs() > data.abs()) & data.isfinite()
-    bits = rounded.view(torch.int16)
-    return torch.where(larger, bits - 1, bits).view(type_.dtype)
-
-
-@handles("tt.bitcast", "arith.bitcast")
-def _bitcast(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    (value,), type_ = operands, operation.results[0].type
-    if type_.element == "ptr":
-        return [Lanes(type_, sum_=value.sum, undefined=value.undefined)]
-    data = value.data
-    if value.type.element == "i1" or type_.element == "i1":
-        data = data.view(torch.int8) if type_.element != "i1" else data
-        return made(operation, data.to(type_.dtype), operands)
-    return made(operation, data.contiguous().view(type_.dtype), operands)
-
-
-@handles("tt.int_to_ptr", "tt.ptr_to_int")
-def _address(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    return [Lanes(operation.results[0].type, sum_=operands[0].sum, undefined=operands[0].undefined)]
+        holds = holds | a.isnan() | b.isnan()
+    return elementwise_result(operation, holds, operands)
 
 
 @handles("arith.select")
@@ -464,7 +352,7 @@ def _select(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     if condition.undefined is None and (known := condition.boolean()) is not None:
         return [a if known else b]
     chosen = condition.data
-    if chosen.dim() == 1 and type_.rank:  # a scalar chooses between tensors
+    if chosen.dim() == 1 and type_.rank:  # a scalar condition selects between tensors
         chosen = chosen.reshape(-1, *(1,) * type_.rank)
     if type_.element.startswith("f8"):
         data = torch.where(chosen, a.data.view(torch.int8), b.data.view(torch.int8)).view(type_.dtype)
@@ -493,4 +381,4 @@ def _device_function(machine: Machine, frame: Frame, operation: Operation, opera
     if function is None:
         raise Unsupported(f"the executor does not know the device function {symbol[:80]}")
     data = function(*(value.data for value in operands))
-    return made(operation, data.to(operation.results[0].type.dtype), operands)
+    return elementwise_result(operation, data.to(operation.results[0].type.dtype), operands)

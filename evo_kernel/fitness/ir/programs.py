@@ -1,7 +1,7 @@
-"""Executes launches of exported programs from their IR, on a CPU: export/shipped/_launch.py finds this where loaded.
+"""Executes launches of exported programs from their IR on a CPU; export/shipped/_launch.py uses it where installed.
 
-What a launch is given (bytes, addresses, tensor maps) is read back as the arguments of the IR's parameters, so a wrong
-parameter shows. Nothing is compared here, and nothing is timed.
+A launch's parameters (bytes, addresses, tensor maps) are decoded into arguments of the IR's parameters, so wrong
+parameters are detected. Nothing is compared or timed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 
 from evo_kernel.fitness.ir.execute import launch as launch_ir
 from evo_kernel.fitness.ir.memory import DeviceMemory
-from evo_kernel.fitness.ir.parse import IRModule, IRValue, parse
+from evo_kernel.fitness.ir.module import IRModule, IRValue
+from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan.launch_plan import ITEM_BYTES, Arg, Descriptor, Pointer, Scalar
 
@@ -24,7 +25,7 @@ _TF32 = 11  # CUtensorMapDataType
 
 
 def launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> None:
-    """One launch. Raises NotImplementedError for what only a GPU executes, RuntimeError where the launch does wrong."""
+    """Execute one launch. Raises NotImplementedError if only a GPU can, RuntimeError if the launch has a finding."""
     if code["language"] != "triton":
         raise NotImplementedError(f"only a GPU executes {code['language']} ({code['symbol']})")
     try:
@@ -40,9 +41,9 @@ def _launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[
         memory.add(data.numel(), defined=True)
         memory.buffers[-1].data.copy_(data)
     grid = (node["grid"][0] // code["cluster"], *node["grid"][1:])
-    found = launch_ir(module, grid, _arguments(module, node["parameters"]), memory)
-    if found.finding is not None:
-        raise RuntimeError(found.finding.sentence)
+    launched = launch_ir(module, grid, _arguments(module, node["parameters"]), memory)
+    if launched.finding is not None:
+        raise RuntimeError(launched.finding.sentence)
     for data, buffer in zip(buffers, memory.buffers, strict=True):
         data.copy_(buffer.data)
 
@@ -53,26 +54,26 @@ def _module(text: str) -> IRModule:
 
 
 def _arguments(module: IRModule, given: Sequence[Any]) -> list[Arg]:
-    """Without the two pointers to scratch at the end, which IR does not name."""
+    """Arguments without the two pointers to scratch at the end, which the IR lacks."""
     slots = iter(given[:-2])
     parameters = iter(module.entry.arguments)
-    made: list[Arg] = []
+    arguments: list[Arg] = []
     for parameter in parameters:
         slot = next(slots)
         if parameter.type.element == "desc":
             descriptor = _descriptor(parameter, slot)
-            made.append(descriptor)
-            for _ in range(2 * len(descriptor.shape)):  # the same sizes and strides once more, as numbers
+            arguments.append(descriptor)
+            for _ in range(2 * len(descriptor.shape)):  # the same sizes and strides again, as numbers
                 next(slots)
                 next(parameters)
         elif parameter.type.element == "ptr":
             buffer, offset = slot
-            made.append(Pointer(buffer=buffer, offset=offset))
+            arguments.append(Pointer(buffer=buffer, offset=offset))
         else:
-            made.append(_scalar(parameter, bytes.fromhex(slot)))
+            arguments.append(_scalar(parameter, bytes.fromhex(slot)))
     if next(slots, None) is not None:
         raise IRError("the launch passes more than the kernel takes")
-    return made
+    return arguments
 
 
 def _scalar(parameter: IRValue, data: bytes) -> Scalar:
@@ -87,7 +88,7 @@ def _scalar(parameter: IRValue, data: bytes) -> Scalar:
 
 
 def _descriptor(parameter: IRValue, slot: Any) -> Descriptor:
-    found = slot["map"]
+    tensor_map = slot["map"]
     buffer, offset = slot["place"]
     assert parameter.type.pointee is not None
     dtype = str(parameter.type.pointee.dtype).removeprefix("torch.")
@@ -96,9 +97,9 @@ def _descriptor(parameter: IRValue, slot: Any) -> Descriptor:
         buffer=buffer,
         offset=offset,
         dtype=dtype,  # pyright: ignore[reportArgumentType]  one of them
-        shape=tuple(reversed(found["shape"])),
-        strides=(*(stride // item for stride in reversed(found["strides"])), 1),
+        shape=tuple(reversed(tensor_map["shape"])),
+        strides=(*(stride // item for stride in reversed(tensor_map["strides"])), 1),
         block=parameter.type.pointee.shape or (),
-        padding="nan" if found["nan_fill"] else "zero",
-        round_tf32=found["type"] == _TF32,
+        padding="nan" if tensor_map["nan_fill"] else "zero",
+        round_tf32=tensor_map["type"] == _TF32,
     )

@@ -1,4 +1,4 @@
-"""Reductions, scans, histograms and matrix products."""
+"""Handlers of reductions, scans, histograms and matrix products."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined, taken
 from evo_kernel.fitness.ir.memory import MemoryFault
-from evo_kernel.fitness.ir.parse import Operation, Region
-from evo_kernel.fitness.ir.pointwise import made, signaling
+from evo_kernel.fitness.ir.module import Operation, Region
+from evo_kernel.fitness.ir.pointwise import elementwise_result, signaling
 from evo_kernel.fitness.ir.types import Type
 
 
@@ -26,14 +26,14 @@ def _amin(data: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def _without_nan(function: Callable[..., torch.Tensor], other: float) -> Callable[..., torch.Tensor]:
-    """`maxnum` and `minnum` leave NaN out, unless there is nothing else."""
+    """`maxnum` and `minnum` ignore NaN unless all elements are NaN."""
 
     def reduce(data: torch.Tensor, axis: int) -> torch.Tensor:
-        found = function(data, axis)
-        if not bool(found.isnan().any()):
-            return found
+        reduced = function(data, axis)
+        if not bool(reduced.isnan().any()):
+            return reduced
         nan = data.isnan()
-        return torch.where(nan.all(axis), found, function(torch.where(nan, other, data), axis))
+        return torch.where(nan.all(axis), reduced, function(torch.where(nan, other, data), axis))
 
     return reduce
 
@@ -50,7 +50,7 @@ _WHOLE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 
 
 def _only_operation(region: Region) -> str:
-    """The name of the one operation of a combiner on its two arguments; empty for any other combiner."""
+    """The name of a combiner's only operation on its two arguments; empty for other combiners."""
     operations, arguments = region.operations, [argument.name for argument in region.arguments]
     if len(operations) != 2 or len(arguments) != 2 or sorted(operations[0].operands) != sorted(arguments):
         return ""
@@ -95,9 +95,9 @@ def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
 def _folded(
     machine: Machine, frame: Frame, region: Region, data: list[torch.Tensor], types: Sequence[Type], axis: int
 ) -> list[torch.Tensor]:
-    """Combine elements of an axis until one is left: in a drawn order, and in an uneven tree, since any is allowed.
+    """Combine elements of an axis until one is left: in a random order and as an uneven tree, which Triton allows.
 
-    So a combiner that is not associative and commutative gives another result than on a GPU, hardly ever the same.
+    So a combiner that is not associative and commutative gives different results.
     """
     shape = np.broadcast_shapes(*(column.shape for column in data))
     data = [column.expand(shape) for column in data]
@@ -121,7 +121,7 @@ def _combined(
     right: Sequence[torch.Tensor],
     types: Sequence[Type],
 ) -> list[torch.Tensor]:
-    """A combiner on whole tensors: its scalars become tensors of the operands' rank."""
+    """Apply a combiner to whole tensors: its scalars become tensors of the operands' rank."""
     arguments = [
         Lanes(Type(type_.element, tuple(data.shape[1:]), type_.pointee), data)
         for type_, data in zip((*types, *types), (*left, *right), strict=True)
@@ -130,7 +130,7 @@ def _combined(
     inner.bind(region.arguments, arguments)
     results = _lifted(machine, inner, region, tuple(left[0].shape[1:]))
     if machine.memory.strict and any(r.undefined is not None and bool(r.undefined.any()) for r in results):
-        raise MemoryFault("undefined", "combines what is defined to what is undefined")
+        raise MemoryFault("undefined", "combines defined values to an undefined one")
     return [result.data.expand(left[0].shape) for result in results]
 
 
@@ -174,9 +174,10 @@ def _scan(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
 def _prefixes(
     machine: Machine, frame: Frame, region: Region, data: list[torch.Tensor], types: Sequence[Type], axis: int
 ) -> list[torch.Tensor]:
-    """All prefixes in a logarithm of the length (Hillis and Steele, 1986), with one step that is no doubling.
+    """All prefixes in logarithmically many steps (Hillis and Steele, 1986), one of which does not double.
 
-    Prefixes of the last `reach` elements are combined: with equal steps a mean of two would make a mean of all.
+    Prefixes of the last `reach` elements are combined: with equal steps, means of two elements would give the mean of
+    all.
     """
     known = _only_operation(region)
     if known in ("arith.addf", "arith.addi") and types[0].element != "i1":
@@ -232,13 +233,13 @@ def _bf16(data: torch.Tensor) -> torch.Tensor:
 _PARTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     "tf32": (tf32, 1), "tf32x3": (tf32, 2), "bf16x3": (_bf16, 2), "bf16x6": (_bf16, 3),
 }  # fmt: skip
-"""Of float32 operands: how a part is rounded, and how many parts stand for an operand."""
+"""For float32 operands: how a part is rounded, and the number of parts per operand."""
 
 
 def _split_product(
     a: torch.Tensor, b: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor], count: int
 ) -> torch.Tensor:
-    """A product of operands in parts: the terms of which the parts' numbers add up to less than `count`."""
+    """A product of operands split into parts: the terms whose part numbers add up to less than `count`."""
     left, right = [], []
     for data, parts in ((a, left), (b, right)):
         rest = data
@@ -308,7 +309,7 @@ def _dot_scaled(machine: Machine, frame: Frame, operation: Operation, operands: 
         columns.append(right_scale.undefined.any(-1, keepdim=True).transpose(-1, -2))
     if any(operation.attributes.get(f"{side}_k_pack", "true") != "true" for side in ("lhs", "rhs")):
         rows, columns = [], [mark.any().expand((1,) * data.dim()) for mark in (*rows, *columns)]
-    return made(operation, data, [accumulator], *rows, *columns)
+    return elementwise_result(operation, data, [accumulator], *rows, *columns)
 
 
 def _unpacked(value: Lanes, kind: str, k_axis: int, packed_along_k: bool) -> torch.Tensor:

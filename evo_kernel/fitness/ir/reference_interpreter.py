@@ -1,7 +1,7 @@
-"""The process in which references that are Triton kernels run on a CPU: the executor of Triton IR, unconfined.
+"""Process that runs references which are Triton kernels on a CPU, with the executor of Triton IR. Not confined.
 
-Started by evo_kernel/tasks/interpreted.py. What is trusted here is the user's checkout, so accesses are not checked:
-kernels that read past an end, as many published ones do, find the zeros around each tensor.
+evo_kernel/tasks/interpreted.py starts it. It runs the user's own checkout, which is trusted, so accesses are not
+checked: kernels that read past an end, as many published ones do, read zeros.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from evo_kernel.tasks.interpreted import answer_of
 
 
 def serve() -> None:
-    """Answer `Interpreted`'s requests until nobody asks any more."""
+    """Answer `Interpreted`'s requests until the input ends."""
     install()
     torch.set_num_threads(1)
     answer_requests(answer_of())

@@ -1,12 +1,12 @@
-"""Counts loads that wait for each other: a program's rounds of loads, each of which takes a memory's latency.
+"""Counts dependent loads: a program's rounds of loads, each of which takes one memory latency.
 
-An iteration of a loop that loads is a round. Within one, and within straight-line code, a load comes back a round after
-the loads that its address, its mask, and the branches and loop bounds around it are made of; or that a store to its
-buffer was made of before it. What lies in an earlier iteration is over, so which loads a value is made of need not tell
-one execution of an operation from another, and is read off the text once.
+An iteration of a loop with loads is a round. Within an iteration, and in straight-line code, a load is one round after
+the loads on which its address, its mask, and the enclosing branches and loop bounds depend, and after those on which
+earlier stores to its buffer depend. Earlier iterations are complete, so dependences need not distinguish executions of
+an operation, and are computed once from the text.
 
-Copies run ahead in loops only, and never of an atomic operation whose result is used: rounds outside loops, and those
-of loops with such an operation, wait whatever the code of other loops looks like.
+Copies are issued ahead in loops only, and never past an atomic operation whose result is used. So rounds outside loops,
+and rounds of loops with such an operation, wait, whatever the code of other loops does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import BASE_BITS
-from evo_kernel.fitness.ir.parse import IRModule, IRValue, Operation, Region
+from evo_kernel.fitness.ir.module import IRModule, IRValue, Operation, Region
 
 _LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
 _ATOMICS = {"tt.atomic_rmw", "tt.atomic_cas"}
@@ -31,26 +31,26 @@ _STORES = {"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.descri
 
 @dataclass(frozen=True)
 class Waits:
-    """Operations are named by their ordinals."""
+    """Dependences between loads; operations are identified by their ordinals."""
 
     loads: frozenset[int]  # also atomic operations whose results are used
-    before: Mapping[int, frozenset[int]]  # by load and store: the loads that it is made of
-    awaited: frozenset[int]  # loads that any other is made of
-    ahead: frozenset[int]  # loads that copies may bring ahead of their round
+    before: Mapping[int, frozenset[int]]  # by load and store: the loads on which it depends
+    awaited: frozenset[int]  # loads on which any other depends
+    ahead: frozenset[int]  # loads that copies may issue ahead of their round
 
 
 class RoundCounter:
-    """Rounds of each program of a launch, while it is executed."""
+    """Counts the rounds of each program of a launch during execution."""
 
     def __init__(self, module: IRModule, programs: int) -> None:
-        self.rounds, self.waiting = torch.zeros(2, programs, dtype=torch.float64)  # `waiting`: that no copy is ahead of
+        self.rounds, self.waiting = torch.zeros(2, programs, dtype=torch.float64)  # `waiting`: no prefetching
         self._waits = waits_of(module)
-        self._began = torch.zeros(programs, dtype=torch.float64)  # rounds when the iteration began
-        self._back: dict[int, torch.Tensor] = {}  # by load: the round in which it came back last
-        self._stored: defaultdict[int, set[int]] = defaultdict(set)  # by buffer: the loads that stores are made of
+        self._began = torch.zeros(programs, dtype=torch.float64)  # rounds at the start of the iteration
+        self._back: dict[int, torch.Tensor] = {}  # by load: the round in which it last completed
+        self._stored: defaultdict[int, set[int]] = defaultdict(set)  # by buffer: the loads on which stores depend
 
     def end(self, programs: torch.Tensor) -> None:
-        """What programs load next waits for nothing of before, beyond its turn."""
+        """End the iteration of programs: their next loads depend on nothing before."""
         self._began[programs] = self.rounds[programs]
 
     def access(self, operation: Operation, pointer: Lanes, programs: torch.Tensor) -> None:
@@ -81,16 +81,16 @@ class RoundCounter:
 
 
 def _buffers(pointer: Lanes) -> range:
-    """Where the addresses lie; those between too."""
+    """Buffers from the lowest to the highest address."""
     return range(pointer.sum.low >> BASE_BITS, (pointer.sum.high >> BASE_BITS) + 1)
 
 
 @lru_cache(maxsize=256)
 def waits_of(module: IRModule) -> Waits:
     flow = _Flow(module)
-    made = flow.made_of()
+    dependences = flow.made_of()
     before = {
-        ordinal: frozenset(load for value in values for load in _bits(made[value]))
+        ordinal: frozenset(load for value in values for load in _bits(dependences[value]))
         for ordinal, values in flow.accesses.items()
     }
     loads, around = frozenset(flow.loads.values()), loops_of(module).around
@@ -110,21 +110,21 @@ def _bits(number: int) -> Iterator[int]:
 
 _Values = Sequence[int]
 _Scope = ChainMap[str, int]
-"""Values have numbers: regions side by side use the same names."""
+"""Values have numbers, because separate regions may use the same names."""
 
 
 class _Flow:
-    """From which values each value of a module is made; results of loads are made of nothing."""
+    """Data flow of a module: on which values each value depends; results of loads depend on nothing."""
 
     def __init__(self, module: IRModule) -> None:
         self.loads: dict[int, int] = {}  # ordinals by results
-        self.accesses: dict[int, _Values] = {}  # what each needs, by ordinal
+        self.accesses: dict[int, _Values] = {}  # the values that each access needs, by ordinal
         self._edges: list[tuple[int, int]] = []
         self._numbers = itertools.count()
         self._returns: defaultdict[str, list[_Values]] = defaultdict(list)
         self._calls: list[tuple[str, _Values, _Values, _Values]] = []
         self._used = {n for o in module.operations() for n in (*o.operands, *_passed(o))}
-        entered: dict[str, tuple[int, _Values]] = {}  # what a function's callers decide, and its arguments
+        entered: dict[str, tuple[int, _Values]] = {}  # control values of a function's callers, and its arguments
         for name, function in module.functions.items():
             scope = _Scope({value.name: next(self._numbers) for value in function.arguments})
             arguments, called = list(scope.values()), next(self._numbers)
@@ -140,31 +140,31 @@ class _Flow:
                     self._join(results, returned)
 
     def made_of(self) -> Mapping[int, int]:
-        """By value, a bit for each load by its ordinal."""
-        made: defaultdict[int, int] = defaultdict(int, {value: 1 << load for value, load in self.loads.items()})
+        """By value, a bitset of the loads on which it depends."""
+        loads: defaultdict[int, int] = defaultdict(int, {value: 1 << load for value, load in self.loads.items()})
         changed = True
         while changed:
             changed = False
             for value, source in self._edges:
-                if more := made[source] & ~made[value]:
-                    made[value] |= more
+                if more := loads[source] & ~loads[value]:
+                    loads[value] |= more
                     changed = True
-        return made
+        return loads
 
     def _join(self, values: _Values, sources: _Values) -> None:
-        """One by one."""
+        """Add dependences pairwise."""
         self._edges += zip(values, sources, strict=False)
 
     def _mix(self, values: _Values, sources: _Values) -> None:
-        """All of all."""
+        """Add dependences of all values on all sources."""
         self._edges += itertools.product(values, sources)
 
     def _region(self, function: str, region: Region, outer: _Scope, control: _Values) -> _Scope:
-        """`control`: what decides whether it is entered."""
+        """`control`: the values that decide whether it is entered."""
         scope = outer.new_child()
         for block in region.blocks:
-            made = (*block.arguments, *(value for operation in block.operations for value in operation.results))
-            scope.update({value.name: next(self._numbers) for value in made})
+            values = (*block.arguments, *(value for operation in block.operations for value in operation.results))
+            scope.update({value.name: next(self._numbers) for value in values})
         arguments = {block.label: _made(scope, block.arguments) for block in region.blocks}
         decided = _decided(region)
         for block in region.blocks:
@@ -195,7 +195,7 @@ class _Flow:
                 self._region(function, region, scope, control)
 
     def _nested(self, function: str, operation: Operation, operands: _Values, scope: _Scope, control: _Values) -> None:
-        """Structured control flow: what it passes to its regions, what these yield, and what decides."""
+        """Structured control flow: arguments of its regions, what they yield, and the controlling values."""
         results, kind = _made(scope, operation.results), operation.name
         deciding = operands[:3] if kind == "scf.for" else operands[:1] if kind == "scf.if" else ()
         passed: list[_Values] = []  # to each region
@@ -204,7 +204,7 @@ class _Flow:
             inner = self._region(function, region, scope, (*control, *deciding))
             passed.append(_made(inner, region.arguments))
             yielded.append(_numbers(inner, region.operations[-1].operands if region.operations else ()))
-            if kind == "scf.while":  # the second is entered if the first says so, and what it yields goes back to that
+            if kind == "scf.while":  # the first region controls the second, which yields to it
                 deciding = deciding or yielded[0][:1]
         self._mix(results, deciding)
         if kind == "scf.for":
@@ -223,7 +223,7 @@ class _Flow:
 
 
 def _numbers(scope: _Scope, names: Iterable[str]) -> _Values:
-    return [scope.get(name, -1) for name in names]  # IR is hostile: what is not defined ends the execution
+    return [scope.get(name, -1) for name in names]  # the IR is untrusted: undefined names end the execution
 
 
 def _made(scope: _Scope, values: Iterable[IRValue]) -> _Values:
@@ -235,16 +235,16 @@ def _passed(operation: Operation) -> Iterator[str]:
 
 
 def _decided(region: Region) -> Mapping[str, set[str]]:
-    """By block: the conditions of the branches behind which it lies."""
-    found: dict[str, set[str]] = {block.label: set() for block in region.blocks}
+    """By block: the conditions of the branches on which it depends."""
+    conditions: dict[str, set[str]] = {block.label: set() for block in region.blocks}
     changed = len(region.blocks) > 1
     while changed:
         changed = False
         for block in region.blocks:
             for last in block.operations[-1:]:
-                more = found[block.label] | set(last.operands[:1] if last.name == "cf.cond_br" else ())
+                more = conditions[block.label] | set(last.operands[:1] if last.name == "cf.cond_br" else ())
                 for successor in last.successors:
-                    target = found[successor.label]
+                    target = conditions[successor.label]
                     changed |= not more <= target
                     target |= more
-    return found
+    return conditions

@@ -1,4 +1,4 @@
-"""What an access touches: runs of consecutive bytes, and the sectors that its warps ask for."""
+"""Converts accesses to runs of consecutive bytes, and to the sectors that their warps request."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SECTOR_BITS = SECTOR_BYTES.bit_length() - 1
 
 
 class Runs(NamedTuple):
-    """Runs of consecutive bytes that the active lanes of an access touch: one element of each tensor a run.
+    """Runs of consecutive bytes accessed by an access's active lanes: one element of each tensor per run.
 
-    All have one shape, and may be views of fewer elements.
+    All tensors have one shape and may be expanded views.
     """
 
     starts: torch.Tensor  # address of the first byte
@@ -32,7 +32,7 @@ class Runs(NamedTuple):
 def runs_of(
     memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
 ) -> Runs:
-    """Runs along the axis on which lanes lie side by side; where there is none, each lane is one."""
+    """Runs along the axis with contiguous lanes; without one, each lane is a run."""
     full = (programs.numel(), *shape)
     access = memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
     axis, length = None, 1
@@ -82,12 +82,12 @@ def together(accesses: Sequence[Runs]) -> tuple[torch.Tensor, Runs]:
 
 
 def _has_holes(on: torch.Tensor, axis: int) -> bool:
-    """Whether lanes are off between lanes that are on."""
+    """Whether there are inactive lanes between active ones."""
     return bool((on.movedim(axis, -1).int().diff(dim=-1) > 0).sum(-1).gt(~on.movedim(axis, -1)[..., 0]).any())
 
 
 def _stretches(on: torch.Tensor, starts: torch.Tensor, programs: torch.Tensor, item: int) -> Runs:
-    """Runs of lanes that are on; the lanes of a row are the last axis. `starts`: by row."""
+    """Runs of active lanes; the lanes of a row are the last axis. `starts`: by row."""
     begins, ends = on.clone(), on.clone()
     begins[..., 1:] &= ~on[..., :-1]
     ends[..., :-1] &= ~on[..., 1:]
@@ -98,9 +98,9 @@ def _stretches(on: torch.Tensor, starts: torch.Tensor, programs: torch.Tensor, i
 
 
 def sectors_of(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
-    """(programs, sectors): what accesses ask for, in parts.
+    """(programs, sectors) that accesses request, in parts.
 
-    Runs shorter than a sector share sectors with others of their warp, in whatever order its 32 lanes lie.
+    Runs shorter than a sector share sectors within their warp, in any order of its 32 lanes.
     """
     runs = Runs(*(column.reshape(-1) for column in runs))
     first, last = runs.starts >> _SECTOR_BITS, (runs.starts + runs.lengths - 1) >> _SECTOR_BITS
@@ -122,7 +122,7 @@ def sectors_of(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _order(*keys: torch.Tensor) -> torch.Tensor:
-    """An order that sorts by the last key first."""
+    """Indices that sort by the last key first."""
     order = torch.arange(keys[0].numel())
     for key in keys:
         order = order[torch.argsort(key[order], stable=True)]

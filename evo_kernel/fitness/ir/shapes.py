@@ -1,4 +1,4 @@
-"""Operations that make, move and regroup elements without computing: ranges, splats, views, joins, gathers."""
+"""Handlers of operations that create and move elements without computing: ranges, splats, views, joins, gathers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Permute, Splat, Sum, Term, Unsqueeze, sum_of, taken
 from evo_kernel.fitness.ir.memory import MemoryFault
-from evo_kernel.fitness.ir.parse import Operation
+from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -93,7 +93,7 @@ def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
 
 def _reordered(machine: Machine, value: Lanes) -> Lanes:
-    """Elements whose order the compiler may choose, in one that it could."""
+    """Elements in an order that the compiler may choose."""
     if not machine.memory.strict:
         return value
     order = machine.order(value.type.elements)
@@ -132,7 +132,7 @@ def _elementwise_view(value: Lanes, type_: Type) -> Lanes:
 
 
 def stacked(parts: Sequence[Lanes], axis: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Data and undefined marks of several values, one behind the other along a new axis."""
+    """Data and undefined marks of several values, stacked along a new axis."""
     shapes = np.broadcast_shapes(*(part.data.shape for part in parts))
     data = torch.stack([part.data.expand(shapes) for part in parts], axis)
     if all(part.undefined is None for part in parts):
@@ -152,14 +152,14 @@ def _join(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
 @handles("tt.split")
 def _split(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,) = operands
-    made = []
+    halves = []
     for number, result in enumerate(operation.results):
         data = value.data[..., min(number, value.data.shape[-1] - 1)]
         undefined = value.undefined
         if undefined is not None:
             undefined = undefined[..., min(number, undefined.shape[-1] - 1)]
-        made.append(Lanes(result.type, data, undefined=undefined))
-    return made
+        halves.append(Lanes(result.type, data, undefined=undefined))
+    return halves
 
 
 @handles("tt.cat")
@@ -192,7 +192,7 @@ def _gather(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     if bool(((places < 0) | (places >= size)).any()):
         raise MemoryFault("out_of_bounds", f"gathers by an index outside 0..{size - 1}")
     data = source.full(programs)
-    raw = data.view(torch.int8) if data.element_size() == 1 else data  # torch gathers no 8-bit floats
+    raw = data.view(torch.int8) if data.element_size() == 1 else data  # torch cannot gather 8-bit floats
     data = torch.gather(raw, axis + 1, places).view(data.dtype)
     undefined = None
     if source.undefined is not None:
@@ -217,14 +217,15 @@ def _add_pointer(machine: Machine, frame: Frame, operation: Operation, operands:
 @handles("tt.print", "tt.debug_barrier", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume",
          "tt.assert", "tt.device_print", "tt.grid_dependency_wait", "tt.grid_dependency_launch_dependents")  # fmt: skip
 def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    """Barriers order the threads of one program, which runs as one here, and launches run one after another.
+    """Operations without effect here.
 
-    Hints and messages compute nothing; a hint that does not hold is undefined behaviour.
+    Barriers order the threads of one program, which runs as one; launches run one after another. Hints and messages
+    compute nothing; a violated assumption is undefined behaviour.
     """
     if operation.name == "tt.assert" and not bool(operands[0].data.all()):
         raise MemoryFault("assertion", f"fails its device_assert: {' '.join(operation.words)[:200]}")
     if operation.name == "llvm.intr.assume" and machine.memory.strict:
         holds = operands[0]
-        if holds.undefined is not None or not bool(holds.data.all()):  # the compiler drops what contradicts it
+        if holds.undefined is not None or not bool(holds.data.all()):  # the compiler assumes that it holds
             raise MemoryFault("undefined", "assumes what does not hold")
     return []

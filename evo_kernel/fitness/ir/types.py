@@ -1,4 +1,4 @@
-"""Types of Triton IR values, and the torch dtypes that hold them."""
+"""Types of Triton IR values, and the torch dtypes that represent them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BITS = {
 
 @dataclass(frozen=True)
 class Type:
-    """A scalar or a tensor. `element`: an entry of DTYPES, `ptr` or `desc`; `pointee` is what those point to.
+    """A scalar or tensor type. `element`: an entry of DTYPES, `ptr` or `desc`; `pointee`: the type that those point to.
 
     `shape` is None for a scalar. `encoding` is the layout of a Gluon tensor, as text.
     """
@@ -46,7 +46,7 @@ class Type:
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """What holds a value: addresses are int64."""
+        """The torch dtype of a value; addresses are int64."""
         return torch.int64 if self.element == "ptr" else DTYPES[self.element]
 
     @property
@@ -63,7 +63,7 @@ class Type:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one element in memory; a boolean takes one."""
+        """Bytes of one element in memory; a boolean has one."""
         return max(1, self.bits // 8)
 
     def of(self, element: str) -> Type:

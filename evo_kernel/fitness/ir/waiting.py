@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import BASE_BITS
-from evo_kernel.fitness.ir.parse import IRModule, Operation, Region
+from evo_kernel.fitness.ir.module import IRModule, Operation, Region
 
 ATOMICS = ("tt.atomic_rmw", "tt.atomic_cas")
 _MOST_POSTED = 1 << 18  # addresses; beyond, stores to a buffer count as one

@@ -1,12 +1,12 @@
-"""Launch plans: what a kernel's `run` does on the GPU for one case and one setting of the knobs, as plain data.
+"""Launch plans: what a kernel's `run` does on the GPU for one case and one knob setting, as validated data.
 
-A plan is written by an untrusted recorder and read by trusted runners, so reading is validating: every field has a
-type and a bound, every index and every byte range is checked before anything is allocated or launched. Plans travel
-as JSON; nothing in them is ever unpickled or evaluated on the trusted side.
+An untrusted recorder writes plans and trusted runners read them. Therefore every field has a type and a bound, and
+every index and byte range is checked before anything is allocated or launched. Plans are transferred as JSON; nothing
+in them is unpickled or evaluated on the trusted side.
 
     Plan            buffers, kernels (as code), nodes in order, outputs: what the recorder writes
     Binary          one kernel compiled for one target, with its resources: what the compiler writes
-    CompiledPlan    the two together, with the hash by which evaluations are found
+    CompiledPlan    both together, with the hash by which verdicts are cached
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Kind = Annotated[
 
 
 def _shallow(value: Any) -> Any:
-    """The value itself. Raises ValueError where lists hold lists without end: hashing them would."""
+    """The value itself. Raises ValueError if lists are nested too deeply to be hashed."""
     level = [value]
     for _ in range(MAX_DEPTH + 2):
         level = [
@@ -83,7 +83,7 @@ class _Data(BaseModel):
 
 
 class View(_Data):
-    """A tensor over a buffer. `offset` and `strides` count elements of `dtype`."""
+    """A tensor in a buffer. `offset` and `strides` count elements of `dtype`."""
 
     buffer: Index
     dtype: Dtype
@@ -103,7 +103,7 @@ class View(_Data):
         return count
 
     def span(self) -> tuple[int, int]:
-        """Half-open byte range of the buffer that the view can touch."""
+        """Half-open byte range of the buffer that the view covers."""
         if self.elements == 0:
             return self.offset * self.item_bytes, self.offset * self.item_bytes
         high = self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
@@ -111,7 +111,7 @@ class View(_Data):
 
 
 class Buffer(_Data):
-    """One allocation. Inputs are filled by the runner; scratch is poisoned before every launch sequence."""
+    """One allocation. The runner fills inputs, and poisons scratch before each run of the plan."""
 
     kind: Literal["input", "scratch"]
     bytes: Size
@@ -126,7 +126,7 @@ class Pointer(_Data):
 
 
 class Scalar(_Data):
-    """A kernel argument by value; `type` as Triton spells it (i32, i64, fp32, u1, ...)."""
+    """A kernel argument by value; `type` in Triton's notation (i32, i64, fp32, u1, ...)."""
 
     kind: Literal["scalar"] = "scalar"
     type: Annotated[str, Field(pattern=r"^(u1|i1|[iu](8|16|32|64)|fp16|bf16|fp32|fp64|f32|f64)$")]
@@ -138,7 +138,7 @@ class Scalar(_Data):
             bits, signed = int(self.type[1:]), self.type[0] == "i" and self.type != "i1"
             low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
             if isinstance(self.value, float) or not low <= self.value < high:
-                raise ValueError(f"{self.value} is no value of type {self.type}")
+                raise ValueError(f"{self.value} is not a value of type {self.type}")
         return self
 
 
@@ -153,7 +153,7 @@ class Descriptor(_Data):
     strides: Shape
     block: Shape
     padding: Literal["zero", "nan"] = "zero"
-    round_tf32: bool = False  # float32 elements are rounded to TF32 on their way
+    round_tf32: bool = False  # loads round float32 elements to TF32
 
 
 Arg = Annotated[Pointer | Scalar | Descriptor, Field(discriminator="kind")]
@@ -163,13 +163,12 @@ _without_locations = lru_cache(maxsize=16)(without_locations)  # the plans of on
 
 
 class Kernel(_Data):
-    """One specialisation of a kernel, as the compiler takes it: nothing of it is Python.
+    """One specialisation of a kernel, as input for the compiler. It holds no Python.
 
-    `code` is Triton's IR of one module with one public function `name`: after its first stage (ttir), of a Gluon kernel
-    the TTGIR; in CUDA C++, one translation unit with the entry function `name`. `signature` names the parameters that a
-    launch passes, each with its kind as Triton spells it: `*fp32`, `i32`, `tensordesc<fp16[64, 64]>`. `options` are the
-    compiler's from there on; of CUDA C++: `num_warps` of a block, `shared_bytes` (dynamic) and `flags`, separated by
-    spaces.
+    `code`: Triton IR (TTIR, or TTGIR of a Gluon kernel) of one module with one public function `name`; or one
+    translation unit of CUDA C++ with the entry function `name`. `signature`: the parameters that a launch passes, with
+    types in Triton's notation: `*fp32`, `i32`, `tensordesc<fp16[64, 64]>`. `options`: of Triton's compiler after this
+    stage; for CUDA C++: `num_warps` of a block, `shared_bytes` (dynamic) and `flags`, separated by spaces.
     """
 
     name: Name
@@ -180,7 +179,7 @@ class Kernel(_Data):
 
     @cached_property
     def key(self) -> str:
-        """Hash of all that decides the compiled code, the compiler and target apart. Lines of the source do not."""
+        """Hash of everything that determines the compiled code, except compiler and target. Ignores source lines."""
         code = self.code if self.language == "cuda" else _without_locations(self.code)
         return content_hash([self.name, self.language, code, self.signature, self.options])
 
@@ -190,9 +189,10 @@ class Kernel(_Data):
 
 
 class Launch(_Data):
-    """One kernel launch. `args` stand in the order of the kernel's signature.
+    """One kernel launch. `args` are in the order of the kernel's signature.
 
-    `grid` counts programs: with clusters, each is `num_ctas` blocks along the first axis. `block` is for CUDA C++.
+    `grid` counts programs; with clusters, each program is `num_ctas` blocks along the first axis. `block`: CUDA C++
+    only.
     """
 
     kind: Literal["launch"] = "launch"
@@ -223,7 +223,7 @@ class Fill(_Data):
 
 
 class Copy(_Data):
-    """Copy a view into another of the same dtype and shape (clone, contiguous, copy_): moved, not computed."""
+    """Copy a view into another of the same dtype and shape (clone, contiguous, copy_)."""
 
     kind: Literal["copy"] = "copy"
     source: View
@@ -237,7 +237,7 @@ class Copy(_Data):
 
 
 class Constant(_Data):
-    """A small table that host code spells out (torch.tensor([...])): `data` is its elements in row-major order."""
+    """A small table of values known to host code (torch.tensor([...])): `data` is its elements in row-major order."""
 
     kind: Literal["constant"] = "constant"
     view: View
@@ -257,9 +257,9 @@ class Constant(_Data):
 
 
 class Aten(_Data):
-    """A torch operation that the runner replays: allowed only under ALLOW = mixed.
+    """A torch operation that the runner replays. Allowed only with ALLOW = "mixed".
 
-    `args` and `kwargs` are JSON values in which {"view": i} names `views[i]`, {"dtype": ...} a dtype.
+    `args` and `kwargs` are JSON values in which {"view": i} means `views[i]` and {"dtype": ...} a dtype.
     """
 
     kind: Literal["aten"] = "aten"
@@ -288,7 +288,7 @@ Node = Annotated[Launch | Fill | Copy | Constant | Aten, Field(discriminator="ki
 
 
 class Plan(_Data):
-    """What `run` does for one case and one setting of the knobs."""
+    """What `run` does for one case and one knob setting."""
 
     version: Literal[2] = 2
     case: Annotated[str, Field(max_length=400)]
@@ -321,7 +321,7 @@ class Plan(_Data):
         given = [(v.buffer, v.span()) for v in self.inputs if v]
         for number, buffer in enumerate(self.buffers):
             if (buffer.kind == "input") != ([at for at, _ in given].count(number) == 1):
-                raise ValueError(f"buffer {number} is of kind {buffer.kind}, and no input of its own lies there")
+                raise ValueError(f"buffer {number} is of kind {buffer.kind} but does not belong to exactly one input")
         if any(span != (0, self.buffers[at].bytes) and self.buffers[at].bytes for at, span in given):
             raise ValueError("the buffer of an input is larger than the input")
         for node in self.nodes:
@@ -345,7 +345,7 @@ class Plan(_Data):
         if view.buffer >= len(self.buffers):
             raise ValueError(f"view names buffer {view.buffer} of {len(self.buffers)}")
         if len(view.shape) != len(view.strides):
-            raise ValueError("a view needs as many strides as sizes")
+            raise ValueError("a view has different numbers of sizes and strides")
         low, high = view.span()
         if low < 0 or high > self.buffers[view.buffer].bytes:
             raise ValueError(f"a view spans bytes {low}..{high} of buffer {view.buffer}, outside it")
@@ -355,7 +355,7 @@ class Plan(_Data):
             raise ValueError(f"launch names kernel {launch.kernel} of {len(self.kernels)}")
         kernel = self.kernels[launch.kernel]
         if (kernel.language == "cuda") != (launch.block is not None):
-            raise ValueError("a launch names its block exactly where the kernel is CUDA C++")
+            raise ValueError("a launch must give its block if, and only if, the kernel is CUDA C++")
         if launch.block is not None and -(-math.prod(launch.block) // 32) != kernel.num_warps:
             raise ValueError(f"block {launch.block} does not have the kernel's {kernel.num_warps} warps")
         if len(kernel.signature) != len(launch.args):
@@ -374,14 +374,14 @@ class Plan(_Data):
             if isinstance(arg, Descriptor):
                 self._check_view(_descriptor_view(arg))
 
-    def misfit(self, wanted: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]] | None]) -> str:
-        """How the plan's inputs differ from a case's (dtype, shape, strides; None: no tensor); empty if they do not."""
-        if len(self.inputs) != len(wanted):
-            return f"the plan takes {len(self.inputs)} inputs where the case has {len(wanted)}"
-        for number, (view, spec) in enumerate(zip(self.inputs, wanted, strict=True)):
-            found = (view.dtype, view.shape, view.strides) if view else None
-            if found != spec:
-                return f"input {number} of the plan is {found} where the case has {spec}"
+    def misfit(self, specs: Sequence[tuple[str, tuple[int, ...], tuple[int, ...]] | None]) -> str:
+        """How the plan's inputs differ from a case's (dtype, shape, strides; None: no tensor); empty if they agree."""
+        if len(self.inputs) != len(specs):
+            return f"the plan takes {len(self.inputs)} inputs where the case has {len(specs)}"
+        for number, (view, spec) in enumerate(zip(self.inputs, specs, strict=True)):
+            actual = (view.dtype, view.shape, view.strides) if view else None
+            if actual != spec:
+                return f"input {number} of the plan is {actual} where the case has {spec}"
         return ""
 
     @property
@@ -394,7 +394,7 @@ class Plan(_Data):
 
     @property
     def copied_outputs(self) -> tuple[int, ...]:
-        """Outputs that a copy wrote last and no kernel was given afterwards: moved, not computed."""
+        """Numbers of outputs whose buffer a copy wrote after the last kernel that takes it."""
         copied: set[int] = set()
         for node in self.nodes:
             if isinstance(node, Launch):
@@ -418,9 +418,9 @@ def _descriptor_view(arg: Descriptor) -> View:
 
 
 class TensorMeta(BaseModel):
-    """How a compiled kernel wants the tensor map of one of its descriptor parameters (Triton's `tensordesc_meta`)."""
+    """Tensor map settings of one of a compiled kernel's descriptor parameters (Triton's `tensordesc_meta`)."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)  # later versions of Triton say more
+    model_config = ConfigDict(extra="ignore", frozen=True)  # later versions of Triton add fields
 
     swizzle: Annotated[int, Field(ge=0, le=6)]  # CUtensorMapSwizzle
     elem_size: Literal[1, 2, 4, 8]
@@ -434,14 +434,14 @@ class Binary(_Data):
     """A kernel compiled for one target."""
 
     key: str  # Kernel.key
-    ir: Annotated[str, Field(max_length=MAX_CODE)]  # what was compiled, printed anew; empty for CUDA C++
+    ir: Annotated[str, Field(max_length=MAX_CODE)]  # the compiled IR, printed again; empty for CUDA C++
     symbol: Annotated[str, Field(max_length=1000)]
     cubin: bytes
-    code_hash: str  # of the code sections alone: names and debug information do not count
+    code_hash: str  # of the code sections only, without names and debug information
     num_warps: Annotated[int, Field(ge=1, le=64)]
     num_ctas: Annotated[int, Field(ge=1, le=16)] = 1
-    shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED)] = 0  # dynamic: what a launch asks for
-    static_shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED)] = 0  # what the code itself reserves
+    shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED)] = 0  # dynamic, requested by a launch
+    static_shared_bytes: Annotated[int, Field(ge=0, le=MAX_SHARED)] = 0  # reserved by the code
     registers: int = 0
     spill_bytes: int = 0
     global_scratch_bytes: Annotated[int, Field(ge=0, le=1 << 24)] = 0
@@ -452,9 +452,9 @@ class Binary(_Data):
     cooperative: bool = False
     dependent: bool = False
     tensordesc_meta: Annotated[tuple[TensorMeta, ...], Field(max_length=64)] = ()
-    instructions: dict[str, int] = {}  # static counts by class, see fitness/instructions.py
-    loops: Annotated[tuple[dict[str, int], ...], Field(max_length=4096)] = ()  # see there
-    compiler: Annotated[str, Field(max_length=200)] = ""  # with its version: what a file claims is compared by it
+    instructions: dict[str, int] = {}  # static counts by class, see compile/instructions.py
+    loops: Annotated[tuple[dict[str, int], ...], Field(max_length=4096)] = ()  # see compile/instructions.py
+    compiler: Annotated[str, Field(max_length=200)] = ""  # name and version; replay compares it
 
     @cached_property
     def entry(self) -> EntryFunction:
@@ -467,12 +467,12 @@ class Binary(_Data):
 
     @property
     def stages(self) -> int:
-        """Of the loop whose copies run furthest ahead, by its code: 1 where nothing does."""
+        """Pipeline stages of the loop whose copies are issued earliest, from its code; 1 without such a loop."""
         return 1 + max((loop.get("ahead", 0) for loop in self.loops), default=0)
 
     @property
     def block_shared_bytes(self) -> int:
-        """Shared memory of one block, reserved and asked for."""
+        """Shared memory of one block, static and dynamic."""
         return self.shared_bytes + self.static_shared_bytes
 
 
@@ -485,10 +485,10 @@ class CompiledPlan(_Data):
     @model_validator(mode="after")
     def _one_binary_a_kernel(self) -> CompiledPlan:
         if [b.key for b in self.binaries] != [k.key for k in self.plan.kernels]:
-            raise ValueError("binaries do not belong to the plan's kernels")
+            raise ValueError("the binaries are not those of the plan's kernels")
         for kernel, binary in zip(self.plan.kernels, self.binaries, strict=True):
             if (kernel.language == "cuda") != (not binary.ir):
-                raise ValueError(f"the binary of kernel {kernel.name} holds IR exactly where it is not CUDA C++")
+                raise ValueError(f"the binary of kernel {kernel.name} must hold IR unless it is CUDA C++")
             if binary.ir and binary.entry.name != kernel.name:
                 raise ValueError(f"the binary of kernel {kernel.name} is of a function {binary.entry.name[:200]}")
         for launch in self.plan.launches:
@@ -513,8 +513,10 @@ _IR_SCALARS = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "fp64": "f64"}
 
 
 def _check_arguments(kernel: Kernel, entry: EntryFunction, launch: Launch) -> None:
-    """Raises ValueError where a launch does not pass what the IR takes, or what the IR claims of it is not so."""
-    passed = [one for (_, kind), arg in zip(kernel.signature, launch.args, strict=True) for one in _passed(kind, arg)]
+    """Raise ValueError if a launch's arguments do not fit the IR's parameters or their claimed divisibility."""
+    passed = [
+        value for (_, kind), arg in zip(kernel.signature, launch.args, strict=True) for value in _passed(kind, arg)
+    ]
     if len(passed) != len(entry.parameters):
         raise ValueError(
             f"kernel {kernel.name} is passed {len(passed)} values and its IR takes {len(entry.parameters)}"
@@ -533,12 +535,15 @@ def _check_arguments(kernel: Kernel, entry: EntryFunction, launch: Launch) -> No
         ):
             raise ValueError(
                 f"the IR of kernel {kernel.name} claims that parameter {number} is a multiple of "
-                f"{parameter.divisibility}, and {'an address' if pointer else value} is passed that need not be"
+                f"{parameter.divisibility}, but {'an address' if pointer else value} is passed that need not be"
             )
 
 
 def _passed(kind: str, arg: Arg) -> Iterator[tuple[str, int | None]]:
-    """(IR type, value or byte offset) of what an argument becomes: a type ending in "<" goes on, None is no integer."""
+    """(IR type, value or byte offset) of each IR parameter of an argument.
+
+    A type that ends in "<" is a prefix; the value is None if it is not an integer.
+    """
     if isinstance(arg, Pointer):
         yield "!tt.ptr<", arg.offset
     elif isinstance(arg, Scalar):
@@ -551,12 +556,12 @@ def _passed(kind: str, arg: Arg) -> Iterator[tuple[str, int | None]]:
 
 
 def read_plan(data: bytes | str) -> Plan:
-    """Parse and validate a plan. Raises PlanError with the first few faults."""
+    """Parse and validate a plan. Raises PlanError with the first three faults."""
     return _validated(Plan, data, "launch plan")
 
 
 def read_compiled_plan(data: bytes | str) -> CompiledPlan:
-    """Parse and validate a compiled plan. Raises PlanError with the first few faults."""
+    """Parse and validate a compiled plan. Raises PlanError with the first three faults."""
     return _validated(CompiledPlan, data, "plan file")
 
 
@@ -575,7 +580,7 @@ def save_plan_file(plan: CompiledPlan, path: Path) -> None:
 
 def _validated(model: type[_Model], data: bytes | str, what: str) -> _Model:
     if len(data) > MAX_FILE:
-        raise PlanError(f"not a valid {what}: {len(data)} bytes, more than the {MAX_FILE} that its nodes may take")
+        raise PlanError(f"not a valid {what}: {len(data)} bytes; the limit for its nodes and code is {MAX_FILE}")
     try:
         return model.model_validate_json(data)
     except ValidationError as error:

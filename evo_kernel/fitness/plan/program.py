@@ -1,10 +1,10 @@
-"""Compiled plans as a program that is exported: plain data, with everything worked out but the addresses of buffers.
+"""Converts compiled plans to an exported program: plain data in which only the addresses of buffers are open.
 
     {"target", "codes": [...], "cases": [{"name", "inputs", "buffers", "nodes", "outputs"}]}
 
-`inputs` are what a case takes and nothing else will do; a buffer is the number of the input that it is, or [bytes,
-alignment]; a launch names a code and holds its parameters: hex digits, [buffer, offset] for an address, or a tensor map
-with its address. export/shipped/_launch.py runs it; docs/guides/export.md says more.
+`inputs`: the exact specifications of a case's inputs. A buffer is the number of an input, or [bytes, alignment]. A
+launch names a code and holds its parameters: hex digits, [buffer, offset] for an address, or a tensor map with its
+address. export/shipped/_launch.py runs the program; see docs/guides/export.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from evo_kernel.fitness.runners.tensor_maps import tensor_map
 
 
 def program(plans: Sequence[tuple[RecordCase, CompiledPlan]]) -> dict[str, Any]:
-    """Plans of one kernel for one GPU, each with what its case takes. Raises PlanError."""
+    """The program for plans of one source and one target, each with its case. Raises PlanError."""
     (target,) = {plan.plan.target for _, plan in plans}
     codes: dict[str, dict[str, Any]] = {}
     cases = [_case(case, plan, codes) for case, plan in plans]
@@ -37,13 +37,13 @@ def _case(case: RecordCase, plan: CompiledPlan, codes: dict[str, dict[str, Any]]
             continue
         if view.offset or plan.plan.buffers[view.buffer].kind != "input" or not isinstance(buffers[view.buffer], list):
             raise PlanError(
-                f"input {number} of the plan for {case.name} is not a buffer of its own: it is not exported"
+                f"input {number} of the plan for {case.name} does not have its own buffer: it cannot be exported"
             )
         buffers[view.buffer] = number
     try:
         nodes = [_node(node, plan, codes, buffers) for node in plan.plan.nodes]
     except PlanFault as fault:
-        raise PlanError(f"the plan for {case.name} is not exported: {fault}") from fault
+        raise PlanError(f"the plan for {case.name} cannot be exported: {fault}") from fault
     return {
         "name": case.name,
         "inputs": [dict(spec) for spec in case.inputs],
@@ -99,8 +99,8 @@ def _slot(slot: Slot, scratch: Sequence[str | list[int]]) -> Any:
         return scratch[GLOBAL_SCRATCH - slot.buffer] if slot.buffer < 0 else [slot.buffer, slot.offset]
     assert isinstance(slot, Mapped)
     descriptor = slot.descriptor
-    found = tensor_map(descriptor, slot.meta, descriptor.offset)  # buffers lie at multiples of more than it asks for
-    return {"map": found._asdict(), "place": [descriptor.buffer, descriptor.offset]}
+    mapped = tensor_map(descriptor, slot.meta, descriptor.offset)  # buffers are aligned more strictly than it needs
+    return {"map": mapped._asdict(), "place": [descriptor.buffer, descriptor.offset]}
 
 
 def _code(binary: Binary, language: str) -> dict[str, Any]:

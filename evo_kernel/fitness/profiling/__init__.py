@@ -1,1 +1,1 @@
-"""Profiles of a plan on demand: bytes, hardware counters, one text table."""
+"""Profiles of a plan's launches: times, bytes, hardware counters, and a text table."""

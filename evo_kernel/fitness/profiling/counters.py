@@ -1,8 +1,8 @@
-"""Hardware counters of launches: which ones are asked of Nsight Compute, and what its CSV says.
+"""Hardware counters: the metrics requested from Nsight Compute, and the parser for its CSV output.
 
-Names are those of ncu's own sections on sm_80 to sm_100 (SpeedOfLight, MemoryWorkloadAnalysis,
-ComputeWorkloadAnalysis, WarpStateStatistics). Versions and GPUs differ in a few: several that say the same stand side
-by side, and what a version does not know is left out (runners/ncu.py).
+Names are those of ncu's sections on sm_80 to sm_100 (SpeedOfLight, MemoryWorkloadAnalysis, ComputeWorkloadAnalysis,
+WarpStateStatistics). They differ between versions and GPUs, so alternatives are listed; unknown ones are dropped
+(runners/ncu.py).
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ TOP_STALLS = 3
 _UNITS = {"byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,
           "nsecond": 1e-9, "ns": 1e-9, "usecond": 1e-6, "us": 1e-6, "msecond": 1e-3, "ms": 1e-3, "second": 1.0,
           "s": 1.0}  # fmt: skip
-"""What one of a unit is in bytes or seconds, lower case; ncu's prefixes are powers of ten. Others stay as they are."""
+"""Factor of a unit in bytes or seconds, in lower case; ncu's prefixes are powers of ten. Other units stay."""
 _COLUMNS = ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
 
 
 @dataclass(frozen=True)
 class CountPart:
-    """One plan to count on one case, with inputs drawn from `seed`."""
+    """Request to count one plan on one case, with inputs drawn from `seed`."""
 
     plan: CompiledPlan
     case: Case
@@ -72,41 +72,40 @@ class CountPart:
 
 @dataclass(frozen=True)
 class CounterReading:
-    """Counters by part, then by launch number; or `why` there are none, in one sentence."""
+    """Counters by part, then by launch number; or, in `why`, the reason why there are none."""
 
     parts: tuple[Mapping[int, Mapping[str, float]], ...] = ()
     why: str = ""
-    said: str = ""  # the end of what ncu printed, where there are none
+    output: str = ""  # the end of ncu's output, if there are no counters
 
     def of(self, part: int, launch: int) -> Mapping[str, float]:
-        """Empty where it was not counted."""
+        """Counters of one launch; empty if it was not counted."""
         return self.parts[part].get(launch, {}) if part < len(self.parts) else {}
 
 
 @dataclass(frozen=True)
 class HardwareCounters:
-    """Counters of one launch in the words of a kernel engineer. Shares are of the peak, 0 to 1; None: not counted."""
+    """Counters of one launch. Shares are relative to the peak, 0 to 1; None: not counted."""
 
     read_bytes: float | None  # of device memory
     written_bytes: float | None
     dram: float | None
     l2: float | None
-    l2_hits: float | None  # of the sectors asked of it
+    l2_hits: float | None  # share of requested sectors
     l1: float | None  # L1 and shared memory, one pipe
-    sm: float | None  # the busiest of an SM's parts
+    sm: float | None  # the busiest unit of an SM
     issue: float | None  # issue slots
     tensor: float | None
-    occupancy: float | None  # warps that were resident ÷ what an SM holds
+    occupancy: float | None  # resident warps ÷ the most that an SM holds
     conflicts: float | None  # bank conflicts ÷ wavefronts of shared memory
-    stalls: tuple[tuple[str, float], ...]  # warps that wait, by reason, an issue; the largest first
+    stalls: tuple[tuple[str, float], ...]  # waiting warps by reason, per issue; largest first
 
     @classmethod
     def of(cls, raw: Mapping[str, float]) -> HardwareCounters:
-        """From counters by ncu's names."""
 
         def share(*names: str) -> float | None:
-            found = [raw[name] / 100 for name in names if name in raw]
-            return max(found) if found else None
+            shares = [raw[name] / 100 for name in names if name in raw]
+            return max(shares) if shares else None
 
         waves, conflicts = raw.get(_WAVEFRONTS), raw.get(_CONFLICTS)
         stalls = [(name, raw.get(_STALL.format(name), 0.0)) for name in _STALLS]
@@ -119,48 +118,48 @@ class HardwareCounters:
             issue=share("sm__inst_issued.avg.pct_of_peak_sustained_active"), tensor=share(*_TENSOR_SHARE),
             occupancy=share("sm__warps_active.avg.pct_of_peak_sustained_active"),
             conflicts=conflicts / waves if waves and conflicts is not None else None,
-            stalls=tuple(one for one in sorted(stalls, key=lambda one: -one[1])[:TOP_STALLS] if one[1] >= 0.05),
+            stalls=tuple(s for s in sorted(stalls, key=lambda s: -s[1])[:TOP_STALLS] if s[1] >= 0.05),
         )  # fmt: skip
 
     def lines(self, us: float) -> list[str]:
-        """For the table; `us` is the launch's own time, by the judge's clock."""
+        """Lines of the table; `us` is the launch's time by the judge's clock."""
         lines = []
         if self.read_bytes is not None and self.written_bytes is not None:
             moved = self.read_bytes + self.written_bytes
             lines.append(
                 f"  device mem.  {self.read_bytes / 1e6:.1f} MB read, {self.written_bytes / 1e6:.1f} MB written: "
-                f"{moved / us / 1e3:.0f} GB/s" + _said(", {:.0%} of peak", self.dram)
+                f"{moved / us / 1e3:.0f} GB/s" + _formatted(", {:.0%} of peak", self.dram)
             )
         shares = [("L2", self.l2), ("L1/shared", self.l1), ("SM", self.sm), ("issue", self.issue),
                   ("tensor", self.tensor)]  # fmt: skip
-        told = [f"{name} {share:.0%}" for name, share in shares if share is not None]
-        if told:
-            lines.append("  of peak      " + ", ".join(told) + _said("; {:.0%} of L2 sectors hit", self.l2_hits))
+        cells = [f"{name} {share:.0%}" for name, share in shares if share is not None]
+        if cells:
+            lines.append("  of peak      " + ", ".join(cells) + _formatted("; {:.0%} of L2 sectors hit", self.l2_hits))
         waits = [f"{name} {warps:.1f}" for name, warps in self.stalls]
-        told = ["warps waiting an issue: " + ", ".join(waits)] if waits else []
-        told += [f"{self.conflicts:.0%} of shared-memory wavefronts are bank conflicts"] if self.conflicts else []
-        if told:
-            lines.append("  stalls       " + "; ".join(told))
+        cells = ["warps waiting an issue: " + ", ".join(waits)] if waits else []
+        cells += [f"{self.conflicts:.0%} of shared-memory wavefronts are bank conflicts"] if self.conflicts else []
+        if cells:
+            lines.append("  stalls       " + "; ".join(cells))
         return lines
 
 
-def _said(text: str, value: float | None) -> str:
+def _formatted(text: str, value: float | None) -> str:
     return text.format(value) if value is not None else ""
 
 
 @dataclass(frozen=True)
 class CountedKernel:
-    """One profiled launch as ncu reports it, counters by name in bytes, seconds, percent or plain numbers."""
+    """One profiled launch as reported by ncu; counters by name in bytes, seconds, percent or plain numbers."""
 
     name: str
     values: Mapping[str, float]
 
 
 def read_csv(text: str) -> list[CountedKernel]:
-    """Launches in order from what `ncu --csv` printed, other lines of it and of the program ignored.
+    """Launches in order from the output of `ncu --csv`; other lines are ignored.
 
     The header begins with "ID"; a row is one metric of one launch. Values may have thousands separators; "n/a" and the
-    like are left out.
+    like are dropped.
     """
     rows: dict[int, tuple[str, dict[str, float]]] = {}
     header: list[str] = []
@@ -182,23 +181,23 @@ def read_csv(text: str) -> list[CountedKernel]:
 
 def _number(value: str, unit: str) -> float | None:
     try:
-        found = float(value.replace(",", ""))
+        parsed = float(value.replace(",", ""))
     except ValueError:
         return None
-    return found * _UNITS.get(unit.strip().lower(), 1.0) if math.isfinite(found) else None
+    return parsed * _UNITS.get(unit.strip().lower(), 1.0) if math.isfinite(parsed) else None
 
 
-def unknown_metrics(text: str, asked: Sequence[str]) -> set[str]:
-    """Those of the metrics asked for that an error or a warning of ncu names."""
-    said = " ".join(line for line in text.splitlines() if re.match(r"==(ERROR|WARNING)==", line))
-    words = set(re.findall(r"[A-Za-z0-9_.]+", said))
-    return {name for name in asked if name in words or name + "." in words or name.split(".")[0] in words}
+def unknown_metrics(text: str, requested: Sequence[str]) -> set[str]:
+    """Requested metrics that an error or warning of ncu names."""
+    warnings = " ".join(line for line in text.splitlines() if re.match(r"==(ERROR|WARNING)==", line))
+    words = set(re.findall(r"[A-Za-z0-9_.]+", warnings))
+    return {name for name in requested if name in words or name + "." in words or name.split(".")[0] in words}
 
 
 def medians(rounds: Sequence[CountedKernel]) -> dict[str, float]:
-    """The middle value of every counter over several runs of one launch."""
+    """The median of every counter over several runs of one launch."""
     values: defaultdict[str, list[float]] = defaultdict(list)
-    for one in rounds:
-        for name, value in one.values.items():
+    for run in rounds:
+        for name, value in run.values.items():
             values[name].append(value)
-    return {name: statistics.median(found) for name, found in values.items()}
+    return {name: statistics.median(shares) for name, shares in values.items()}

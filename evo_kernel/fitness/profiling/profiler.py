@@ -1,4 +1,4 @@
-"""Profile on demand: a plan's launches timed one by one, their bytes counted, their hardware counters read."""
+"""Profiles plans: times each launch alone, counts its bytes, and reads its hardware counters."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from evo_kernel.tasks.task import Task
 
 @dataclass(frozen=True)
 class Profiler:
-    """Looks at recorded plans through a runner that is started."""
+    """Profiles recorded plans with a started runner."""
 
     task: Task
     runner: Runner
     ceilings: Ceilings
-    measured: bool  # whether the runner's times are
+    measured: bool  # whether the runner's times are measured
     deadline_s: float
 
     def profile(self, parts: Sequence[CountPart], counters: bool | None = None) -> Mapping[str, CaseProfile]:
-        """Profiles by case. `counters`: whether Nsight Compute is asked; None: where there is a GPU.
+        """Profiles by case. `counters`: whether to run Nsight Compute; None: if there is a GPU.
 
-        Raises UserError when a launch cannot be timed, InfraError.
+        Raises UserError if a launch cannot be timed, InfraError.
         """
         times_us = [self._times_us(part) for part in parts]
         traffic = self._traffic(parts)
         counted = CounterReading()
         if counters or (counters is None and self.measured):
             counted = self.runner.counters(parts)
-        target, found = target_for(self.runner.arch), {}
-        for number, (part, times, seen) in enumerate(zip(parts, times_us, traffic, strict=True)):
+        target, profiles = target_for(self.runner.arch), {}
+        for number, (part, times, counts) in enumerate(zip(parts, times_us, traffic, strict=True)):
             raw = [counted.of(number, launch) for launch in range(len(times))]
-            known = None if isinstance(seen, str) else seen
-            costs = costs_of(part.plan, times, known, raw, target)
-            notes = tuple(note for note in (seen if isinstance(seen, str) else "", counted.why) if note)
-            found[part.case.name] = CaseProfile(tuple(profile(part.plan, costs, target, self.ceilings)), notes)
-        return found
+            traffic_known, why = (None, counts) if isinstance(counts, str) else (counts, "")
+            costs = costs_of(part.plan, times, traffic_known, raw, target)
+            notes = tuple(note for note in (why, counted.why) if note)
+            profiles[part.case.name] = CaseProfile(tuple(profile(part.plan, costs, target, self.ceilings)), notes)
+        return profiles
 
     def _times_us(self, part: CountPart) -> list[float]:
-        """Of each launch alone. Raises UserError."""
+        """Time of each launch alone. Raises UserError."""
         times = []
         for position in range(len(part.plan.plan.launches)):
             timed = self.runner.measure(alone(part.plan, position), part.case, part.seed, False)
@@ -56,7 +56,7 @@ class Profiler:
         return times
 
     def _traffic(self, parts: Sequence[CountPart]) -> list[Sequence[LaunchTraffic] | str]:
-        """What each part's launches move and compute, by the sampler, which needs no GPU; or why it is not known."""
+        """Traffic of each part's launches, or why it is unknown. Needs no GPU."""
         sampler = self.runner if isinstance(self.runner, CpuRunner) else None
         own = sampler or CpuRunner(self.task, self.runner.arch, self.deadline_s)
         try:
@@ -66,8 +66,8 @@ class Profiler:
         finally:
             if sampler is None:
                 own.close()
-        return [_uncounted(seen) if isinstance(seen, Checked) else seen for seen in answers]
+        return [_uncounted(answer) if isinstance(answer, Checked) else answer for answer in answers]
 
 
-def _uncounted(seen: Checked) -> str:
-    return "bytes and tl.dot are not counted: " + seen.reason.removeprefix("it cannot be checked without a GPU: ")
+def _uncounted(answer: Checked) -> str:
+    return "bytes and tl.dot are not counted: " + answer.reason.removeprefix("it cannot be checked without a GPU: ")

@@ -1,4 +1,4 @@
-"""What a plan's kernels do with the GPU, as one text table: for agents, who read it in a prompt, and for people."""
+"""Formats the profile of a plan's launches as a text table and as data."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from evo_kernel.fitness.timing.ceilings import Ceilings
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
        "mufu", "minmax", "convert", "ld.shared", "st.shared", "shuffle", "barrier", "branch", "spill", "move",
        "constant", "int", "int.uniform")  # fmt: skip
-"""Instruction classes of fitness/instructions.py; the largest shares are shown."""
+"""Instruction classes of compile/instructions.py; the largest shares are shown."""
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class LaunchCost:
-    """One kernel launch of a plan: its time in µs, and what it moves and computes where that is known."""
+    """One launch: its time in µs and, if known, its traffic and operations."""
 
     us: float
     bytes: float | None = None  # of device memory, each line once, counted in executed IR
-    flops: Mapping[str, float] = field(default_factory=dict)  # of tl.dot by operand kind, counted there too
-    terms: Mapping[str, float] = field(default_factory=dict)  # µs by cause, as the model sees it
+    flops: Mapping[str, float] = field(default_factory=dict)  # of tl.dot by operand kind, counted in executed IR
+    terms: Mapping[str, float] = field(default_factory=dict)  # µs by cause, from the time model
     counters: Mapping[str, float] = field(default_factory=dict)  # hardware counters by Nsight Compute's names
 
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One launch with all that its code says."""
+    """One launch with the properties of its code."""
 
     name: str
     grid: tuple[int, int, int]
@@ -44,18 +44,18 @@ class KernelProfile:
     us: float
     share: float  # of the time of all launches
     gb_per_s: float | None
-    bandwidth_share: float | None  # of what a copy reaches
+    bandwidth_share: float | None  # of the measured copy bandwidth
     tflop_per_s: float | None
-    light_share: float | None  # of the speed of light: the time of bytes and tl.dot at the ceilings ÷ the launch's
+    light_share: float | None  # share of light: least time for bytes and tl.dot ÷ the launch's time
     bound_by: str  # memory, tensor, issue, latency; unknown
     evidence: str
     registers: int
     spill_bytes: int
     shared_bytes: int
     blocks_per_sm: int
-    occupancy: float  # resident warps ÷ what an SM holds
+    occupancy: float  # resident warps ÷ the most that an SM holds
     limiter: str
-    waves: float  # grid ÷ blocks that are resident at once
+    waves: float  # grid ÷ blocks resident at once
     tensor_core: str
     data_path: str
     schedule: str
@@ -68,9 +68,9 @@ class KernelProfile:
 
 
 def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
-    """The plan with its kernel launch number `position` as its only node: what is timed to tell launches apart.
+    """The plan with launch number `position` as its only node, to time launches separately.
 
-    What earlier launches would have written is poison then: it changes no time that does not depend on data.
+    What earlier launches would have written is poison; that only changes times that depend on data.
     """
     launch = compiled.plan.launches[position]
     return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (launch,)})})
@@ -83,26 +83,26 @@ def costs_of(
     counters: Sequence[Mapping[str, float]],
     target: Target,
 ) -> list[LaunchCost]:
-    """Costs of the launches of a plan, in order, from what was found out about each. `traffic` is None if unknown."""
+    """Costs of a plan's launches, in order. `traffic` is None if unknown."""
     if traffic is None:
         return [LaunchCost(us, counters=raw) for us, raw in zip(times_us, counters, strict=True)]
     modeled = modeled_time(compiled, traffic, target).launches
     return [
         LaunchCost(
             us,
-            bytes=seen.grid_load_bytes + seen.grid_store_bytes,
-            flops={kind: seen.programs * amount for kind, amount in seen.flops.items()},
+            bytes=launch_traffic.grid_load_bytes + launch_traffic.grid_store_bytes,
+            flops={kind: launch_traffic.programs * amount for kind, amount in launch_traffic.flops.items()},
             terms=model.terms,
             counters=raw,
         )
-        for us, seen, model, raw in zip(times_us, traffic, modeled, counters, strict=True)
+        for us, launch_traffic, model, raw in zip(times_us, traffic, modeled, counters, strict=True)
     ]
 
 
 def profile(
     compiled: CompiledPlan, costs: Sequence[LaunchCost], target: Target, ceilings: Ceilings
 ) -> list[KernelProfile]:
-    """One profile a kernel launch, in order. `costs` belong to the launches."""
+    """One profile per launch, in order. `costs` belong to the launches."""
     total = math.fsum(cost.us for cost in costs) or 1.0
     return [
         _one(compiled, launch, cost, total, target, ceilings)
@@ -139,49 +139,55 @@ def _one(
 
 @dataclass(frozen=True)
 class CaseProfile:
-    """What the launches of one case do, and what could not be found out, each in a sentence."""
+    """Profiles of one case's launches, and notes on what is unknown."""
 
     kernels: tuple[KernelProfile, ...]
     notes: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        return {"kernels": [one.as_data() for one in self.kernels], "notes": list(self.notes)}
+        return {"kernels": [kernel.as_data() for kernel in self.kernels], "notes": list(self.notes)}
 
     def as_text(self, label: str) -> str:
-        """The table, one paragraph a launch; `label` says whether the times are measured or modeled, and where."""
-        counted = any(one.gb_per_s is not None for one in self.kernels)
-        said = "; bytes and tl.dot are counted by executing the IR, each line once, not measured" if counted else ""
+        """The table, one paragraph per launch; `label` says whether times are measured or modeled, and where."""
+        counted = any(kernel.gb_per_s is not None for kernel in self.kernels)
+        counting_note = (
+            "; bytes and tl.dot are counted by executing the IR, each line once, not measured" if counted else ""
+        )
         return "\n".join(
-            [f"times are {label}{said}", *self.notes, *(line for one in self.kernels for line in _lines(one))]
+            [
+                f"times are {label}{counting_note}",
+                *self.notes,
+                *(line for kernel in self.kernels for line in _lines(kernel)),
+            ]
         )
 
 
-def _lines(one: KernelProfile) -> list[str]:
-    tensor = one.tensor_core if one.tensor_core != "none" else "no"
-    grid = " x ".join(str(size) for size in one.grid if size > 1) or "1"
-    counters = HardwareCounters.of(one.counters)
+def _lines(p: KernelProfile) -> list[str]:
+    tensor = p.tensor_core if p.tensor_core != "none" else "no"
+    grid = " x ".join(str(size) for size in p.grid if size > 1) or "1"
+    counters = HardwareCounters.of(p.counters)
     achieved = f"; {counters.occupancy:.0%} achieved" if counters.occupancy is not None else ""
     lines = [
-        f"{one.name}  {one.us:.2f} µs, {one.share:.0%} of the kernels' time",
-        f"  bound by     {one.bound_by}: {one.evidence}",
-        f"  launch       grid {grid}, {one.num_warps} warps, {one.waves:.2f} waves; "
-        f"{tensor} tensor cores, data by {one.data_path}, {one.schedule}",
-        f"  resources    {one.registers} registers, {one.spill_bytes} B spilled, {one.shared_bytes} B shared memory",
-        f"  occupancy    {one.occupancy:.0%}: {one.blocks_per_sm} blocks an SM, limited by {one.limiter}{achieved}",
+        f"{p.name}  {p.us:.2f} µs, {p.share:.0%} of the kernels' time",
+        f"  bound by     {p.bound_by}: {p.evidence}",
+        f"  launch       grid {grid}, {p.num_warps} warps, {p.waves:.2f} waves; "
+        f"{tensor} tensor cores, data by {p.data_path}, {p.schedule}",
+        f"  resources    {p.registers} registers, {p.spill_bytes} B spilled, {p.shared_bytes} B shared memory",
+        f"  occupancy    {p.occupancy:.0%}: {p.blocks_per_sm} blocks an SM, limited by {p.limiter}{achieved}",
     ]
     rates = []
-    if one.gb_per_s is not None and one.bandwidth_share is not None:
-        rates.append(f"{one.gb_per_s:.0f} GB/s, {one.bandwidth_share:.0%} of a copy")
-    if one.tflop_per_s is not None:
-        rates.append(f"{one.tflop_per_s:.1f} TFLOP/s in tl.dot")
-    if one.light_share is not None:
-        rates.append(f"{one.light_share:.0%} of the speed of light")
+    if p.gb_per_s is not None and p.bandwidth_share is not None:
+        rates.append(f"{p.gb_per_s:.0f} GB/s, {p.bandwidth_share:.0%} of a copy")
+    if p.tflop_per_s is not None:
+        rates.append(f"{p.tflop_per_s:.1f} TFLOP/s in tl.dot")
+    if p.light_share is not None:
+        rates.append(f"{p.light_share:.0%} of the speed of light")
     if rates:
         lines.append(f"  rates        {'; '.join(rates)}")
-    lines += counters.lines(one.us)
-    mix = ", ".join(f"{name} {share:.0%}" for name, share in one.mix.items())
+    lines += counters.lines(p.us)
+    mix = ", ".join(f"{name} {share:.0%}" for name, share in p.mix.items())
     lines.append(f"  instructions {mix}")
-    if one.terms:
-        terms = sorted(one.terms.items(), key=lambda item: -item[1])
+    if p.terms:
+        terms = sorted(p.terms.items(), key=lambda item: -item[1])
         lines.append("  modeled µs   " + ", ".join(f"{name} {us:.1f}" for name, us in terms if us >= 0.05))
     return lines

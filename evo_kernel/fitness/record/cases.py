@@ -1,4 +1,4 @@
-"""A task's cases as the recorder takes them."""
+"""Converts a task's cases to the recorder's input specifications."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from evo_kernel.tasks.task import Case, Task, TensorSpec
 
 
 def record_case(task: Task, case: Case) -> RecordCase:
-    """A task's case as the recorder takes it."""
     specs: list[Mapping[str, object]] = []
     known = task.host_values(case) if task.host_known else {}
     for position, spec in enumerate(task.input_specs(case)):

@@ -1,4 +1,4 @@
-"""The recorder's child: imports one candidate and records its `run` for each case and setting of the knobs.
+"""The recorder's child process: imports one candidate and records its `run` for each case and knob setting.
 
 Request: {"arch", "cases": [{"name", "inputs": [...]}], "settings": [{"knobs", "text"}, ...], "resources": {...}}.
 Answer: {"records": [{"case", "setting", "plan" | "fault": {"status", "reason"}}], "needs": [kernel, ...],
@@ -32,11 +32,11 @@ from evo_kernel.fitness.record.tracing import NeedsBinary, PlanTracer, Recording
 
 MAX_REASON = 2000
 MODULE = "kernel"
-"""The candidate's module and file: the names of its functions, which IR holds, are the same in every recording."""
+"""Name of the candidate's module and file. IR holds function names, so it must be the same in every recording."""
 
 
 def warm_up() -> None:
-    """In the zygote: what every child would pay for again."""
+    """Do in the zygote, once, what every child would repeat."""
     ir.load_dialects(ir.context())
     fake_tensor.init_gpu_context = lambda device: None
     FakeTensor.__getitem__ = get_item
@@ -47,7 +47,7 @@ def warm_up() -> None:
 
 
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Record every (case, setting). Faults are answers, never exceptions."""
+    """Record every (case, setting). Faults are part of the answer, never exceptions."""
     impersonate(request["arch"])
     records: list[dict[str, Any]] = []
     needs: list[dict[str, Any]] = []
@@ -55,8 +55,8 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     for number, setting in enumerate(request["settings"]):
         session = _Session(request, setting, configs)
         for place, case in enumerate(request["cases"]):
-            # Imported anew for each case: what host code keeps between calls has no place in a plan, neither the
-            # answer of another case nor an honest workspace that another plan allocated.
+            # Each case gets a fresh import: state that host code keeps between calls must not enter a plan, be it
+            # another case's answer or a workspace that another plan allocated.
             fault = session.load(folder, f"candidate_{number}_{place}")
             outcome = {"fault": fault} if fault else session.record(case, needs)
             records.append({"case": case["name"], "setting": number, **outcome})
@@ -64,7 +64,7 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 class _Session:
-    """One import of the candidate under one setting of the knobs."""
+    """One import of the candidate with one knob setting."""
 
     def __init__(self, request: dict[str, Any], setting: dict[str, Any], configs: dict[str, int]) -> None:
         self._request, self._text, self._configs = request, setting["text"], configs
@@ -87,7 +87,7 @@ class _Session:
             return _fault("build_error", f"the module does not import: {_explain(error, path)}")
         self._run = getattr(module, "run", None)
         if not callable(self._run):
-            return _fault("build_error", "the module defines no function `run`: it is what the judge calls")
+            return _fault("build_error", "the module defines no function `run`, which the judge calls")
         return None
 
     def record(self, case: dict[str, Any], needs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class _Session:
         mode = RecordedMode()
         try:
             values, views = fake_inputs(mode, case["inputs"], tracer)
-            with _hooks(tracer, self._knobs, self._configs), mode, HostCalls(), AtenWriter(tracer):
+            with _Hooks(tracer, self._knobs, self._configs), mode, HostCalls(), AtenWriter(tracer):
                 assert self._run is not None
                 result = self._run(*values)
             outputs = tracer.finish(result)
@@ -125,8 +125,8 @@ class _Session:
         return {"plan": plan}
 
 
-class _hooks:
-    """While a candidate's `run` is recorded, launches are written down and autotuners take the asked configuration."""
+class _Hooks:
+    """Context in which Triton's launches are recorded and autotuners use the requested configuration."""
 
     def __init__(self, tracer: PlanTracer, knobs: dict[str, int], configs: dict[str, int]) -> None:
         self._tracer, self._knobs, self._configs = tracer, knobs, configs
@@ -185,7 +185,7 @@ def _refusal(error: BaseException) -> RecordingRefused | None:
 
 
 def _explain(error: BaseException, place: str) -> str:
-    """The exception and, where it can be found, the candidate's own line."""
+    """The exception and, if it can be found, the candidate's line."""
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if place in frame.filename]
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} (line {error.lineno})"

@@ -1,7 +1,6 @@
-"""What honest host code may ask about the GPU, answered for the target from the table of targets.
+"""Emulates the target GPU's properties in the recorder's child: Triton's driver and `torch.cuda` answer from a table.
 
-Installed in the recorder's child before the candidate is imported: Triton's driver, `torch.cuda` and Triton's own
-helpers then speak of the target GPU, though the child has none.
+Installed before the candidate is imported. The child itself has no GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from evo_kernel.fitness.costmodel.targets import Target, target_for
 
 
 class TargetDriver:
-    """Stands in for Triton's active driver; only names the target."""
+    """Replaces Triton's active driver; reports the target and its properties only."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -58,8 +57,8 @@ class TargetDriver:
         }
 
 
-def _absent(what: str) -> Any:
-    """In the place of a class of torch.cuda that a plan has no room for."""
+def _unsupported(what: str) -> Any:
+    """Replaces a class of torch.cuda that plans cannot represent; calling it raises RecordingRefused."""
 
     def refuse(*_args: Any, **_kwargs: Any) -> Any:
         from evo_kernel.fitness.record.tracing import RecordingRefused
@@ -89,12 +88,12 @@ def impersonate(arch: int) -> None:
         shared_memory_per_multiprocessor=target.shared_bytes_per_sm,
         regs_per_multiprocessor=target.registers_per_sm,
     )
-    # A plan has one order and no streams: whichever stream host code names, it is this one.
+    # Plans have one order and no streams, so every stream is this one.
     stream = types.SimpleNamespace(cuda_stream=0, device=torch.device("cuda", 0), synchronize=lambda: None)
     answers: dict[str, Any] = {
-        "CUDAGraph": _absent("a CUDA graph"),
-        "Event": _absent("a CUDA event"),
-        "Stream": _absent("a CUDA stream"),
+        "CUDAGraph": _unsupported("a CUDA graph"),
+        "Event": _unsupported("a CUDA event"),
+        "Stream": _unsupported("a CUDA stream"),
         "current_stream": lambda device=None: stream,
         "default_stream": lambda device=None: stream,
         "is_available": lambda: True,

@@ -1,7 +1,7 @@
-"""Values that host code knows while it is recorded: small tables that `run` spells out, and host-known inputs.
+"""Tracks tensor values that host code may read during recording: small constant tables and host-known inputs.
 
-Both are followed for real, on the CPU, beside the fake tensors that stand for them. Host-known inputs steer the host;
-an operation on the GPU over one stays an operation, and only what the host computed becomes a table of the plan.
+Real CPU tensors are computed alongside the fake tensors that represent them. Host code may read host-known inputs; a
+GPU operation on one is recorded as an operation. Only values computed by the host become a table of the plan.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.fitness.plan.launch_plan import MAX_TABLE_BYTES
 
-_HOST_BYTES = 1 << 20  # of one CPU tensor whose values are followed
+_HOST_BYTES = 1 << 20  # largest CPU tensor whose values are tracked
 
 
 class KnownValues:
-    """Real CPU tensors by the storage of the fake ones that they stand for."""
+    """Real CPU tensors by the storage of the fake tensors that represent them."""
 
     def __init__(self) -> None:
         self._tables: dict[int, torch.Tensor] = {}
@@ -29,23 +29,23 @@ class KnownValues:
         self._inputs[storage_key(tensor)] = value
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """A kernel or an operation may have written there."""
+        """Drop the values of a tensor that a kernel or an operation may have written."""
         self._tables.pop(storage_key(tensor), None)
         self._inputs.pop(storage_key(tensor), None)
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What host code may read of a tensor; None when only the GPU will know."""
+        """A tensor's values, if host code may read them; None if only the GPU will know them."""
         known = self.table(tensor)
         return known if known is not None else _over(self._inputs.get(storage_key(tensor)), tensor)
 
     def table(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A tensor's values where host code alone decided them."""
+        """A tensor's values, if host code alone determines them."""
         if not _is_fake(tensor):
             return tensor if tensor.device.type == "cpu" else None
         return _over(self._tables.get(storage_key(tensor)), tensor)
 
     def keep(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """Remember `value` as what the fake `tensor` holds."""
+        """Record `value` as the content of the fake `tensor`."""
         if tensor.storage_offset() == 0:
             self._tables[storage_key(tensor)] = self.cast(value, tensor)
 
@@ -57,40 +57,40 @@ class KnownValues:
             return copy.copy_(value.detach())
 
     def compute(self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor) -> torch.Tensor | None:
-        """The values of `result = func(*args)` where host code decides them all, else None.
+        """The values of `result = func(*args)` if host code determines all of them, else None.
 
-        Random operations count as known: what they drew while the plan was recorded is the plan's.
+        Results of random operations count as known: the plan keeps the values drawn while it was recorded.
         """
         on_gpu = result.device.type == "cuda"
         if result.numel() * result.element_size() > (MAX_TABLE_BYTES if on_gpu else _HOST_BYTES):
             return None
-        look = self.table if on_gpu else self.host
+        lookup = self.table if on_gpu else self.host
         try:
             with _disable_current_modes():
                 named = {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs
-                plain = _plain(args, look), _plain(named, look)
+                plain = _plain(args, lookup), _plain(named, lookup)
                 plain[1].pop("pin_memory", None)
-                made = func(*plain[0], **plain[1])
+                computed = func(*plain[0], **plain[1])
         except (_Unknown, RuntimeError, TypeError, ValueError, NotImplementedError):
             return None
-        return made if isinstance(made, torch.Tensor) and made.shape == result.shape else None
+        return computed if isinstance(computed, torch.Tensor) and computed.shape == result.shape else None
 
 
 class _Unknown(Exception):
     """An argument's values are not known on the host."""
 
 
-def _plain(value: Any, look: Callable[[torch.Tensor], torch.Tensor | None]) -> Any:
-    """`value` with real tensors for fake ones. Raises _Unknown."""
+def _plain(value: Any, lookup: Callable[[torch.Tensor], torch.Tensor | None]) -> Any:
+    """`value` with fake tensors replaced by real ones. Raises _Unknown."""
     if isinstance(value, torch.Tensor):
-        known = look(value)
+        known = lookup(value)
         if known is None:
             raise _Unknown
         return known
     if isinstance(value, (tuple, list)):
-        return type(value)(_plain(item, look) for item in value)
+        return type(value)(_plain(item, lookup) for item in value)
     if isinstance(value, dict):
-        return {key: _plain(item, look) for key, item in value.items()}
+        return {key: _plain(item, lookup) for key, item in value.items()}
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
@@ -103,7 +103,7 @@ def table_node(view: dict[str, Any], value: torch.Tensor) -> dict[str, Any]:
 
 
 def number(value: torch.Tensor) -> bool | int | float:
-    """The value of a real one-element tensor, asked while fake tensors are on."""
+    """The value of a real one-element tensor, read while fake tensor mode is active."""
     with _disable_current_modes():
         return value.item()
 

@@ -1,7 +1,7 @@
-"""Indexing of fake CUDA tensors on a build of torch that has no CUDA.
+"""Indexing of fake CUDA tensors on a CPU build of torch.
 
-torch's own `tensor[...]` asks the CUDA library for a device guard before it dispatches, and fails where there is none.
-Here the same indexing is spelled in the operations that it dispatches to.
+torch's own `tensor[...]` needs a CUDA device guard before it dispatches, which a CPU build lacks. These functions call
+the operations that it dispatches to.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
 
 
 def _width(part: Any) -> int:
-    """How many dimensions a part of an index takes up."""
+    """How many dimensions of the tensor one part of an index consumes."""
     if part is None or part is Ellipsis:
         return 0
     if isinstance(part, torch.Tensor) and part.dtype is torch.bool:

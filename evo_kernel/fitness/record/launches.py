@@ -1,6 +1,6 @@
-"""Kernel launches of `run`, written down: Triton's and Gluon's through Triton's own binder, CUDA C++ as it was asked.
+"""Records kernel launches of `run`: Triton and Gluon through Triton's own binder, CUDA C++ as called.
 
-Runs in the recorder's child; the parent parses and validates all of it again.
+Runs in the recorder's child; the parent parses and validates the result again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from evo_kernel.fitness.record.triton_frontend import FRONT_END_OPTIONS, lower
 
 
 class LaunchWriter:
-    """Answers for JITFunction.run and for CUDA C++ launches while a plan is recorded."""
+    """Replaces JITFunction.run and CUDA C++ launches while a plan is recorded."""
 
     def __init__(self, tracer: PlanTracer) -> None:
         self._tracer = tracer
 
     def triton(self, kernel: JITFunction, args: tuple, grid: Any, warmup: bool, options: dict[str, Any]) -> Any:
-        """Binds and specialises as Triton does, and writes the launch down."""
+        """Bind and specialise arguments as Triton does, and record the launch."""
         options = {**options, "debug": bool(options.get("debug") or getattr(kernel, "debug", False))}
         for hook in getattr(kernel, "pre_run_hooks", ()):
             hook(*args, **options)
@@ -35,7 +35,7 @@ class LaunchWriter:
         parsed, signature, constants, attributes = kernel._pack_args(
             backend, options, bound, specialization, user_options
         )
-        passed = [one for name, kind in signature.items() for one in _passed(name, kind, bound[name])]
+        passed = [item for name, kind in signature.items() for item in _passed(name, kind, bound[name])]
         kept = {name: value for name, value in sorted(user_options.items()) if name not in FRONT_END_OPTIONS}
         spec = {
             "name": kernel.__name__,
@@ -51,7 +51,7 @@ class LaunchWriter:
         return RecordedKernel(self._tracer, spec)
 
     def cuda(self, call: cuda.CudaLaunch) -> None:
-        """Answers for a launch of evo_kernel.cuda."""
+        """Record a launch of evo_kernel.cuda."""
         kernel = call.kernel
         if math.prod(call.grid) == 0:
             return
@@ -89,9 +89,9 @@ class LaunchWriter:
     def _cuda_argument(self, kernel: cuda.CudaKernel, parameter: tuple[str, str], value: Any) -> dict[str, Any]:
         name, kind = parameter
         if kind.startswith("*") != isinstance(value, torch.Tensor):
-            wanted = "a tensor" if kind.startswith("*") else "a number"
+            expected = "a tensor" if kind.startswith("*") else "a number"
             raise RecordingRefused(
-                f"{kernel.name} takes {wanted} as `{name}`, not a {type(value).__name__}", "build_error"
+                f"{kernel.name} takes {expected} as `{name}`, not a {type(value).__name__}", "build_error"
             )
         if isinstance(value, torch.Tensor):
             return self._tracer.pointer(value)
@@ -117,7 +117,7 @@ class LaunchWriter:
 
 
 class RecordedKernel:
-    """What a launch or a warm-up returns: a compiled kernel as far as host code may ask."""
+    """The return value of a launch or warm-up: a compiled kernel's resources, which host code may read."""
 
     def __init__(self, tracer: PlanTracer, spec: dict[str, Any]) -> None:
         self._tracer, self._spec = tracer, spec
@@ -153,7 +153,7 @@ def _grid(grid: Any) -> list[int]:
 
 
 def _passed(name: str, kind: Any, value: Any) -> Iterator[tuple[str, str, Any]]:
-    """(name, kind, value) of what a launch passes for a parameter: the parts of a tuple, nothing for a constant."""
+    """(name, kind, value) that a launch passes for a parameter: each part of a tuple, nothing for a constexpr."""
     if isinstance(kind, str):
         if kind != "constexpr":
             yield name, kind, value

@@ -1,4 +1,4 @@
-"""The parent's side of recording: a source in, validated launch plans out, or a status with its reason."""
+"""The recorder: turns a source into validated, compiled launch plans, or into a status with its reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from evo_kernel.errors import InfraError, PlanError
 from evo_kernel.fitness.compile.compiler import Compiler, Forbidden
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Plan
-from evo_kernel.fitness.record.answers import MOST_CONFIGS, RecorderAnswer, ToldRecord
+from evo_kernel.fitness.record.answers import MOST_CONFIGS, CaseAnswer, RecorderAnswer
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import RECORDING, Stages
@@ -22,7 +22,7 @@ from evo_kernel.syntax import parse_module
 from evo_kernel.types import Knobs, Source, Status
 
 MAX_SOURCE_CHARS = 1 << 20
-_ROUNDS = 4  # how often host code may ask for one more compiled kernel's resources
+_ROUNDS = 4  # how often host code may read another compiled kernel's resources
 _OUTCOMES = {
     "timeout": (Status.TIMEOUT, "it did not finish recording in {deadline:g} s: an endless import or loop on the host"),
     "memory": (Status.REJECTED, "recording it needs more than {memory} GB of host memory"),
@@ -34,7 +34,7 @@ _OUTCOMES = {
 
 @dataclass(frozen=True)
 class RecordCase:
-    """A case as the recorder needs it: one spec an input, see `input_specs` of the task."""
+    """A case with one specification per input; see the task's `input_specs`."""
 
     name: str
     inputs: tuple[Mapping[str, Any], ...]
@@ -48,14 +48,14 @@ class RecordFault:
 
 @dataclass(frozen=True)
 class Recording:
-    """Plans by (case, knobs); a fault in the place of a plan that could not be had."""
+    """Plans by (case, knobs), or the fault that prevented a plan."""
 
     plans: Mapping[tuple[str, Knobs], CompiledPlan | RecordFault]
     configs: Mapping[str, int] = field(default_factory=dict)  # autotune configurations by kernel
 
     @property
     def fault(self) -> RecordFault | None:
-        """The first fault, in the order of cases."""
+        """The first fault in the order of cases, or None."""
         return next((value for value in self.plans.values() if isinstance(value, RecordFault)), None)
 
 
@@ -70,7 +70,7 @@ class Recorder:
         self.confinement = "unknown"
 
     def start(self) -> None:
-        """Start the zygote, and learn which walls stand here."""
+        """Start the zygote and determine which sandbox guards are active."""
         probe = self.record(Source("def run(x):\n    return x\n"), (_PROBE_CASE,), ((),))
         assert probe.fault is None or probe.fault.status is not Status.INFRA_ERROR, probe.fault
 
@@ -84,9 +84,9 @@ class Recorder:
         settings: Sequence[Knobs],
         patience_s: float = math.inf,
     ) -> Recording:
-        """Plans of `source` for every case and knob setting, compiled. Raises InfraError only.
+        """Record `source` for every case and knob setting, and compile the kernels. Raises InfraError only.
 
-        `patience_s`: a kernel that compiles longer is given up, within the deadline.
+        `patience_s`: abandon compilations that take longer, if that is less than the deadline.
         """
         with self._stages.at(RECORDING):
             return self._record(source, cases, settings, patience_s)
@@ -106,7 +106,7 @@ class Recorder:
         return Recording(self._compile(wanted, patience_s), configs)
 
     def _fitting(self, draft: Plan | RecordFault, case: RecordCase) -> Plan | RecordFault:
-        """The draft, if it is for this very case and target: a forged one may be for another."""
+        """The draft, or a fault if its case, target or inputs differ from what was requested: it may be forged."""
         if isinstance(draft, RecordFault):
             return draft
         specs = [
@@ -129,7 +129,7 @@ class Recorder:
                 "resources": resources,
             }
             result = self._zygote.run(request, self._limits)
-            self.confinement = result.walls
+            self.confinement = result.confinement
             if result.data is None:
                 return _outcome_fault(result.outcome, result.detail, self._limits)
             try:
@@ -142,7 +142,7 @@ class Recorder:
             if fault is not None:
                 return fault
         return RecordFault(
-            Status.REJECTED, f"host code asks for the resources of more than {_ROUNDS} compiled kernels in turn"
+            Status.REJECTED, f"host code reads the resources of more than {_ROUNDS} compiled kernels, one after another"
         )
 
     def _answer_needs(self, needs: Sequence[Any], resources: dict[str, Any]) -> RecordFault | None:
@@ -175,15 +175,15 @@ class Recorder:
             if isinstance(draft, RecordFault):
                 plans[place] = draft
                 continue
-            found = [binaries[kernel.key] for kernel in draft.kernels]
-            broken = next((b for b in found if isinstance(b, str)), None)
-            plans[place] = _refused(broken) if broken is not None else _compiled(draft, found)
+            kernels_binaries = [binaries[kernel.key] for kernel in draft.kernels]
+            broken = next((b for b in kernels_binaries if isinstance(b, str)), None)
+            plans[place] = _refused(broken) if broken is not None else _compiled(draft, kernels_binaries)
         return plans
 
 
-def refuse_unconfined(walls: str) -> None:
-    """Raises InfraError where none of the walls stands that confine a candidate's code."""
-    if not {"namespaces", "landlock", "seccomp"} & set(walls.split("+")):
+def refuse_unconfined(confinement: str) -> None:
+    """Raise InfraError if no guard is active that confines a candidate's code."""
+    if not {"namespaces", "landlock", "seccomp"} & set(confinement.split("+")):
         raise InfraError(
             "this machine has no namespaces, no Landlock and no seccomp: candidate code cannot be confined. "
             "Run on a machine that has one of them, or accept the risk with --unconfined."
@@ -191,7 +191,7 @@ def refuse_unconfined(walls: str) -> None:
 
 
 def static_fault(source: Source) -> RecordFault | None:
-    """What the text alone shows: not Python, no `run`, far too long. A hint of a cheat is never a verdict."""
+    """Faults visible in the text: not Python, no `run`, too long. The text is not searched for cheats."""
     if len(source.text) > MAX_SOURCE_CHARS:
         return RecordFault(
             Status.REJECTED, f"the source has {len(source.text)} characters; the limit is {MAX_SOURCE_CHARS}"
@@ -207,7 +207,7 @@ def static_fault(source: Source) -> RecordFault | None:
     names |= {t.id for n in ast.walk(tree) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     names |= {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names}
     if "run" not in names:
-        return RecordFault(Status.BUILD_ERROR, "the module defines no function `run`: it is what the judge calls")
+        return RecordFault(Status.BUILD_ERROR, "the module defines no function `run`, which the judge calls")
     return None
 
 
@@ -216,7 +216,7 @@ def _refused(reason: str) -> RecordFault:
 
 
 def _compiled(draft: Plan, binaries: Sequence[Binary | str]) -> CompiledPlan | RecordFault:
-    """The plan with its binaries, if its launches are what their IR takes: of a forged one they need not be."""
+    """The plan with its binaries, or a fault if the launches do not match the IR: the plan may be forged."""
     try:
         return CompiledPlan(plan=draft, binaries=tuple(b for b in binaries if not isinstance(b, str)))
     except ValidationError as error:
@@ -225,7 +225,7 @@ def _compiled(draft: Plan, binaries: Sequence[Binary | str]) -> CompiledPlan | R
         )
 
 
-def _draft(record: ToldRecord) -> Plan | RecordFault:
+def _draft(record: CaseAnswer) -> Plan | RecordFault:
     if record.plan is not None:
         try:
             return Plan.model_validate(record.plan)

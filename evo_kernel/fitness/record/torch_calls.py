@@ -1,6 +1,6 @@
-"""Torch calls of `run`, written down: allocations and views are free; fills, copies and tables become nodes.
+"""Records torch calls of `run`: fills, copies and constant tables become nodes; allocations and views need none.
 
-Whatever else touches a tensor on the GPU is a torch operation, which a task must allow (`ALLOW = "mixed"`).
+Any other operation on a GPU tensor becomes an `aten` node, which a task must allow (`ALLOW = "mixed"`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READS = (
 
 
 class RecordedMode(FakeTensorMode):
-    """Fake tensors for a process without a GPU, whatever `torch.cuda.is_available` has been taught to answer."""
+    """Fake tensor mode for a process without a GPU in which `torch.cuda.is_available` is patched."""
 
     @property
     def avoid_device_init(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -41,9 +41,9 @@ class RecordedMode(FakeTensorMode):
 
 
 class HostCalls(TorchFunctionMode):
-    """Torch calls that ask for the CUDA library before they dispatch, spelled in the operations that they end in.
+    """Replaces torch calls that use the CUDA library before they dispatch by the operations that they dispatch to.
 
-    A build of torch without CUDA refuses them on fake CUDA tensors; one with CUDA would look for a GPU.
+    On fake CUDA tensors a CPU build of torch refuses these calls, and a CUDA build looks for a GPU.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -124,7 +124,7 @@ _HOST_CALLS: dict[Any, Any] = {
 
 
 class AtenWriter(TorchDispatchMode):
-    """Notes every torch operation on fake CUDA tensors, and follows the values of what the host computes."""
+    """Records every torch operation on fake CUDA tensors and tracks values that the host computes."""
 
     def __init__(self, tracer: PlanTracer) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class AtenWriter(TorchDispatchMode):
         return result
 
     def _note(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
-        """Write an operation on the GPU down as the cheapest node that says it."""
+        """Record an operation on the GPU as the cheapest equivalent node."""
         tracer = self._tracer
         if isinstance(result, torch.Tensor) and result.device.type != "cuda":
             self._brought_back(func, args, kwargs, result)
@@ -198,7 +198,7 @@ class AtenWriter(TorchDispatchMode):
         return value if isinstance(value, (bool, int, float)) else None
 
     def _copied(self, name: str, args: tuple, result: torch.Tensor) -> bool:
-        """Whether it moves data without computing: within the GPU a copy, from the host a table."""
+        """Record an operation that only moves data: a copy within the GPU, a table from the host. False for others."""
         tracer = self._tracer
         target, source = (args[0], args[1]) if name == "copy_" else (result, args[0])
         if not isinstance(source, torch.Tensor) or target.device.type != "cuda":

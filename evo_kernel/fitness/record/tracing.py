@@ -1,7 +1,7 @@
-"""The plan in the making: buffers behind fake tensors, kernels, nodes, outputs.
+"""Builds a plan during recording: buffers of fake tensors, kernels, nodes and outputs.
 
-Runs in the recorder's child, over fake CUDA tensors that have shapes and no memory. Torch calls come from
-torch_calls.py, launches from launches.py. Everything made here is parsed and validated again by the parent.
+Runs in the recorder's child. Fake CUDA tensors have shapes but no memory. torch_calls.py adds torch calls, launches.py
+adds launches. The parent parses and validates the plan again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; eve
 
 
 class RecordingRefused(Exception):
-    """The candidate does what a plan cannot hold. Becomes `status` with the message as its reason."""
+    """The candidate does something that a plan cannot represent. Becomes `status` with the message as its reason."""
 
     def __init__(self, reason: str, status: str = "rejected") -> None:
         super().__init__(reason)
@@ -26,7 +26,7 @@ class RecordingRefused(Exception):
 
 
 class NeedsBinary(Exception):
-    """Host code asks for a compiled kernel's resources; the parent compiles it and records again."""
+    """Host code reads a compiled kernel's resources: the parent must compile it and record again."""
 
     def __init__(self, kernel: dict[str, Any]) -> None:
         super().__init__("needs a compiled kernel")
@@ -34,7 +34,7 @@ class NeedsBinary(Exception):
 
 
 class PlanTracer:
-    """The plan in the making, as plain JSON values (see evo_kernel.fitness.plan.launch_plan for the fields)."""
+    """The plan under construction, as JSON values; plan/launch_plan.py describes the fields."""
 
     def __init__(self, arch: int, resources: dict[str, Any]) -> None:
         self.arch, self.resources = arch, resources
@@ -42,7 +42,7 @@ class PlanTracer:
         self.kernels: list[dict[str, Any]] = []
         self.nodes: list[dict[str, Any]] = []
         self._storages: dict[int, int] = {}
-        self._kept: list[Any] = []  # storages stay alive, so that an address is never two things
+        self._kept: list[Any] = []  # storages stay alive, so that no address is reused
         self.known = KnownValues()
 
     def add_input(self, tensor: torch.Tensor, host_value: torch.Tensor | None) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class PlanTracer:
         return ((self._buffer(tensor) + 1) << ADDRESS_BITS) + offset_bytes(tensor)
 
     def pointer(self, tensor: torch.Tensor) -> dict[str, Any]:
-        """A kernel's argument: the kernel may write there, so what was known of the values is known no longer."""
+        """A pointer argument. The kernel may write there, so known values are dropped."""
         self.known.forget(tensor)
         return {"kind": "pointer", "buffer": self._buffer(tensor), "offset": offset_bytes(tensor)}
 
@@ -88,7 +88,7 @@ class PlanTracer:
         return len(self.buffers) - 1
 
     def note(self, node: dict[str, Any]) -> None:
-        """Add a node to the plan. Raises RecordingRefused where a plan is full: nobody waits for a million launches."""
+        """Add a node. Raises RecordingRefused if the plan has MAX_NODES."""
         if len(self.nodes) >= MAX_NODES:
             raise RecordingRefused(
                 f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more"

@@ -1,6 +1,6 @@
-"""A launched kernel as IR: Triton's own front end and the first stage of its pipeline, as `triton.compile` runs them.
+"""Lowers a launched kernel to IR: Triton's front end and the first stage of its pipeline, as in `triton.compile`.
 
-Runs in the recorder's child, which is the candidate's: what comes out is data for others to read.
+Runs in the recorder's child, together with the candidate's code, so the result is untrusted.
 """
 
 from __future__ import annotations
@@ -20,22 +20,19 @@ FRONT_END_OPTIONS = frozenset({
     "allowed_dot_input_precisions", "debug", "default_dot_input_precision", "deprecated_fp8_dot_operand_dtypes",
     "max_num_imprecise_acc_default", "sanitize_overflow", "supported_fp8_dtypes",
 })  # fmt: skip
-"""Options that have had their effect once there is IR."""
-_FOLDER = re.compile(r'"[^"\\\n]*/([^"/\\\n]+":\d)')  # of a file in a location
+"""Options that only affect the front end."""
+_FOLDER = re.compile(r'"[^"\\\n]*/([^"/\\\n]+":\d)')  # folder of a file in a location
 _LIBRARY_PATH = re.compile(r'libpath = "[^"]*"')
 
 _lowered: dict[str, str] = {}
-"""IR by all that decides it: a job records the same kernels for many cases and settings."""
+"""Cache of IR, by everything that determines it: a job records the same kernels for many cases and settings."""
 
 
 def lower(kernel: JITFunction, backend: Any, options: Any, signature: dict, constants: dict, attributes: dict) -> str:
-    """The kernel's IR under its own name. `options` as the back end parsed them.
-
-    Raises RecordingRefused with the compiler's message where the kernel has a fault.
-    """
+    """The kernel's IR. `options` as parsed by the back end. Raises RecordingRefused with the compiler's message."""
     gluon = isinstance(kernel, GluonJITFunction)
     name = kernel.__name__
-    # A function of the candidate may name the kernel after its arguments; plans know it by its own name.
+    # The candidate may set a function that names the kernel by its arguments; plans use the plain name.
     kernel.repr = lambda _: name  # pyright: ignore[reportAttributeAccessIssue]
     source = (GluonASTSource if gluon else ASTSource)(kernel, signature, constants, attributes)
     try:
@@ -43,7 +40,7 @@ def lower(kernel: JITFunction, backend: Any, options: Any, signature: dict, cons
         if key not in _lowered:
             _lowered[key] = _lower(source, backend, options, "ttgir" if gluon else "ttir")
         return _lowered[key]
-    # The front end raises many kinds of error for a bad kernel, and functions that it evaluates may raise any other.
+    # The front end raises many kinds of error for a bad kernel, and functions that it evaluates may raise any.
     except Exception as error:
         raise RecordingRefused(f"kernel {name} does not compile: {explain(error)}", "build_error") from error
 
@@ -61,5 +58,5 @@ def _lower(source: ASTSource, backend: Any, options: Any, last: str) -> str:
         module = work(module, metadata)
         if stage == last:
             break
-    # Where the text comes from and where Triton is installed are nothing of the kernel's.
+    # Folders of the source and of Triton are not part of the kernel.
     return _LIBRARY_PATH.sub('libpath = ""', _FOLDER.sub(r'"\1', str(module)))

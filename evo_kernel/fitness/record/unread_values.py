@@ -1,4 +1,4 @@
-"""Which values of inputs a recording follows from: those that host code did not read may be others."""
+"""Finds host-known input values that do not affect a recording, so that exported kernels accept other values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from evo_kernel.types import Source
 def without_unread(
     recorder: Recorder, source: Source, cases: Sequence[RecordCase], plans: Mapping[str, CompiledPlan | RecordFault]
 ) -> list[RecordCase]:
-    """The cases, without the values of inputs where the recording is the same if host code may not know them."""
-    blind = [RecordCase(f"{case.name}, blind", tuple(_unknown(spec) for spec in case.inputs)) for case in cases]
-    asked = [other for case, other in zip(cases, blind, strict=True) if case.inputs != other.inputs]
-    if not asked:
+    """The cases, without host-known values if recording without them gives the same plan."""
+    hidden = [RecordCase(f"{case.name}, blind", tuple(_unknown(spec) for spec in case.inputs)) for case in cases]
+    differing = [other for case, other in zip(cases, hidden, strict=True) if case.inputs != other.inputs]
+    if not differing:
         return list(cases)
-    again = recorder.record(source, asked, ((),))
+    recording = recorder.record(source, differing, ((),))
     return [
-        RecordCase(case.name, other.inputs) if _same(plans[case.name], again.plans.get((other.name, ()))) else case
-        for case, other in zip(cases, blind, strict=True)
+        RecordCase(case.name, other.inputs) if _same(plans[case.name], recording.plans.get((other.name, ()))) else case
+        for case, other in zip(cases, hidden, strict=True)
     ]
 
 

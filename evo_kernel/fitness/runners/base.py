@@ -1,4 +1,4 @@
-"""The interface of runners, which execute plans, check them and tell their time; and what all runners share."""
+"""Interface of runners, which execute, check and time launch plans."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement, Status
 
 Round = tuple[int, str]
-"""(seed, regime): one draw of inputs, see fitness/regimes.py."""
+"""(seed, regime): one set of inputs; see correctness/regimes.py."""
 Draw = tuple[Case, int, str]
 """(case, seed, regime)."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """How one plan did on one case. `error` in units of what is allowed: 1.0 is the limit."""
+    """Verdict of one plan on one case. `error` is relative to the allowed error: 1.0 is the limit."""
 
     status: Status
     reason: str = ""
@@ -40,7 +40,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class CheckPart:
-    """One plan to check on one case."""
+    """Request to check one plan on one case."""
 
     plan: CompiledPlan
     case: Case
@@ -49,44 +49,49 @@ class CheckPart:
 
 @dataclass(frozen=True)
 class TimePart:
-    """One plan to time on one case."""
+    """Request to time one plan on one case."""
 
     plan: CompiledPlan
     case: Case
     seed: int
-    checked: bool = True  # whether outputs of timed launches are, too. Not while knobs are tuned: the winner is
-    against_us: float | None = None  # the time to beat: sampling ends once the answer to that is clear
+    checked: bool = True  # compare outputs of timed launches; off while tuning, where only the winner is checked
+    against_us: float | None = None  # a time to beat: sampling stops once it is clear which is faster
 
 
 @dataclass(frozen=True)
 class PlanSetRequest:
-    """Everything that is asked about one plan set: checks first, then timings, ended by the first that fails."""
+    """All checks and timings of one plan set. Checks come first; the first failure ends the request."""
 
     checks: tuple[CheckPart, ...] = ()
     timings: tuple[TimePart, ...] = ()
-    precision: str = "search"  # or "claim": what is published
+    precision: str = "search"  # or "claim", for published times
 
 
 @dataclass(frozen=True)
 class PlanSetAnswer:
-    """Answers in the order of the request's parts; as many as were reached. None: lost to a later part's fault."""
+    """Answers in the order of the request's parts, up to the first failure.
+
+    None: lost when a later part killed the process.
+    """
 
     checks: tuple[Checked | None, ...] = ()
     timings: tuple[Measurement | Checked | None, ...] = ()
 
     @property
     def fault(self) -> Checked | None:
-        """What ended the request early, or at its last part."""
-        found = [*self.checks, *self.timings]
-        return next((part for part in found if isinstance(part, Checked) and not part.passed), None)
+        """The failure that ended the request, or None."""
+        parts = [*self.checks, *self.timings]
+        return next((part for part in parts if isinstance(part, Checked) and not part.passed), None)
 
 
 class Runner(ABC):
-    """Executes plans, checks them and tells their time. Thread-safe. Never raises for a broken kernel; raises
-    InfraError when the machine failed."""
+    """Executes plans, checks them and times them. Thread-safe.
+
+    A broken kernel is an answer; InfraError is raised if the machine failed.
+    """
 
     arch: int
-    stages: Stages  # where it marks who waits for the GPU, and who is on it
+    stages: Stages  # counts threads that wait for the GPU or use it
 
     @abstractmethod
     def start(self) -> None: ...
@@ -98,37 +103,42 @@ class Runner(ABC):
     def environment(self, confinement: str) -> Environment: ...
 
     @abstractmethod
-    def get_ready(self, draws: Sequence[Draw]) -> None:
-        """Make the references of the first request, while its kernel is recorded. What fails will fail there again."""
+    def prepare_references(self, draws: Sequence[Draw]) -> None:
+        """Compute the references of the first request while its kernel is recorded.
+
+        Errors are ignored: they will recur.
+        """
 
     @abstractmethod
     def answer(self, request: PlanSetRequest) -> PlanSetAnswer: ...
 
     @abstractmethod
     def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Comparison | Checked:
-        """Whether the challenger is faster, by samples taken side by side; the same plan twice is an A/A test."""
+        """Whether the challenger is faster, by paired samples. The same plan twice is an A/A test."""
 
     @abstractmethod
     def fresh(self) -> AbstractContextManager[Runner]:
-        """A runner that has served nobody, for the calling thread alone: a new process, empty caches, and on a GPU a
-        new context. Nothing else runs on that GPU meanwhile, so prepare what takes long before."""
+        """A new runner for the calling thread: a new process, empty caches, and on a GPU a new context.
+
+        Nothing else runs on that GPU meanwhile, so do slow preparations before.
+        """
 
     @abstractmethod
     def counters(self, parts: Sequence[CountPart]) -> CounterReading:
-        """Hardware counters of the launches of plans; nothing else runs on that GPU meanwhile."""
+        """Hardware counters of the plans' launches. Nothing else runs on that GPU meanwhile."""
 
     @property
     def card(self) -> str:
-        """What tells a GPU from others of its model; known once it is started."""
+        """Identifies the GPU among others of its model; known after `start`."""
         return ""
 
     @property
     def busy_s(self) -> float:
-        """Seconds of GPU time that requests of the calling thread have taken."""
+        """Seconds of GPU time used by the calling thread's requests."""
         return 0.0
 
     def baselines(self, case: Case) -> Mapping[str, float]:
-        """Median µs of what the task lists; empty where it cannot be timed, and the first kernel stands in."""
+        """Median µs of the task's baselines; empty if they cannot be timed, then the first kernel is the baseline."""
         return {}
 
     @property
@@ -137,13 +147,13 @@ class Runner(ABC):
         return {}
 
     def ceilings(self) -> Mapping[str, float]:
-        """What this GPU can do at most, as `Ceilings.as_data`; empty where there is none. Measured once."""
+        """Ceilings of this GPU, as `Ceilings.as_data`; empty without a GPU. Measured once."""
         return {}
 
     def check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
-        found = self.answer(PlanSetRequest(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
-        assert found is not None, "a part alone is lost to no other"
-        return found
+        answer_part = self.answer(PlanSetRequest(checks=(CheckPart(plan, case, tuple(rounds)),))).checks[0]
+        assert answer_part is not None, "a single part has an answer"
+        return answer_part
 
     def measure(
         self,
@@ -154,15 +164,15 @@ class Runner(ABC):
         against_us: float | None = None,
         precision: str = "search",
     ) -> Measurement | Checked:
-        """The plan's time on a case, without baselines; or how it failed while it was timed. See TimePart."""
+        """The plan's time on a case, without baselines, or its failure. See TimePart."""
         part = TimePart(plan, case, seed, checked, against_us)
-        found = self.answer(PlanSetRequest(timings=(part,), precision=precision)).timings[0]
-        assert found is not None, "a part alone is lost to no other"
-        return found
+        answer_part = self.answer(PlanSetRequest(timings=(part,), precision=precision)).timings[0]
+        assert answer_part is not None, "a single part has an answer"
+        return answer_part
 
 
 def environment_here(kind: str, device: str, driver: str, confinement: str) -> Environment:
-    """The environment of a runner of this process."""
+    """The environment of a runner in this process."""
     return Environment(
         kind=kind,
         device=device,

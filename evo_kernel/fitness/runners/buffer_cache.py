@@ -1,4 +1,4 @@
-"""What the GPU process keeps between requests: drawn inputs, and buffers of plans that look alike. Within limits."""
+"""Caches of the GPU process: drawn inputs, and arenas for plans with the same memory layout. Bounded in bytes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Input
 
 _Layout = tuple[tuple[Buffer, ...], tuple[ScratchNeed, ...]]
-"""Plans that are alike in it may use each other's arenas."""
+"""Plans with the same layout may reuse each other's arenas."""
 
 
-_PAGE_BYTES = 2 << 20  # of device memory
+_PAGE_BYTES = 2 << 20  # granularity of device memory
 
 
 class Inputs:
-    """Drawn inputs by key, the most recent within `limit_bytes`. Whoever takes them must not write to them."""
+    """Drawn inputs by key; the most recent ones within `limit_bytes`. Callers must not write to them."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._kept: Recent[Hashable, tuple[tuple[Input, ...], list[int]]] = Recent(limit_bytes, lambda o: size_of(o[0]))
 
     def of(self, key: Hashable, draw: Callable[[], tuple[Input, ...]]) -> tuple[Input, ...]:
         def make() -> tuple[tuple[Input, ...], list[int]]:
-            return (made := draw()), checksum(made)
+            return (inputs := draw()), checksum(inputs)
 
         return self._kept.find(key, make)[0]
 
     def intact(self) -> bool:
-        """Whether everything kept is still what was drawn: a kernel may have written far outside its buffers."""
+        """Whether all cached inputs are unchanged: a kernel may have written far outside its buffers."""
         return all(checksum(values) == sums for values, sums in self._kept)
 
     def clear(self) -> None:
@@ -42,7 +42,7 @@ class Inputs:
 
 
 class Arenas:
-    """Arenas lent to one plan after another of the same layout. They come back poisoned."""
+    """Arenas lent to one plan after another of the same layout. Returned arenas are poisoned."""
 
     def __init__(self, make: Callable[[CompiledPlan], Arena], limit_bytes: int) -> None:
         self._make, self._limit_bytes = make, limit_bytes
@@ -51,22 +51,22 @@ class Arenas:
 
     @contextlib.contextmanager
     def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Arena]]:
-        """`count` arenas. After an exception none of them is used again."""
+        """Lend `count` arenas. After an exception none of them is reused."""
         key = (plan.plan.buffers, scratch_needs(plan))
         size = _held_bytes(key)
         shelf = self._free.get(key, [])
-        found = [shelf.pop() for _ in range(min(count, len(shelf)))]
-        for arena in found:  # a kernel of somebody else may have written far outside its own buffers meanwhile
+        lent = [shelf.pop() for _ in range(min(count, len(shelf)))]
+        for arena in lent:  # another candidate's kernel may have written far outside its buffers
             arena.mend_canaries()
-        self._bytes -= size * len(found)
-        found += [self._make(plan) for _ in range(count - len(found))]
-        yield found
-        for arena in found:
+        self._bytes -= size * len(lent)
+        lent += [self._make(plan) for _ in range(count - len(lent))]
+        yield lent
+        for arena in lent:
             arena.poison()
         if all(buffer.kind in ("input", "scratch") for buffer in plan.plan.buffers):
-            self._free.setdefault(key, []).extend(found)
+            self._free.setdefault(key, []).extend(lent)
             self._free.move_to_end(key)
-            self._bytes += size * len(found)
+            self._bytes += size * len(lent)
             self._trim()
 
     def clear(self) -> None:
@@ -84,12 +84,12 @@ class Arenas:
 
 
 def plan_bytes(plan: CompiledPlan) -> int:
-    """What one arena of a plan takes: its buffers and the scratch of its launches."""
+    """Size of one arena of a plan: its buffers and the scratch of its launches."""
     return _layout_bytes((plan.plan.buffers, scratch_needs(plan)))
 
 
 def _held_bytes(layout: _Layout) -> int:
-    """What an arena that lies by itself keeps from others."""
+    """Memory that a separately mapped arena occupies."""
     return -(-_layout_bytes(layout) // _PAGE_BYTES) * _PAGE_BYTES
 
 
@@ -99,7 +99,7 @@ def _layout_bytes(layout: _Layout) -> int:
 
 
 def checksum(values: Sequence[object]) -> list[int]:
-    """One number a tensor: the sum of its words as whole numbers, wrapping. The device is waited for once."""
+    """One checksum per tensor: the wrapping sum of its words as integers. Synchronises the device once."""
     sums = [
         _words(value).sum(dtype=torch.int64)
         for value in values
@@ -109,7 +109,7 @@ def checksum(values: Sequence[object]) -> list[int]:
 
 
 def _words(value: torch.Tensor) -> torch.Tensor:
-    """A tensor as whole numbers: of 8 bytes where it lies in one piece, since fewer are sooner added up."""
+    """A tensor as integers; of 8 bytes if it is contiguous, since fewer words are summed faster."""
     size = value.element_size()
     if value.is_contiguous() and value.numel() * size % 8 == 0 and value.storage_offset() * size % 8 == 0:
         return value.reshape(-1).view(torch.int64)

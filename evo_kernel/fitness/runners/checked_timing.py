@@ -1,4 +1,4 @@
-"""Timed launches of one plan, over rotating sets of buffers: each begins alike, and each is looked at afterwards."""
+"""Timed launches of a plan over rotating buffers, whose outputs are compared after every batch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class CheckedTiming:
-    """A plan over sets of buffers that all hold the inputs of `seed`; the last arena is launched on once, and kept.
+    """A plan over several sets of buffers with the inputs of `seed`; the last arena holds the result of the first
+    launch.
 
-    So every launch has to write what the first one wrote, whatever its addresses, its number and the time: after every
-    batch each is held against that, and nothing beside the scratch may have changed. Where the task allows atomics, or
-    torch operations may differ from run to run, each launch that differs is held against the reference. With `check`
-    False nothing is.
+    Every launch must write what the first one wrote, whatever its addresses, number and time. After every batch, each
+    output is compared with the first, and inputs must be unchanged. If the task allows atomics, or torch operations are
+    not deterministic, each launch that differs is compared with the reference. With `check` False nothing is compared.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CheckedTiming:
                 fill(arena, plan, self._inputs)
 
     def captured(self) -> TimedWork:
-        """A graph a set. The first launch is a plain one, so that a fault shows before a capture does."""
+        """One graph for each set. The first launch is not captured, so that a fault appears before a capture."""
         device = self._state.device
         with self._state.phase("capture"):
             self._state.clean()
@@ -62,7 +62,7 @@ class CheckedTiming:
         return TimedWork(replays, self._prepare, self._ran)
 
     def compare(self) -> None:
-        """The first launch against the reference, when all others are over. Raises PlanFailed."""
+        """Compare the first launch with the reference after all others. Raises PlanFailed."""
         self._compare(self._first)
 
     def _compare(self, *arenas: Arena) -> None:
@@ -84,8 +84,8 @@ class CheckedTiming:
         with self._state.phase("look"):
             arenas = [self._arenas[number] for number in numbers]
             self._state.undisturbed(self._plan, [*arenas, self._first], [self._inputs] * (len(arenas) + 1))
-            wanted = self._outputs(self._first)
-            same = equal_each([(self._outputs(arena), wanted) for arena in arenas])
+            first_outputs = self._outputs(self._first)
+            same = equal_each([(self._outputs(arena), first_outputs) for arena in arenas])
             others = [arena for arena, equal in zip(arenas, same, strict=True) if not equal]
             if others and not self._may_differ:
                 raise PlanFailed(Status.WRONG, "two timed launches on the same inputs differ: a race, or worse")

@@ -1,4 +1,4 @@
-"""Which runner a machine gets: CUDA where there is a GPU, the executor of IR and the model where there is none."""
+"""Selects the runner: CUDA with a GPU; without one, the CPU runner with executor and time model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_runner(task: Task, device: str, deadline_s: float, gpus: str = "1") -> 
     present = _gpu_present()
     if device == "cuda" and not present:
         raise UserError(
-            "no CUDA GPU is visible here. Use --device cpu for modeled scores; `evo-kernel doctor` says more."
+            "no CUDA GPU is visible here. Use --device cpu for modeled scores; run `evo-kernel doctor` for details."
         )
     if device == "cpu" or not present:
         return CpuRunner(task, MODELED_ARCH, deadline_s)
@@ -35,19 +35,19 @@ def open_runner(task: Task, device: str, deadline_s: float, gpus: str = "1") -> 
 
 
 def arch_of(device: str) -> int:
-    """Compute capability x 10 of the GPU that `device` means, or of the one that is modeled. Makes no CUDA context."""
+    """Compute capability × 10 of the GPU for `device`, or of the modeled one. Creates no CUDA context."""
     return MODELED_ARCH if device == "cpu" or not _gpu_present() else Nvml().arch or MODELED_ARCH
 
 
-def gpu_count(wanted: str, present: int) -> int:
-    """How many GPUs `--gpus` means: a number, or all. Raises UserError."""
-    if wanted == "all":
+def gpu_count(requested: str, present: int) -> int:
+    """The number of GPUs that `--gpus` requests: a number, or all. Raises UserError."""
+    if requested == "all":
         return present
-    if not wanted.isdecimal() or not 1 <= int(wanted) <= present:
-        raise UserError(f"--gpus {wanted}: give a number from 1 to {present}, or all")
-    return int(wanted)
+    if not requested.isdecimal() or not 1 <= int(requested) <= present:
+        raise UserError(f"--gpus {requested}: give a number from 1 to {present}, or all")
+    return int(requested)
 
 
 def _gpu_present() -> bool:
-    """Whether the driver sees a GPU. Asked through NVML, so that this process holds no CUDA context."""
+    """Whether the driver sees a GPU. Uses NVML, so that this process creates no CUDA context."""
     return torch.version.cuda is not None and torch.cuda.device_count() > 0

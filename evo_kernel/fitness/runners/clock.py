@@ -1,9 +1,9 @@
-"""The clock: samples of work on a device, taken so that neither the cache, drift nor the host's own pace is measured.
+"""The clock: takes samples of work on a device so that caches, drift and the host's speed do not affect them.
 
-It stands on a GPU (cuda_device.py), in tests on a simulated one. A batch of samples is
-queued without waiting (prepare, mark, replay, mark, ...), so that the GPU never waits for the host between two marks,
-and the whole batch is held against the wall clock. What a launch could find of earlier ones is overwritten before each,
-outside its time: docs/internals/gpu-state.md lists it all.
+The device is a GPU (cuda_device.py), in tests a simulated one. A batch of samples is queued without waiting (prepare,
+mark, replay, mark, ...), so the GPU never waits for the host between two marks. Each batch's event time is compared
+with the wall clock. State that a launch could read from earlier ones is overwritten before each replay, outside its
+time; docs/internals/gpu-state.md lists it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Replay = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Sampled:
-    """GPU time of single replays, and how events and the wall clock saw one batch of them: where they agree best.
+    """GPU times of single replays, and the event and wall times of the batch on which both agree best.
 
-    One is enough: a host that does not get its turn stretches the wall time of a batch, but shortens none.
+    One batch suffices: a host that is not scheduled lengthens a batch's wall time but never shortens it.
     """
 
     samples_us: list[float]
@@ -43,11 +43,10 @@ class Sampled:
 
 @dataclass(frozen=True)
 class TimedWork:
-    """What is timed: replays that take turns over sets of buffers.
+    """Work to time: replays that alternate between sets of buffers.
 
-    `prepare` is queued before each replay, with its number. Where there is a `ran`, no replay comes twice in a batch,
-    and it is called after every batch with the numbers of those that did: what each left behind is there to be seen.
-    It may raise.
+    `prepare` is queued before each replay, with its number. `ran`, if given, is called after every batch with the
+    numbers of its replays, which then are distinct, so that it can check the results of each. It may raise.
     """
 
     replays: Sequence[Replay]
@@ -56,11 +55,11 @@ class TimedWork:
 
     @classmethod
     def of_ours(cls, device: CudaDevice, replays: Sequence[Replay]) -> TimedWork:
-        """Work that nobody has to look at, under the same conditions."""
+        """Work whose results need no check, timed under the same conditions."""
         return cls(replays, lambda _: device.clear())
 
     def at_once(self, wanted: int) -> int:
-        """How many samples one batch may have."""
+        """The number of samples of one batch."""
         return wanted if self.ran is None else min(wanted, len(self.replays))
 
     def look(self, numbers: Sequence[int]) -> None:
@@ -69,7 +68,10 @@ class TimedWork:
 
 
 def warm_up(device: CudaDevice, work: TimedWork, settings: TimingSettings) -> float:
-    """Replay until clocks and caches have settled, by time; the shortest wall time of one replay, in µs."""
+    """Replay until clocks and caches are stable, for a fixed time.
+
+    Returns the shortest wall time of one replay, in µs.
+    """
     began, number, shortest = device.now(), 0, float("inf")
     while number < settings.warmup or (device.now() - began) * 1e3 < settings.warmup_ms:
         turn = number % len(work.replays)
@@ -91,8 +93,8 @@ def sample(
     expected_us = warm_up(device, work, settings)
     wall_us = 0.0
     samples: list[float] = []
-    looks: list[tuple[float, float]] = []  # (event, wall) µs of each batch
-    while not settled(samples, settings, against_us) or _in_doubt(looks, settings):
+    batches: list[tuple[float, float]] = []  # (event, wall) µs of each batch
+    while not settled(samples, settings, against_us) or _in_doubt(batches, settings):
         marks = []
         wanted = work.at_once(next_batch(len(samples), settings, expected_us))
         turns = [number % len(work.replays) for number in range(len(samples), len(samples) + wanted)]
@@ -108,21 +110,21 @@ def sample(
             marks.append((start, device.mark()))
         device.synchronize()
         wall_us = (device.now() - began) * 1e6
-        looks.append((device.elapsed_us(first, marks[-1][1]), wall_us))
+        batches.append((device.elapsed_us(first, marks[-1][1]), wall_us))
         samples += [device.elapsed_us(start, end) for start, end in marks]
         expected_us = summarise(samples).median_us
         work.look(turns)
-    event_us, wall_us = min(looks, key=lambda look: abs(math.log(max(look[1], 1e-3) / max(look[0], 1e-3))))
+    event_us, wall_us = min(batches, key=lambda look: abs(math.log(max(look[1], 1e-3) / max(look[0], 1e-3))))
     return Sampled(samples, event_us, wall_us)
 
 
-def _in_doubt(looks: Sequence[tuple[float, float]], settings: TimingSettings) -> bool:
-    """Whether events and the wall clock have disagreed about every batch so far, and may be asked again."""
-    return len(looks) < settings.looks and all(clock_fault(event, wall, settings) for event, wall in looks)
+def _in_doubt(batches: Sequence[tuple[float, float]], settings: TimingSettings) -> bool:
+    """Whether events and the wall clock have disagreed about every batch so far and more batches are allowed."""
+    return len(batches) < settings.looks and all(clock_fault(event, wall, settings) for event, wall in batches)
 
 
 def disagreement(sampled: Sampled, settings: TimingSettings = TIMING) -> str:
-    """What is wrong with the clock while these samples were taken; empty when nothing is."""
+    """The disagreement of the clocks during these samples, as a sentence; empty if they agree."""
     return clock_fault(sampled.event_us, sampled.wall_us, settings)
 
 
@@ -169,17 +171,17 @@ def sample_pairs(
 
 
 class Metronome:
-    """A fixed copy of our own, timed now and then: what it drifts by is the machine's doing, not the kernels'."""
+    """Times a fixed copy of ours now and then: its drift is caused by the machine, not by the kernels."""
 
     def __init__(self, device: CudaDevice, settings: TimingSettings = TIMING) -> None:
         self._device, self._settings = device, settings
         self._beat: TimedWork | None = None
         self._first_us = 0.0
         self._requests = 0
-        self.drift = 0.0  # last beat ÷ first, less one
+        self.drift = 0.0  # last time ÷ first time, minus one
 
     def tick(self) -> float:
-        """Count a request, beat when one is due, and tell the drift."""
+        """Count a request; time the copy if it is due; return the drift."""
         due = self._requests % self._settings.metronome_every == 0
         self._requests += 1
         if due:
@@ -187,10 +189,10 @@ class Metronome:
         return self.drift
 
     def disturbed(self, stretch_us: float) -> str:
-        """What is wrong with the clock while nothing but our own copies run for so long; empty when nothing is.
+        """The disagreement of the clocks while only our own copies run for that long; empty if they agree.
 
-        Asked when a kernel's clocks disagree: work of other processes on the same GPU takes turns with ours, which
-        events do not see. One stretch of several that is off is enough; turns are a few ms, so none need be long.
+        Called when a kernel's clocks disagree. Other processes on the GPU take turns with ours, which events do not
+        show. Several stretches are timed and one that disagrees is enough; turns last a few ms, so stretches are short.
         """
         beat = self._made()
         stretch_us = min(stretch_us, self._settings.stretch_us)
@@ -215,6 +217,6 @@ class Metronome:
             source = torch.empty(self._settings.metronome_bytes, dtype=torch.uint8, device=self._device.name).random_()
             target = torch.empty_like(source)
             self._beat = TimedWork.of_ours(self._device, [self._device.capture(lambda: target.copy_(source))])
-            sample(self._device, self._beat, self._settings)  # the first beats of a cold GPU are not the measure
+            sample(self._device, self._beat, self._settings)  # the first times on a cold GPU are discarded
             self._first_us = sample(self._device, self._beat, self._settings).median_us
         return self._beat

@@ -1,4 +1,4 @@
-"""What plans are held against without a GPU: drawn inputs, references of a task, and slices of large ones."""
+"""References for the CPU runner: drawn inputs, expected outputs, and slices of large references."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
 from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable
 from evo_kernel.fitness.plan.launch_plan import View
 from evo_kernel.fitness.runners.base import Checked, Draw
-from evo_kernel.fitness.runners.executor import Blobs, Look, unwritten_reason
+from evo_kernel.fitness.runners.executor import Blobs, LargeExecution, unwritten_reason
 from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Input, Task
 from evo_kernel.types import CaseKind, CheckResult, Status
 
 _SLACK = 2.0
-"""Some elements may be less exact than all of them together: allowed beyond their share of the honest error."""
+"""Factor for single elements, whose error may exceed their share of the honest error."""
 _REFERENCE_BYTES = 2 << 30
 _KEPT_DRAWS = 3  # sets of inputs of large cases
 
@@ -52,7 +52,7 @@ class CpuReferences:
         self.closed = False
 
     def inputs(self, draw: Draw) -> tuple[Input, ...]:
-        """Those of a large case are made one at a time, and the last few kept."""
+        """Inputs of a draw. Those of large cases are drawn one at a time; the last few are cached."""
         case, seed, regime = draw
         if case.kind is CaseKind.CHECK:
             return regimes.drawn(self._task, case, seed, regime, "cpu")
@@ -62,7 +62,7 @@ class CpuReferences:
             )
 
     def prepare(self, draw: Draw) -> None:
-        """Make what a comparison will need."""
+        """Compute what a comparison will need."""
         inputs = self.inputs(draw)
         if draw[0].kind is not CaseKind.CHECK:
             sliced = self._slices(draw, inputs)
@@ -71,11 +71,11 @@ class CpuReferences:
         self._expected(draw, inputs)
 
     def compare(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
-        """All outputs against the whole reference."""
+        """Compare all outputs with the whole reference."""
         return check.compare(draw[0].name, outputs, self._expected(draw, inputs), self._task.tolerance)
 
     def compare_large(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> Checked:
-        """Outputs of real size against the whole reference where that is cheap, else random elements of them."""
+        """Compare outputs of real size: with the whole reference if it is cheap, else random elements."""
         sliced = self._slices(draw, inputs)
         if not sliced.fault and sliced.whole_seconds > self._limits.whole_s:
             found = self._compare_drawn(draw, sliced, outputs)
@@ -84,7 +84,7 @@ class CpuReferences:
         return _verdict(draw, self.compare(draw, inputs, outputs))
 
     def _compare_drawn(self, draw: Draw, sliced: SlicedReference, outputs: Sequence[torch.Tensor]) -> Checked | None:
-        """Random elements against slices, and that none at all is unwritten; None as `_compare_slices`."""
+        """Compare random elements with slices, and check that no element is unwritten; None as in `_compare_slices`."""
         case, seed, _ = draw
         generator = np.random.default_rng(seed)
         drawn = [
@@ -98,11 +98,13 @@ class CpuReferences:
         return self._compare_slices(draw, sliced, drawn, values)
 
     def compare_part(
-        self, draw: Draw, inputs: Sequence[Input], views: Sequence[View], look: Look, blobs: Blobs
+        self, draw: Draw, inputs: Sequence[Input], views: Sequence[View], execution: LargeExecution, blobs: Blobs
     ) -> Checked:
-        """The elements of outputs that a part of the programs wrote. Raises ValueError for a malformed answer."""
+        """Compare the output elements that some of the programs wrote. Raises ValueError for a malformed answer."""
         elements, values = [], []
-        for number, ((places, data), view, lacking) in enumerate(zip(look.parts, views, look.unwritten, strict=True)):
+        for number, ((places, data), view, lacking) in enumerate(
+            zip(execution.parts, views, execution.unwritten, strict=True)
+        ):
             if lacking:
                 reason = unwritten_reason(number, lacking, view.elements)
                 return Checked(Status.WRONG, f"on {draw[0].name}: {reason}")
@@ -111,12 +113,12 @@ class CpuReferences:
             values.append(blobs.take(data).view(getattr(torch, view.dtype)))
             if numbers.numel() != values[-1].numel() or bool(((numbers < 0) | (numbers >= view.elements)).any()):
                 raise ValueError("elements that the output does not have")
-        found = self._compare_slices(draw, self._slices(draw, inputs), elements, values)
-        if found is not None:
-            return found
+        checked = self._compare_slices(draw, self._slices(draw, inputs), elements, values)
+        if checked is not None:
+            return checked
         whole = self._expected(draw, inputs)
-        wanted = [_chosen(full, numbers) for full, numbers in zip(whole, elements, strict=True)]
-        return _verdict(draw, check.compare(draw[0].name, values, wanted, self._task.tolerance))
+        expected = [_chosen(full, numbers) for full, numbers in zip(whole, elements, strict=True)]
+        return _verdict(draw, check.compare(draw[0].name, values, expected, self._task.tolerance))
 
     def _compare_slices(
         self, draw: Draw, sliced: SlicedReference, elements: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
@@ -134,7 +136,7 @@ class CpuReferences:
                     return None
                 seconds *= 4
             expected = sliced.expect(sample)
-        except (NotSliceable, TaskError):  # a task whose reference is at fault fails as a whole, too
+        except (NotSliceable, TaskError):  # a faulty reference also fails as a whole
             return None
         kept = []
         for numbers, asked, found in zip(sample.elements, elements, values, strict=True):
@@ -148,7 +150,7 @@ class CpuReferences:
             return self._sliced.find((case.name, seed, regime), lambda: SlicedReference(self._task, inputs))
 
     def _expected(self, draw: Draw, inputs: Sequence[Input]) -> tuple[Expected, ...]:
-        """Raises InfraError once this is closed: nobody waits for what a thread still computes."""
+        """The whole reference. Raises InfraError after `close`."""
         case, seed, regime = draw
 
         def run(change: Change) -> Sequence[torch.Tensor]:
@@ -161,7 +163,7 @@ class CpuReferences:
 
 
 def _chosen(full: Expected, places: torch.Tensor) -> Expected:
-    """What is expected of some elements: their share of the honest error, by number or by size."""
+    """What is expected of some elements, with their share of the honest error by number or by norm."""
     truth = full.truth.flatten()[places]
     share = math.sqrt(places.numel() / max(1, full.honest.numel()))
     if truth.is_floating_point():

@@ -1,8 +1,8 @@
-"""The runner of a machine with no GPU: plans are executed on the CPU from the IR that was compiled, and their time is
-modeled from the compiled code.
+"""CPU runner: executes plans from their IR on the CPU and models their time from machine code and counted traffic.
 
-Check cases are executed whole. Plans of real size are executed whole where that is cheap, else in part (ir/partial.py).
-A child executes (executor.py); outputs come back as bytes and are compared here (cpu_references.py).
+Check cases are executed completely. Plans of real size are executed completely if that is cheap, else some of their
+programs are (ir/partial.py). A child executes (executor.py) and returns outputs as bytes, which are compared here
+(cpu_references.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from evo_kernel.fitness.runners.base import (
     environment_here,
 )
 from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits
-from evo_kernel.fitness.runners.executor import Blobs, Executor, Look, malformed
+from evo_kernel.fitness.runners.executor import Blobs, Executor, LargeExecution, malformed
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
 from evo_kernel.lru_cache import Recent
@@ -44,15 +44,15 @@ from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 
 _BATCH_BYTES = 64 << 20
-_COUNTED_PLANS = 4096  # whose traffic is kept: about a kilobyte each
-_SIDE_BY_SIDE = 2  # cases of one candidate: each may take gigabytes
+_COUNTED_PLANS = 4096  # plans whose traffic is cached, about a kilobyte each
+_SIDE_BY_SIDE = 2  # cases of one candidate executed in parallel: each may take gigabytes
 
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
 
 class CpuRunner(Runner):
-    """Executes without a GPU: each request is a child of its own."""
+    """Runs plans without a GPU; each request is served by a child of its own."""
 
     def __init__(self, task: Task, arch: int, deadline_s: float, limits: LookLimits | None = None) -> None:
         self.arch, self.stages = arch, Stages()
@@ -64,7 +64,7 @@ class CpuRunner(Runner):
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
         self._counted: Recent[str, Sequence[LaunchTraffic]] = Recent(_COUNTED_PLANS)
         self._executed: Recent[str, Sequence[Mapping[str, float]]] = Recent(_COUNTED_PLANS)
-        self._secret = secrets.token_hex(16)  # decides on which inputs traffic is counted, and which programs' lines
+        self._secret = secrets.token_hex(16)  # determines the inputs for counting traffic, and the programs to count
 
     def start(self) -> None:
         self._executor.start()
@@ -80,25 +80,25 @@ class CpuRunner(Runner):
         return CounterReading(why="no hardware counters: there is no GPU here")
 
     def answer(self, request: PlanSetRequest) -> PlanSetAnswer:
-        """Cases side by side, each by children of its own; all checks first."""
+        """Answer a request; cases run in parallel, checks before timings."""
         checks = _side_by_side(self._checked, request.checks)
         if checks and not checks[-1].passed:
             return PlanSetAnswer(checks)
         return PlanSetAnswer(checks, _side_by_side(self._timed, request.timings))
 
-    def get_ready(self, draws: Sequence[Draw]) -> None:
+    def prepare_references(self, draws: Sequence[Draw]) -> None:
         for draw in draws:
             self._references.prepare(draw)
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[CpuRunner]:
-        """Itself: every request is a child of its own, and what is kept between them no plan can reach."""
+        """Itself: every request has its own child, and plans cannot reach what is cached between requests."""
         yield self
 
     # --- correctness ------------------------------------------------------------------------------------------------
 
     def _checked(self, part: CheckPart) -> Checked:
-        """Every round on fresh inputs and memory."""
+        """Check every round with fresh inputs and memory."""
         plan, case, rounds = part.plan, part.case, part.rounds
         with self.stages.at(EXECUTING):
             if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
@@ -108,8 +108,8 @@ class CpuRunner(Runner):
                     Status.REJECTED, f"it cannot be timed without a GPU: nothing tells what {strange} computes"
                 )
             if case.kind is not CaseKind.CHECK:
-                looks = (self._look(plan, (case, seed, regime)) for seed, regime in rounds)
-                return next((found for found in looks if not found.passed), Checked(Status.PASSED))
+                results = (self._check_large(plan, (case, seed, regime)) for seed, regime in rounds)
+                return next((found for found in results if not found.passed), Checked(Status.PASSED))
             return self._check(plan, case, rounds)
 
     def _check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
@@ -126,56 +126,58 @@ class CpuRunner(Runner):
                     return Checked(Status.WRONG, result.reason, worst)
         return Checked(Status.PASSED, "", worst)
 
-    def _look(self, plan: CompiledPlan, draw: Draw) -> Checked:
-        """A plan of real size, whole or in part."""
+    def _check_large(self, plan: CompiledPlan, draw: Draw) -> Checked:
+        """Check a plan of real size, executed completely or in part."""
         case, inputs = draw[0], self._references.inputs(draw)
-        answer = self._executor.look(plan, inputs, self._limits.whole_s, self._limits.part_s)
+        answer = self._executor.execute_large(plan, inputs, self._limits.whole_s, self._limits.part_s)
         if isinstance(answer, Checked):
             return answer
-        look, blobs = answer
-        if look.fault is not None:
-            return look.fault.checked(f"on {case.name}: ")
-        if look.changed is not None:
-            return Checked(Status.WRONG, f"on {case.name}: the kernel changes its input {look.changed}")
-        if len(look.executed) != len(plan.plan.launches):
-            return malformed(f"{len(look.executed)} launches where the plan has {len(plan.plan.launches)}")
+        execution, blobs = answer
+        if execution.fault is not None:
+            return execution.fault.checked(f"on {case.name}: ")
+        if execution.changed is not None:
+            return Checked(Status.WRONG, f"on {case.name}: the kernel changes its input {execution.changed}")
+        if len(execution.executed) != len(plan.plan.launches):
+            return malformed(f"{len(execution.executed)} launches where the plan has {len(plan.plan.launches)}")
         with self._lock:
-            self._executed.put(traffic_key(plan, case), look.executed)
+            self._executed.put(traffic_key(plan, case), execution.executed)
         try:
-            return self._compare(plan, draw, inputs, look, blobs)
+            return self._compare(plan, draw, inputs, execution, blobs)
         except ValueError as error:
             return malformed(error)
 
-    def _compare(self, plan: CompiledPlan, draw: Draw, inputs: Sequence[Input], look: Look, blobs: Blobs) -> Checked:
+    def _compare(
+        self, plan: CompiledPlan, draw: Draw, inputs: Sequence[Input], execution: LargeExecution, blobs: Blobs
+    ) -> Checked:
         """Raises ValueError for a malformed answer."""
         views = plan.plan.outputs
-        if look.whole:
-            outputs = look.tensors(views, blobs, f"on {draw[0].name}: ")
-        elif any(view.elements and not places for view, (places, _) in zip(views, look.parts, strict=True)):
+        if execution.whole:
+            outputs = execution.tensors(views, blobs, f"on {draw[0].name}: ")
+        elif any(view.elements and not places for view, (places, _) in zip(views, execution.parts, strict=True)):
             (outputs,) = self._executor.execute(plan, [inputs])
         else:
-            return self._references.compare_part(draw, inputs, views, look, blobs)
+            return self._references.compare_part(draw, inputs, views, execution, blobs)
         return outputs if isinstance(outputs, Checked) else self._references.compare_large(draw, inputs, outputs)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
     def pair(self, incumbent: CompiledPlan, challenger: CompiledPlan, case: Case, seed: int) -> Comparison | Checked:
-        """Modeled times are exact: one is enough of each. Nothing is looked at: `check` and `measure` do that."""
+        """Modeled times are deterministic, so one of each suffices. Outputs are not compared here."""
         times = []
         for plan in (incumbent, challenger):
-            found = self.measure(plan, case, seed, checked=False)
-            if isinstance(found, Checked):
-                return found
-            times.append(found.median_us)
+            measured = self.measure(plan, case, seed, checked=False)
+            if isinstance(measured, Checked):
+                return measured
+            times.append(measured.median_us)
         ratio = times[0] / times[1]
         verdict = PairVerdict.EQUAL if ratio == 1.0 else PairVerdict.FASTER if ratio > 1.0 else PairVerdict.SLOWER
         return Comparison(verdict, 0, ratio, ratio, ratio)
 
     def _timed(self, part: TimePart) -> Measurement | Checked:
-        """Modeled time, the same for the same plan; where it is to be checked, after a look at it."""
+        """Modeled time, the same for the same plan; outputs are checked before if requested."""
         plan, case = part.plan, part.case
-        if part.checked and not (seen := self._checked(CheckPart(plan, case, ((part.seed, "nominal"),)))).passed:
-            return seen
+        if part.checked and not (checked := self._checked(CheckPart(plan, case, ((part.seed, "nominal"),)))).passed:
+            return checked
         with self.stages.at(EXECUTING):
             traffic = self.traffic(plan, case)
         if isinstance(traffic, Checked):
@@ -221,7 +223,7 @@ class CpuRunner(Runner):
             return self._counted.put(key, counted)
 
     def _secret_seed(self, *of: object) -> int:
-        """A seed that nobody else can know, the same for the same things as long as the runner lives."""
+        """A secret seed derived from the arguments, constant for this runner."""
         return int(content_hash([self._secret, *map(str, of)])[:12], 16)
 
     def counted_indices(self, case: Case) -> Mapping[int, torch.Tensor]:
@@ -233,7 +235,7 @@ class CpuRunner(Runner):
 
 
 def _side_by_side(work: Callable[[_Asked], _Answer], parts: Sequence[_Asked]) -> tuple[_Answer, ...]:
-    """Answers in order, up to the first failure: when one has failed, none after it is begun."""
+    """Answers in order, up to the first failure, after which no further part is started."""
     failed = threading.Event()
 
     def one(part: _Asked) -> _Answer | None:

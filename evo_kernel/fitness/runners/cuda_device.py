@@ -1,4 +1,4 @@
-"""The GPU behind the clock: marks are events, replays are CUDA graphs. In the trusted worker only."""
+"""The GPU as used by the clock: marks are events, replays are CUDA graphs. Trusted worker only."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MEMORY_S = 1.0
 
 
 class CudaDevice:
-    """What the judge's side needs of a GPU: torch's current CUDA device. For one thread."""
+    """Operations on torch's current CUDA device. For one thread."""
 
-    name = "cuda"  # as torch spells it
-    refused: tuple[type[Exception], ...] = (PlanFault,)  # raised when a plan cannot be launched as it stands
-    broken: tuple[type[Exception], ...] = (CudaFault, RuntimeError)  # raised when the GPU stops, among other things
+    name = "cuda"  # torch's name
+    refused: tuple[type[Exception], ...] = (PlanFault,)  # raised if a plan cannot be launched
+    broken: tuple[type[Exception], ...] = (CudaFault, RuntimeError)  # raised if the GPU stops, among other causes
 
     def __init__(self) -> None:
         torch.cuda.init()
@@ -41,9 +41,9 @@ class CudaDevice:
         self._events: list[torch.cuda.Event] = []
         self._used = 0
         self._state, self._state_at = GpuState(), float("-inf")
-        self._memory_bytes, self._memory_at = 0, float("-inf")  # of this process, and what the driver has left
+        self._memory_bytes, self._memory_at = 0, float("-inf")  # used by this process; free by the driver
         self._nvml = Nvml(str(getattr(properties, "uuid", "")))
-        with contextlib.suppress(CudaFault):  # not every GPU has a persisting part of the L2
+        with contextlib.suppress(CudaFault):  # not every GPU has a persisting part of L2
             ok(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
 
     def launcher(self, plan: CompiledPlan) -> Launcher:
@@ -53,12 +53,11 @@ class CudaDevice:
         return Arena(plan, self.mappings.memory)
 
     def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay:
-        """A graph of `work`; `rehearse`: run it once before, since libraries set themselves up on a first call.
+        """Capture `work` as a graph; `rehearse`: run it once before, since libraries initialise on a first call.
 
-        What `work` refers to lives as long as the graph, which knows its memory by address only.
-
-        Not `torch.cuda.graph`: that hands all cached memory back to the driver on every capture, which costs more
-        than checking a kernel does.
+        The replay keeps objects that `work` refers to alive, because the graph refers to memory by address only.
+        `torch.cuda.graph` is not used: it returns all cached memory to the driver on every capture, which costs more
+        than checking a kernel.
         """
         graph = torch.cuda.CUDAGraph()
         with self._aside():
@@ -76,7 +75,7 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
-        """On the stream of captures, in order with the current one."""
+        """Context on the capture stream, ordered with the current stream."""
         current = torch.cuda.current_stream()
         self._side.wait_stream(current)
         with torch.cuda.stream(self._side):
@@ -88,9 +87,9 @@ class CudaDevice:
         self._used = 0
 
     def clear(self, local_bytes: int = 0) -> None:
-        """Overwrite what is not memory: the L2, shared memory and registers of all SMs, local memory of all threads.
+        """Overwrite on-chip state: L2, shared memory and registers of all SMs, local memory of all threads.
 
-        The L2 comes last: a kernel that follows finds it, and the split of L1 and shared memory, as ever.
+        L2 comes last, so that the next kernel finds it, and the split of L1 and shared memory, always the same.
         """
         self.clearing.sms()
         if local_bytes:
@@ -98,18 +97,21 @@ class CudaDevice:
         self.flush_l2()
 
     def flush_l2(self) -> None:
-        """Of ones, as all that is overwritten: shared memory of the next kernel may be where the L1 kept these."""
+        """Fill L2 with ones, like everything overwritten:
+
+        the next kernel's shared memory may be where L1 held these.
+        """
         stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
         address = driver.CUdeviceptr(self._flush.data_ptr())
         ok(driver.cuMemsetD8Async(address, _WIPE_BYTE, self._flush.numel(), stream))
 
     def unpin(self) -> None:
-        """Lines that a kernel asked the L2 to keep become ordinary ones, which `clear` drives out."""
-        with contextlib.suppress(CudaFault):  # where nothing can be kept there is nothing to give up
+        """Make lines that a kernel marked as persisting in L2 ordinary, so that `clear` evicts them."""
+        with contextlib.suppress(CudaFault):  # a GPU without persisting lines has nothing to reset
             ok(driver.cuCtxResetPersistingL2Cache())
 
     def mark(self) -> torch.cuda.Event:
-        """An event of a ring that starts anew with each synchronisation."""
+        """An event from a ring that restarts at each synchronisation."""
         if self._used == len(self._events):
             self._events.append(torch.cuda.Event(enable_timing=True))
         event = self._events[self._used]
@@ -124,7 +126,7 @@ class CudaDevice:
         return time.perf_counter()
 
     def wipe(self) -> None:
-        """Overwrite every block that torch's allocator holds and nobody uses."""
+        """Overwrite every free block of torch's allocator."""
         stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
         for segment in torch.cuda.memory_snapshot():
             address = segment["address"]
@@ -146,9 +148,10 @@ class CudaDevice:
         return True
 
     def free_bytes(self) -> int:
-        """What the driver has left, and what is kept here for later.
+        """Free memory of the driver plus what is cached here.
 
-        The driver is asked once a second, since that takes it milliseconds; what this process takes meanwhile counts.
+        The driver is asked once a second, because that takes milliseconds; memory that this process takes meanwhile is
+        counted.
         """
         stats = torch.cuda.memory_stats_as_nested_dict()
         used = self.mappings.bytes - self.mappings.unused_bytes + stats["allocated_bytes"]["all"]["current"]
@@ -161,12 +164,12 @@ class CudaDevice:
         return torch.cuda.get_device_properties(0).total_memory
 
     def state(self) -> GpuState:
-        """As of the last tenth of a second: clocks and power are averages over longer, and asking takes its time."""
+        """State of the last tenth of a second: clocks and power are averages over longer, and reading takes time."""
         if self.now() - self._state_at > _STATE_S:
             self._state, self._state_at = self._nvml.read(), self.now()
         return self._state
 
 
 def _replay(graph: torch.cuda.CUDAGraph, work: Callable[[], Any]) -> None:
-    del work  # held, not called
+    del work  # kept alive, not called
     graph.replay()

@@ -1,6 +1,6 @@
-"""CUDA C++ launches outside a recording: what `evo_kernel.cuda` does when a source is run as it stands on a GPU.
+"""Launches CUDA C++ directly on a GPU when a source that uses `evo_kernel.cuda` runs outside a recording.
 
-For people; the judge never comes here, and exported packages hold machine code.
+The judge does not use it, and exported packages hold machine code.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def launch(call: cuda.CudaLaunch) -> None:
 
 @functools.cache
 def _function(code: str, name: str, options: tuple[str, ...], arch: int, device: int) -> Any:
-    del device  # a module belongs to the context of its device
+    del device  # a module belongs to its device's context
     torch.empty(1, device="cuda")
-    made = nvrtc.load().compile(code, name, arch, options)
-    module = ok(driver.cuModuleLoadData(made.cubin))
-    return ok(driver.cuModuleGetFunction(module, made.symbol.encode()))
+    compiled = nvrtc.load().compile(code, name, arch, options)
+    module = ok(driver.cuModuleLoadData(compiled.cubin))
+    return ok(driver.cuModuleGetFunction(module, compiled.symbol.encode()))
 
 
 def _packed(kind: str, value: Any) -> bytes:

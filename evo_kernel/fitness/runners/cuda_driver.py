@@ -1,9 +1,9 @@
-"""Load cubins and launch them through the CUDA driver API, on torch's current stream. Trusted process only.
+"""Loads cubins and launches them through the CUDA driver API, on torch's current stream. Trusted process only.
 
-cuda-bindings rather than Triton's own launcher: Triton's is generated per signature by a C compiler at run time, wants
-the candidate's Python function, and has no place for the plan's own buffers; the driver API takes exactly what a plan
-holds. Launch attributes and function attributes as in triton/backends/nvidia/driver.c, 3.6 to 3.9: the grid counts
-programs, and with clusters its first axis is multiplied by their size.
+Triton's own launcher is not used: a C compiler generates it per signature at run time, it needs the candidate's Python
+function, and it cannot take the plan's buffers. Launch and function attributes are those of
+triton/backends/nvidia/driver.c, 3.6 to 3.9. The grid counts programs; with clusters its first axis is multiplied by
+their size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from evo_kernel.fitness.runners.faults import CudaFault, PlanFault
 
 __all__ = ["Arena", "CudaFault", "Launcher", "PlanFault", "device_limits", "ok"]
 
-_STATIC_SHARED = 48 << 10  # bytes of shared memory that need no opting in
+_STATIC_SHARED = 48 << 10  # bytes of shared memory that need no opt-in
 _REFUSED_LAUNCHES = {
     1: "a value of the launch is invalid",
     98: "the code does not fit this GPU",
@@ -42,7 +42,7 @@ _REFUSED_LAUNCHES = {
     720: "a cooperative launch must fit on the GPU at once",
     801: "this GPU does not support it",
     912: "this GPU cannot place a cluster of that size",
-}  # CUresult codes that leave the context whole
+}  # CUresult codes after which the context is intact
 
 
 def ok(result: tuple[Any, ...]) -> Any:
@@ -56,9 +56,9 @@ def ok(result: tuple[Any, ...]) -> Any:
 
 @functools.cache
 def device_limits() -> launch_limits.DeviceLimits:
-    """What torch's current GPU allows. Asked once: a process has one GPU."""
+    """Limits of torch's current GPU. Queried once: a process has one GPU."""
     torch.cuda.init()
-    torch.empty(1, device="cuda")  # torch's primary context is current from here on
+    torch.empty(1, device="cuda")  # makes torch's primary context current
     device = ok(cuda.cuCtxGetDevice())
     kinds = cuda.CUdevice_attribute
 
@@ -84,7 +84,7 @@ class _Loaded:
 
 
 class Launcher:
-    """Modules of one plan, loaded; launches its nodes over an arena.
+    """Loads the modules of one plan and launches its nodes over an arena.
 
     `clear` is called before every run with the bytes of local memory that a thread of the plan's kernels may use.
     """
@@ -108,23 +108,23 @@ class Launcher:
         self._local_bytes = max(map(_local_bytes, self._loaded), default=0)
         nodes = plan.plan.nodes
         launches = [index for index, node in enumerate(nodes) if isinstance(node, Launch)]
-        self._numbers = {index: number for number, index in enumerate(launches)}  # of launches, by place among nodes
+        self._numbers = {index: number for number, index in enumerate(launches)}  # launch number by node index
         self._tables = {i: upload(n) for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data}
         for launch in plan.plan.launches:
             self._check_cooperative(launch, limits)
 
     def prepare(self, arena: Arena, poison: int = POISON) -> None:
-        """Before every run: nothing that an earlier launch of any plan wrote is left to find, the inputs apart."""
+        """Before every run: overwrite everything that an earlier launch of any plan wrote, except inputs."""
         arena.poison(poison)
         self._clear(self._local_bytes)
 
     def run(self, arena: Arena) -> None:
-        """Launch every node in order on torch's current stream; returns before the GPU is done."""
+        """Launch every node in order on torch's current stream; does not wait for the GPU."""
         for index in range(len(self._plan.plan.nodes)):
             self.step(arena, index)
 
     def step(self, arena: Arena, index: int) -> None:
-        """Launch one node by its place: `run` is all of them in order."""
+        """Launch the node at `index`."""
         node = self._plan.plan.nodes[index]
         if isinstance(node, Launch):
             self._launch(node, arena, arena.scratch(self._numbers[index]))
@@ -177,42 +177,42 @@ class Launcher:
 
 def _attributes(binary: Binary) -> list[Any]:
     kinds = cuda.CUlaunchAttributeID
-    found = []
+    attributes = []
     if binary.dependent:
         attribute = cuda.CUlaunchAttribute()
         attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         attribute.value.programmaticStreamSerializationAllowed = 1
-        found.append(attribute)
+        attributes.append(attribute)
     if binary.cooperative:
         attribute = cuda.CUlaunchAttribute()
         attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         attribute.value.cooperative = 1
-        found.append(attribute)
+        attributes.append(attribute)
     if binary.num_ctas > 1:
         attribute = cuda.CUlaunchAttribute()
         attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         attribute.value.clusterDim.x = binary.num_ctas
         attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
-        found.append(attribute)
+        attributes.append(attribute)
         attribute = cuda.CUlaunchAttribute()
         attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
         spread = cuda.CUclusterSchedulingPolicy.CU_CLUSTER_SCHEDULING_POLICY_SPREAD
         attribute.value.clusterSchedulingPolicyPreference = spread
-        found.append(attribute)
-    return found
+        attributes.append(attribute)
+    return attributes
 
 
 def _local_bytes(loaded: _Loaded) -> int:
-    """What a thread of a kernel may address of its local memory: its frame, and the stack of what it calls."""
+    """Local memory that a thread of a kernel may address: its frame and the stack of called functions."""
     kind = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
     frame = max(int(ok(cuda.cuFuncGetAttribute(kind, loaded.function))), loaded.binary.spill_bytes)
-    if not frame and not loaded.binary.instructions.get("spill"):  # assembly needs no frame to reach the stack
+    if not frame and not loaded.binary.instructions.get("spill"):  # inline assembly can reach the stack without a frame
         return 0
     return frame + int(ok(cuda.cuCtxGetLimit(cuda.CUlimit.CU_LIMIT_STACK_SIZE)))
 
 
 def _load(binary: Binary) -> _Loaded:
-    """A module and its function, with the attributes that its launches need. Raises PlanFault, CudaFault."""
+    """Load a module and its function, and set the attributes for its launches. Raises PlanFault, CudaFault."""
     kinds = cuda.CUfunction_attribute
     try:
         module = ok(cuda.cuModuleLoadData(binary.cubin))

@@ -1,8 +1,8 @@
-"""Device memory that lies alone: mapped at a random address, with nothing mapped for a gigabyte on either side.
+"""Isolated device memory: mapped at a random address, with nothing mapped for a gigabyte on either side.
 
-A kernel that reads or writes far outside its buffers then faults, instead of finding memory of the judge's or leaving
-something there for its next launch. Mapping takes milliseconds, and so does unmapping: what nobody uses any more is
-used again as it lies, by plans whose memory has the same size. Source: CUDA driver API, "Virtual Memory Management".
+A kernel that accesses memory far outside its buffers then faults; it cannot find the judge's memory or leave data for
+its next launch. Mapping and unmapping take milliseconds, so unused memory is reused, as it is mapped, for plans that
+need the same size. Source: CUDA driver API, "Virtual Memory Management".
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from evo_kernel.fitness.runners.cuda_driver import ok
 from evo_kernel.fitness.runners.faults import CudaFault
 
 _GAP_BYTES = 1 << 30
-_PLACES = (1 << 41, 1 << 46)  # where addresses are asked for; the driver takes others where these are not free
+_PLACES = (1 << 41, 1 << 46)  # range of requested addresses; the driver chooses others if these are taken
 _OUT_OF_MEMORY = 2  # CUresult
-_UNUSED_BYTES = 4 << 30  # that stay mapped for others to use
+_UNUSED_BYTES = 4 << 30  # most bytes that stay mapped for reuse
 
 
 class _Mapped:
-    """What torch needs to see memory as a tensor, which then keeps it alive."""
+    """Memory in the form that torch needs to make a tensor, which keeps it alive."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -38,10 +38,10 @@ class _Mapped:
 
 
 class Mappings:
-    """Memory of torch's current GPU. For one thread.
+    """Mapped memory of torch's current GPU. For one thread.
 
-    What nobody refers to any more is given to the next who asks for as much. It is unmapped when there is too much of
-    it, or `collect` is called, and never at once: that waits for the GPU, which no capture of a graph allows.
+    Memory without references is reused for requests of the same size. It is unmapped when there is too much of it, or
+    in `collect`, but never immediately: unmapping waits for the GPU, which is not allowed during graph capture.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Mappings:
         self._kind.location = self._place()
         least = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         self._page_bytes = int(ok(cuda.cuMemGetAllocationGranularity(self._kind, least)))
-        self._unused: list[tuple[int, int, Any]] = []  # (address, bytes, handle), the latest last
+        self._unused: list[tuple[int, int, Any]] = []  # (address, bytes, handle), latest last
         self.bytes = 0  # mapped, used or not
 
     @property
@@ -59,10 +59,7 @@ class Mappings:
         return sum(size for _, size, _ in self._unused)
 
     def memory(self, size: int) -> torch.Tensor:
-        """At least so many bytes, of dtype uint8: all that is mapped there, as its last user left it.
-
-        Raises torch.OutOfMemoryError.
-        """
+        """A mapping of at least `size` bytes as uint8, with its last user's content. Raises torch.OutOfMemoryError."""
         size = -(-size // self._page_bytes) * self._page_bytes
         for place in reversed(range(len(self._unused))):
             if self._unused[place][1] == size:
@@ -72,7 +69,7 @@ class Mappings:
         return self._lent(*self._mapped(size))
 
     def collect(self) -> None:
-        """Give back what is not used."""
+        """Unmap unused memory."""
         if not self._unused:
             return
         torch.cuda.synchronize()

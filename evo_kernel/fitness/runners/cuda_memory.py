@@ -1,4 +1,4 @@
-"""A plan's memory on the GPU: buffers and scratch between canary bands, and the tables of its launches."""
+"""A plan's memory on the GPU: buffers and scratch between canary bands, and constant tables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from evo_kernel.fitness.runners.launch_limits import scratch_needs
 
 CANARY_BYTES = 1024
 CANARY = 0xA5
-POISON = 0xFF  # NaN in every floating type, -1 in signed integers
+POISON = 0xFF  # NaN in every floating-point type, -1 in signed integers
 
 
 class Arena:
-    """What one run of a plan works on: its buffers and the scratch of its launches, each between two canary bands.
+    """Memory for one run of a plan: its buffers and the scratch of its launches, each between two canary bands.
 
-    Nothing of it is shared with another arena, and nothing but the inputs outlives `poison`.
+    Arenas share no memory. Nothing except inputs survives `poison`.
     """
 
     def __init__(self, plan: CompiledPlan, memory: Callable[[int], torch.Tensor]) -> None:
-        """`memory` gives at least so many bytes: all that is mapped around them belongs to the canaries."""
+        """`memory` returns at least so many bytes; all of the mapping around buffers holds canaries."""
         self._buffers = len(plan.plan.buffers)
         needs = scratch_needs(plan)
         self._aligns = [align for need in needs for align in (need.global_align, need.profile_align)]
@@ -53,7 +53,7 @@ class Arena:
         return self.memory.data_ptr() + self._starts[buffer]
 
     def scratch(self, launch: int) -> tuple[int, int]:
-        """Addresses of global and profile scratch of a plan's launch by its number, 0 where none is needed."""
+        """Addresses of global and profile scratch of launch number `launch`; 0 if none is needed."""
         first = 2 * launch
         return self._scratch_address(first), self._scratch_address(first + 1)
 
@@ -62,16 +62,16 @@ class Arena:
         return -(-self.address(place) // align) * align if self._sizes[place] else 0
 
     def tensor(self, view: View) -> torch.Tensor:
-        alone = from_dlpack(to_dlpack(self.bytes_of(view.buffer)))  # its storage ends where the buffer does
+        alone = from_dlpack(to_dlpack(self.bytes_of(view.buffer)))  # its storage ends with the buffer
         return _typed(alone, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset)
 
     def poison(self, byte: int = POISON) -> None:
-        """Overwrite everything but the inputs."""
+        """Overwrite everything except inputs."""
         for place in self._poisoned:
             self.bytes_of(place).fill_(byte)
 
     def gaps_whole(self, views: Sequence[View]) -> torch.Tensor:
-        """Whether bytes between the elements of one buffer's views are the canary's; nobody has waited for it."""
+        """Whether bytes between the elements of one buffer's views are unchanged, as a tensor; does not synchronise."""
         copy = self.bytes_of(views[0].buffer).clone()
         for view in views:
             words = as_words(_typed(copy, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset))
@@ -83,17 +83,17 @@ class Arena:
             band.fill_(CANARY)
 
     def canaries_whole(self) -> torch.Tensor:
-        """Whether nothing was written beside a buffer, as a tensor that nobody has waited for."""
+        """Whether nothing was written outside buffers, as a tensor; does not synchronise."""
         return (torch.cat(self._bands) == CANARY).all()
 
     def broken_canary(self) -> int | None:
-        """Index of a buffer beside which something wrote; None when all bands are whole."""
+        """Index of a buffer with a damaged canary band; None if all are intact."""
         whole = [bool((band == CANARY).all()) for band in self._bands]
         return None if all(whole) else max(0, whole.index(False) - 1)
 
 
 def as_words(values: torch.Tensor) -> torch.Tensor:
-    """A view of the elements as integers of their size, of complex ones as pairs."""
+    """A view of the elements as integers of their size; of complex ones as pairs."""
     plain = torch.view_as_real(values) if values.is_complex() else values
     return plain.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[plain.element_size()])
 
@@ -104,13 +104,13 @@ def _typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def upload(node: Constant) -> torch.Tensor:
-    """A constant table, on the GPU and in the shape of its view."""
+    """A constant table on the GPU, in the shape of its view."""
     data = torch.frombuffer(bytearray(node.content), dtype=torch.uint8)
     return data.view(getattr(torch, node.view.dtype)).reshape(node.view.shape).to("cuda")
 
 
 def run_aten(node: Aten, tensors: Sequence[torch.Tensor], arena: Arena) -> None:
-    """Replay a torch operation and put its results where the plan wants them."""
+    """Replay a torch operation and copy its results to the plan's views."""
     _, name, overload = node.op.split(".")
     operation = getattr(getattr(torch.ops.aten, name), overload)
 

@@ -1,6 +1,6 @@
-"""The program of the GPU process: `python -P -m evo_kernel.fitness.runners.cuda_process TASK [now]`.
+"""Entry point of the GPU process: `python -P -m evo_kernel.fitness.runners.cuda_process TASK [now]`.
 
-With `now`, it creates its CUDA context while it imports torch; each takes seconds. Without, see cuda_worker.py.
+With `now`, it creates its CUDA context while it imports torch; each takes seconds. Otherwise see cuda_worker.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _create_context() -> None:
-    """The context of the first GPU that this process sees; torch finds it, or the error that this met."""
+    """Create the primary context of the first visible GPU. torch uses it, or meets the same error."""
     cuda = ctypes.CDLL("libcuda.so.1")
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if not cuda.cuInit(0) and not cuda.cuDeviceGet(ctypes.byref(device), 0):

@@ -1,8 +1,8 @@
-"""The parent's side of the CUDA runner: one trusted worker process a GPU, killed and started again when it must be.
+"""The parent's side of the CUDA runner: one trusted worker process per GPU, restarted after a fault.
 
-The parent holds no CUDA context. An illegal access or an endless kernel costs the worker, gives the culprit its
-status, and nothing else: a spare process with everything loaded takes over, and a request that was lost to somebody
-else's fault is asked again.
+The parent has no CUDA context. After an illegal access or an endless kernel the worker is lost, and the plan that
+caused it gets the verdict. A spare process with everything loaded takes over, and requests lost to another plan's fault
+are repeated.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 
-_STATE = ("clock_mhz", "power_w")  # what a Measurement names; the rest of the card's state is a detail
-_NCU_S = 30.0  # for ncu and the process that it looks at to start
-_SWITCH_S = 0.0005  # the GPU idles while the thread that has its answer waits for others to let go of the interpreter
-_TRIES = 4  # processes that one request may lose to others before the machine is held to be at fault
+_STATE = ("clock_mhz", "power_w")  # fields of a Measurement; the rest of the GPU's state is in its details
+_NCU_S = 30.0  # for ncu and its target process to start
+_SWITCH_S = 0.0005  # the GPU idles while the thread that has its answer waits for the interpreter lock
+_TRIES = 4  # processes that a request may lose to other requests' faults before the machine is blamed
 
 
 class CudaRunner(Runner):
     """Replays, checks and times plans of one task on one GPU. Thread-safe: requests take turns."""
 
-    arch = 90  # until the worker says what it found
+    arch = 90  # until the worker reports its GPU
 
     def __init__(self, task: Task, gpu: int, deadline_s: float, command: Sequence[str] = ()) -> None:
-        """`command` starts a worker, if not the usual one."""
+        """`command` starts a worker other than the usual one."""
         self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
         self._command = tuple(command) or usual_command(task.spec)
-        self._lock = threading.RLock()  # whoever has the runner to itself makes its requests under it
+        self._lock = threading.RLock()  # held by a thread that uses the runner exclusively
         self.stages = Stages((gpu,))
         self._process: WorkerProcess | None = None
         self._spare: WorkerProcess | None = None
@@ -66,8 +66,8 @@ class CudaRunner(Runner):
         self.info: dict[str, Any] = {}
         self.respawns = 0
         self.spent_s: defaultdict[str, float] = defaultdict(float)
-        """Seconds by phase over all requests, as the worker counts them, `request` being all of one; `request` as the
-        parent does, so that what it has more is between the two."""
+        """Seconds by phase over all requests, as counted by the worker; `request` is measured by the parent, so the
+        difference is transfer time."""
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
 
     # --- Runner -----------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class CudaRunner(Runner):
     def card(self) -> str:
         return str(self.info.get("uuid", ""))
 
-    def get_ready(self, draws: Sequence[Draw]) -> None:
+    def prepare_references(self, draws: Sequence[Draw]) -> None:
         self.request({"command": "references", "draws": [[case.name, seed, regime] for case, seed, regime in draws]})
 
     @property
@@ -98,9 +98,9 @@ class CudaRunner(Runner):
         parts: list[CheckPart | TimePart] = [*request.checks, *request.timings]
         plans = {part.plan.hash: part.plan for part in parts}
         places = {key: position for position, key in enumerate(plans)}
-        known = bool(self._task.baselines)  # a plan file alone has nothing to be held against
+        known = bool(self._task.baselines)  # a plan file alone has no reference
         checks = [
-            {"plan": places[c.plan.hash], "case": c.case.name, "rounds": [list(one) for one in c.rounds]}
+            {"plan": places[c.plan.hash], "case": c.case.name, "rounds": [list(draw) for draw in c.rounds]}
             for c in request.checks
         ]
         timings = [
@@ -110,13 +110,13 @@ class CudaRunner(Runner):
         ]
         fields = {"command": "plan set", "checks": checks, "timings": timings, "precision": request.precision}
         answer = self.request(fields, list(plans.values()))
-        if "status" in answer:  # the process was lost with it
+        if "status" in answer:  # the process was lost
             return _lost(request, _checked(answer), answer.get("part", 0))
         return PlanSetAnswer(
-            checks=tuple(_checked(found) if found else None for found in answer["checks"]),
+            checks=tuple(_checked(reply) if reply else None for reply in answer["checks"]),
             timings=tuple(
-                self._measurement(part, found, answer.get("drift"))
-                for part, found in zip(request.timings, answer["timings"], strict=False)
+                self._measurement(part, reply, answer.get("drift"))
+                for part, reply in zip(request.timings, answer["timings"], strict=False)
             ),
         )
 
@@ -128,9 +128,9 @@ class CudaRunner(Runner):
         answer = self.request(fields, [incumbent, challenger])
         if answer["status"] != Status.PASSED:
             return _checked(answer)
-        found = dict(answer["comparison"])
-        verdict = PairVerdict(found.pop("verdict"))
-        return Comparison(verdict, **found)
+        comparison = dict(answer["comparison"])
+        verdict = PairVerdict(comparison.pop("verdict"))
+        return Comparison(verdict, **comparison)
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[CudaRunner]:
@@ -141,18 +141,18 @@ class CudaRunner(Runner):
             yield self
 
     def baselines(self, case: Case) -> Mapping[str, float]:
-        found: dict[str, float] = {}
+        times: dict[str, float] = {}
         for name in baseline_names(self._task):
             fields = {"command": "baseline", "case": case.name, "name": name}
             answer = self.request(fields, deadline_s=deadline_of(self._task, name))
             if answer["status"] == Status.PASSED:
-                found[name] = summarise(answer["samples_us"]).median_us
+                times[name] = summarise(answer["samples_us"]).median_us
             else:
                 self._baseline_faults[f"{case.name}: {name}"] = answer["reason"]
-        if not found and self._task.baselines:
+        if not times and self._task.baselines:
             faults = "; ".join(f"{name}: {reason}" for name, reason in self._baseline_faults.items())
             raise InfraError(f"no baseline of {case.name} runs: {faults}")
-        return found
+        return times
 
     def ceilings(self) -> Mapping[str, float]:
         if not self._ceilings:
@@ -163,7 +163,10 @@ class CudaRunner(Runner):
         return dict(self._ceilings)
 
     def counters(self, parts: Sequence[CountPart]) -> CounterReading:
-        """See runners/ncu.py. The worker waits: two processes on one GPU would disturb each other's figures."""
+        """Runs ncu; see runners/ncu.py. The worker waits:
+
+        two processes on one GPU would disturb each other's counters.
+        """
         with self._lock:
             return ncu.count(self._task, parts, worker_env(self._gpu), _NCU_S + self._deadline_s)
 
@@ -178,9 +181,10 @@ class CudaRunner(Runner):
     def request(
         self, fields: dict[str, Any], plans: Sequence[CompiledPlan] = (), deadline_s: float | None = None
     ) -> dict[str, Any]:
-        """One request and its answer. A worker that dies answers with the culprit's status and a sentence.
+        """Send one request and return its answer. If the worker dies, the answer is the responsible plan's status and
+        reason.
 
-        Raises InfraError when the machine is at fault.
+        Raises InfraError if the machine is at fault.
         """
         message = ipc.pack(fields, plans)
         with self.stages.turn(self._lock, self._gpu):
@@ -196,8 +200,8 @@ class CudaRunner(Runner):
         return answer
 
     def _answered(self, message: bytes, deadline_s: float, judges: bool) -> dict[str, Any]:
-        """`judges`: the request is about a candidate's plans, so that what it brings about is their verdict."""
-        alone = 0  # processes that had served nobody else, and were lost with this request
+        """`judges`: the request is about a candidate's plans, so exceptions are their verdict."""
+        alone = 0  # new processes that were lost with this request
         for _ in range(_TRIES):
             process = self._ensure_started()
             fresh = process.served == 0
@@ -205,12 +209,12 @@ class CudaRunner(Runner):
                 answer = process.ask(message, deadline_s)
             except TimeoutError:
                 self._drop()
-                reason = f"it still ran on the GPU after {deadline_s:g} s: an endless or far too slow kernel"
+                reason = f"it still ran on the GPU after {deadline_s:g} s: an endless or much too slow kernel"
                 return {"status": Status.TIMEOUT, "reason": reason, "part": max(0, process.progress - 1)}
             except Lost:
                 self._drop()
                 alone += fresh
-                if alone == 2:  # once may be somebody's kill from outside
+                if alone == 2:  # a single loss may be a kill from outside
                     reason = "the GPU process died while it ran this kernel"
                     return {"status": Status.RUNTIME_ERROR, "reason": reason, "part": max(0, process.progress - 1)}
                 continue
@@ -220,15 +224,16 @@ class CudaRunner(Runner):
                 alone += fresh
                 if alone == 2:
                     last = str(answer["bug"]).strip().splitlines()[-1][:400]
-                    return {"status": Status.RUNTIME_ERROR, "reason": f"the judge stumbles over it: {last}", "part": 0}
+                    reason = f"the judge raised an exception on it: {last}"
+                    return {"status": Status.RUNTIME_ERROR, "reason": reason, "part": 0}
                 continue
             if "bug" in answer:
-                raise InfraError(f"the GPU process failed on its own account:\n{answer['bug']}")
+                raise InfraError(f"the GPU process failed:\n{answer['bug']}")
             if "disturbed" in answer:
                 raise InfraError(answer["disturbed"])
             if not answer.get("stale"):
                 return answer
-        raise InfraError(f"the GPU process was lost {_TRIES} times to others' faults: is the GPU in order?")
+        raise InfraError(f"the GPU process was lost {_TRIES} times to faults of other requests: check the GPU")
 
     def _ensure_started(self) -> WorkerProcess:
         if self._process is not None and self._process.alive():
@@ -248,7 +253,7 @@ class CudaRunner(Runner):
         self.arch = int(self.info["arch"])
         self._process, self._spare = process, self._new()
         self._spare.load()
-        if self._closed:  # meanwhile, from another thread
+        if self._closed:  # by another thread in the meantime
             self.close()
             raise InfraError("the GPU runner is closed")
         return process
@@ -257,7 +262,7 @@ class CudaRunner(Runner):
         return loaded_ahead(self._command, self._gpu) or WorkerProcess(self._command, self._gpu, self._log)
 
     def _drop(self) -> None:
-        """A process that a fault has cost."""
+        """Close a process that was lost to a fault."""
         self.respawns += self._process is not None
         self._end()
 
@@ -270,16 +275,16 @@ class CudaRunner(Runner):
     def _measurement(self, part: TimePart, answer: dict[str, Any], drift: float | None) -> Measurement | Checked:
         if answer["status"] != Status.PASSED:
             return _checked(answer)
-        found, state = summarise(answer["samples_us"]), answer["state"]
+        summary, state = summarise(answer["samples_us"]), answer["state"]
         details = {name: value for name, value in state.items() if name not in _STATE}
         return Measurement(
             case=part.case.name,
             plan=part.plan.hash,
-            median_us=found.median_us,
-            iqr_us=found.iqr_us,
-            n=found.n,
-            low_us=found.low_us,
-            high_us=found.high_us,
+            median_us=summary.median_us,
+            iqr_us=summary.iqr_us,
+            n=summary.n,
+            low_us=summary.low_us,
+            high_us=summary.high_us,
             features=plan_features(part.plan, None, target_for(self.arch)),
             details=details
             | {"wall_share": answer["wall_share"], "sets": float(answer["sets"])}
@@ -290,7 +295,7 @@ class CudaRunner(Runner):
 
 
 def _lost(request: PlanSetRequest, fault: Checked, part: int) -> PlanSetAnswer:
-    """The culprit is the part that ran last; what was found out about the others went with the process."""
+    """The responsible part is the one that ran last; results of the other parts were lost with the process."""
     checks = len(request.checks)
     if part < checks:
         return PlanSetAnswer(checks=(*(None,) * part, fault))

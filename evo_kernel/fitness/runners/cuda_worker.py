@@ -1,10 +1,10 @@
 """The trusted GPU process: checks plans against references that only it has, and times them.
 
-cuda_process.py starts it. A spare loads everything, waits for one line on stdin, and only then touches the GPU: so it
-costs no GPU memory, and is ready at once when a kernel takes a process down. Requests come as ipc.py packs them; every
-answer is one JSON line, with a line of `progress` before each part of a long one. It never imports candidate code: what
-reaches it is a validated plan. After a CUDA error the context is not to be trusted: the answer says `fatal`, and the
-parent starts a fresh process.
+cuda_process.py starts it. A spare process imports everything, waits for one line on stdin, and only then uses the GPU:
+so it takes no GPU memory and is ready at once after a fault. Requests are packed by ipc.py; every answer is one JSON
+line, with a line of `progress` before each part of a long request. Candidate code is never imported: requests hold
+validated plans. After a CUDA error the context is unreliable: the answer has `fatal`, and the parent starts a new
+process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
 
 LOG_BYTES = 1 << 30
-"""Of any file that it writes: what kernels print ends in its log."""
+"""Limit of files that it writes: output of kernels is in its log."""
 
 
 class GpuWorker:
@@ -50,17 +50,17 @@ class GpuWorker:
         self.handler = RequestHandler(task, device)
 
     def serve(self, requests: BinaryIO) -> None:
-        """Until the requests end, or the context is lost."""
+        """Serve requests until they end or the context is lost."""
         for request in ipc.unpack(requests):
             if not self.device.healthy():
-                self.reply({"stale": True})  # the request has not been looked at: it is innocent
+                self.reply({"stale": True})  # the request has not been started, so it is not responsible
                 return
             try:
                 answer = self.answer(request)
             except Disturbed as disturbed:
-                self.handler.state.dirty = True  # buffers were freed as they were
+                self.handler.state.dirty = True  # buffers were freed without being overwritten
                 answer = {"disturbed": str(disturbed)}
-            # Whatever is raised here is no plan's fault but ours, or the machine's: the parent is told and raises.
+            # An exception here is our bug or the machine's fault: the parent raises it.
             except Exception:  # noqa: BLE001
                 answer = {"bug": traceback.format_exc(), "fatal": True}
             self.reply(answer)
@@ -68,7 +68,7 @@ class GpuWorker:
                 return
 
     def answer(self, request: dict[str, Any]) -> Answer:
-        """Dispatch one request. Faults of a candidate are answers."""
+        """Dispatch one request. A candidate's faults are answers."""
 
         @cache
         def plans(position: int) -> CompiledPlan:
@@ -92,7 +92,7 @@ class GpuWorker:
                 raise ValueError(f"unknown command {other!r}")
 
     def _references(self, draws: Sequence[Sequence[Any]]) -> Answer:
-        """Before the first request, so that it finds them. A task's fault is told when it is asked for."""
+        """Compute references before the first request. A task's fault is reported when the reference is requested."""
         with contextlib.suppress(TaskError, torch.OutOfMemoryError):
             for name, seed, regime in draws:
                 self.progress()
@@ -108,12 +108,12 @@ class GpuWorker:
                 return self.handler.timer.time_function(case, function, CLAIM)
         except Disturbed:
             raise
-        # A vendor path may be missing for this dtype, shape or build, and says so in many ways.
+        # Vendor functions may be unavailable for this dtype, shape or build, and raise many kinds of error.
         except Exception as error:  # noqa: BLE001
             fatal = not self.device.healthy()
             return {"status": Status.RUNTIME_ERROR, "reason": describe(error), "fatal": fatal}
         finally:
-            if "torch._dynamo" in sys.modules:  # else nothing was compiled, and to say so would import it
+            if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled, and resetting would import it
                 torch.compiler.reset()
 
     def progress(self) -> None:
@@ -132,7 +132,7 @@ def serve(task_file: str, at_once: bool) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LOG_BYTES, hard))  # kernels can print
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing that a library prints may reach the replies
+    os.dup2(2, 1)  # output of libraries must not mix with the replies
     requests = os.fdopen(0, "rb")
     task = _task(task_file)
     from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
@@ -142,10 +142,10 @@ def serve(task_file: str, at_once: bool) -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = task.tolerance.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = task.tolerance.precision == "tf32"
-    torch.backends.cudnn.deterministic = True  # references; baselines are another matter: see `searching`
+    torch.backends.cudnn.deterministic = True  # for references; baselines differ, see `searching`
     device = CudaDevice() if at_once else None
     order = requests.readline()
-    if order == LOAD:  # a spare: it has the seconds that this takes
+    if order == LOAD:  # a spare process has time to import them
         if COMPILED in baseline_names(task):
             importlib.import_module("torch._inductor.compile_fx")
         order = requests.readline()
@@ -168,9 +168,9 @@ def serve(task_file: str, at_once: bool) -> None:
 
 
 def _task(name: str) -> Task:
-    """A task by its file; a `.plan` file stands for itself."""
+    """A task by its file, or one made from a `.plan` file."""
     if name.endswith(".plan"):
-        from evo_kernel.fitness.replay import stand_in
+        from evo_kernel.fitness.replay import task_without_reference
 
-        return stand_in(Path(name))
+        return task_without_reference(Path(name))
     return load(name)

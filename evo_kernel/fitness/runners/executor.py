@@ -1,4 +1,4 @@
-"""Requests to the executor's child (ir/child.py), and its answers: untrusted, so every field has a type and a bound."""
+"""Client of the executor's child (ir/child.py): sends requests and validates its untrusted answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Answer(BaseModel):
 
 
 class ExecutorFault(_Answer):
-    """Why there is no result. A child cannot say that a plan passed."""
+    """Why there is no result. The child cannot report that a plan passed."""
 
     status: Annotated[str, Field(pattern="^(rejected|wrong|runtime_error|timeout)$")]
     reason: Annotated[str, Field(max_length=4000)]
@@ -43,7 +43,7 @@ class ExecutorFault(_Answer):
 
 
 class Execution(_Answer):
-    """A plan that was executed whole. Bytes, and elements that were never written, by output."""
+    """A completely executed plan: output bytes, and the number of elements never written, by output."""
 
     fault: ExecutorFault | None = None
     changed: _Position | None = None  # the input that the plan changes
@@ -51,28 +51,28 @@ class Execution(_Answer):
     unwritten: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = []
 
     def tensors(self, views: Sequence[View], blobs: Blobs, where: str = "") -> list[torch.Tensor] | Checked:
-        """The outputs, or what is wrong with them at first sight. Raises ValueError."""
+        """The outputs, or an evident fault. Raises ValueError."""
         for number, (view, lacking) in enumerate(zip(views, self.unwritten, strict=True)):
-            if lacking and not getattr(torch, view.dtype).is_floating_point:  # of others poison tells (check.py)
+            if lacking and not getattr(torch, view.dtype).is_floating_point:  # else poison shows it: check.py
                 return Checked(Status.WRONG, where + unwritten_reason(number, lacking, view.elements))
         return [blobs.tensor(size, view) for size, view in zip(self.outputs, views, strict=True)]
 
 
 class Executions(_Answer):
-    """Rounds in order, up to the first that failed."""
+    """Rounds in order, up to the first failure."""
 
     rounds: Annotated[list[Execution], Field(min_length=1, max_length=1 << 12)]
 
 
 class CountedTraffic(_Answer):
-    """What the launches of a plan move and compute."""
+    """Traffic and operations of a plan's launches."""
 
     fault: ExecutorFault | None = None
     traffic: list[LaunchTraffic] = []
 
 
-class Look(Execution):
-    """A plan of real size: whole outputs, or parts of them as (bytes of int64 places, bytes of their values)."""
+class LargeExecution(Execution):
+    """A plan of real size: whole outputs, or parts of them as (bytes of int64 indices, bytes of values)."""
 
     whole: bool = False
     executed: Annotated[list[dict[str, Amount]], Field(max_length=1 << 20)] = []  # by launch
@@ -80,18 +80,18 @@ class Look(Execution):
 
 
 class Blobs:
-    """Bytes of tensors, one behind the other."""
+    """A reader of concatenated tensors' bytes."""
 
     def __init__(self, data: bytes, start: int) -> None:
         self._data, self._position = data, start
 
     def take(self, size: int) -> torch.Tensor:
-        """The next bytes, as uint8. Raises ValueError."""
+        """The next `size` bytes as uint8. Raises ValueError."""
         if self._position + size > len(self._data):
             raise ValueError("fewer bytes than were announced")
-        made = torch.from_numpy(np.frombuffer(self._data, dtype=np.uint8, count=size, offset=self._position).copy())
+        data = torch.from_numpy(np.frombuffer(self._data, dtype=np.uint8, count=size, offset=self._position).copy())
         self._position += size
-        return made
+        return data
 
     def tensor(self, size: int, view: View) -> torch.Tensor:
         """The next bytes as an output. Raises ValueError."""
@@ -101,10 +101,10 @@ class Blobs:
 
 
 class Executor:
-    """Children that execute plans on the CPU, one a request. Thread-safe."""
+    """Executes plans on the CPU, one child per request. Thread-safe."""
 
     def __init__(self, deadline_s: float, repeat: bool) -> None:
-        """`repeat`: two executions must agree to the bit."""
+        """`repeat`: execute twice and require bit-equal outputs."""
         self._deadline_s, self._repeat = deadline_s, repeat
         self._zygote = Zygote("execute")
 
@@ -115,7 +115,7 @@ class Executor:
         self._zygote.close()
 
     def execute(self, plan: CompiledPlan, drawn: Sequence[Sequence[Input]]) -> list[list[torch.Tensor] | Checked]:
-        """Outputs of each round, or how it failed; what comes after a failure is left out."""
+        """Outputs of each round, or how it failed; rounds after a failure are omitted."""
         files = {
             f"round{number}.{name}": data
             for number, inputs in enumerate(drawn)
@@ -126,27 +126,28 @@ class Executor:
         if isinstance(answer, Checked):
             return [answer]
         header, blobs = answer
-        made: list[list[torch.Tensor] | Checked] = []
+        results: list[list[torch.Tensor] | Checked] = []
         for part in header.rounds:
             if part.fault is not None:
-                return [*made, part.fault.checked()]
+                return [*results, part.fault.checked()]
             if part.changed is not None:
-                return [*made, Checked(Status.WRONG, f"the kernel changes its input {part.changed}")]
+                return [*results, Checked(Status.WRONG, f"the kernel changes its input {part.changed}")]
             try:
-                made.append(part.tensors(plan.plan.outputs, blobs))
+                results.append(part.tensors(plan.plan.outputs, blobs))
             except ValueError as error:
-                return [*made, malformed(error)]
-        return made if len(made) == len(drawn) else [*made, malformed("it lacks a round")]
+                return [*results, malformed(error)]
+        return results if len(results) == len(drawn) else [*results, malformed("it lacks a round")]
 
-    def look(
+    def execute_large(
         self, plan: CompiledPlan, inputs: Sequence[Input], whole_s: float, part_s: float
-    ) -> tuple[Look, Blobs] | Checked:
-        """A plan of real size: whole where that takes at most `whole_s`, else programs for `part_s` seconds."""
+    ) -> tuple[LargeExecution, Blobs] | Checked:
+        """Execute a plan of real size: completely if that takes at most `whole_s`, else some programs for `part_s`
+        seconds."""
         request = {
-            "command": "look", "seed": secrets.randbits(48), "whole_s": whole_s, "part_s": part_s,
+            "command": "execute_large", "seed": secrets.randbits(48), "whole_s": whole_s, "part_s": part_s,
             "repeat": self._repeat,
         }  # fmt: skip
-        return self._ask(plan, request, input_files(plan.plan, inputs), Look, self._deadline_s)
+        return self._ask(plan, request, input_files(plan.plan, inputs), LargeExecution, self._deadline_s)
 
     def count(
         self, plan: CompiledPlan, inputs: Mapping[int, Input], seed: int, complete: bool
@@ -166,14 +167,14 @@ class Executor:
     def _ask(
         self, plan: CompiledPlan, request: dict[str, Any], files: dict[str, bytes], form: type[_Form], deadline_s: float
     ) -> tuple[_Form, Blobs] | Checked:
-        """One request to a child: its header and what follows it."""
+        """Send one request to a child; returns the answer's header and data."""
         whole = {
             **request,
             "plan": plan.plan.model_dump(mode="json"),
             "ir": [binary.ir for binary in plan.binaries],
             "deadline_s": self._deadline_s,
         }
-        # The child ends itself when it is late; this deadline is for one that does not.
+        # The child observes its own deadline; this one is for a child that does not.
         limits = SandboxLimits(deadline_s=deadline_s + 5.0, memory_bytes=_MEMORY_BYTES, answer_bytes=_ANSWER_BYTES)
         result = self._zygote.run(whole, limits, files)
         if result.data is None:
@@ -206,13 +207,13 @@ def unwritten_reason(output: int, lacking: int, elements: int) -> str:
 
 
 def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
-    """Content of the buffers of inputs, by the names under which the child finds them; poison in their gaps."""
-    made = {}
+    """Bytes of the input buffers by file name, with poison between elements."""
+    files = {}
     for view, value in zip(plan.inputs, inputs, strict=True):
         if view is not None and isinstance(value, torch.Tensor):
             storage = torch.full((plan.buffers[view.buffer].bytes,), POISON, dtype=torch.uint8)
             usable = storage.numel() // view.item_bytes * view.item_bytes
             typed = storage[:usable].view(getattr(torch, view.dtype))
             torch.as_strided(typed, view.shape, view.strides, view.offset).copy_(value)
-            made[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
-    return made
+            files[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
+    return files

@@ -1,6 +1,6 @@
-"""How requests travel to the GPU process: one JSON line, then the machine code it names, as raw bytes.
+"""Encodes requests to the GPU process: one JSON line, then the machine code that it refers to, as raw bytes.
 
-Both ends are ours; the plans inside are not, and are validated where they arrive.
+Both ends are trusted; the plans are not, and are validated on arrival.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_BLOB_BYTES = 1 << 28
 
 
 def pack(fields: dict[str, Any], plans: Sequence[CompiledPlan] = ()) -> bytes:
-    """A request as bytes. `fields` must be JSON; plans are found again by their position."""
+    """Encode a request. `fields` must be JSON; plans are identified by position."""
     blobs: dict[str, bytes] = {}
     packed = []
     for plan in plans:
@@ -35,7 +35,7 @@ def pack(fields: dict[str, Any], plans: Sequence[CompiledPlan] = ()) -> bytes:
 
 
 def unpack(file: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Requests as they come; `plans` still packed, `blobs` the bytes by their digest. Ends with the file."""
+    """Decode requests until the file ends; `plans` are not parsed yet, `blobs` are bytes by digest."""
     while line := file.readline():
         request = json.loads(line)
         blobs = {}
@@ -50,7 +50,7 @@ def unpack(file: BinaryIO) -> Iterator[dict[str, Any]]:
 
 
 def plan_of(request: dict[str, Any], position: int) -> CompiledPlan:
-    """One plan of a request, validated. Raises PlanError."""
+    """Parse and validate one plan of a request. Raises PlanError."""
     packed = request["plans"][position]
     plan = read_plan(packed["plan"])
     try:

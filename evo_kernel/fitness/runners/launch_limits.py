@@ -1,4 +1,4 @@
-"""Whether a plan can be launched on a GPU at all: every number is held against the device before it is used."""
+"""Checks whether a GPU can launch a plan: every number is compared with the device's limits."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from evo_kernel.fitness.plan.launch_plan import MAX_GRID, Binary, CompiledPlan, 
 from evo_kernel.fitness.runners.faults import PlanFault
 
 PORTABLE_CLUSTER = 8  # blocks; up to 16 need the non-portable attribute (CUDA programming guide, compute 9.0)
-MAX_SCRATCH_BYTES = 8 << 30  # global and profile scratch of all launches of a plan; each arena has its own
+MAX_SCRATCH_BYTES = 8 << 30  # global and profile scratch of all launches of a plan, per arena
 
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """What one GPU allows."""
+    """Limits of one GPU."""
 
     arch: int  # compute capability × 10
-    shared_bytes: int  # of one block, opted in
-    threads: int  # of one block
+    shared_bytes: int  # per block, with opt-in
+    threads: int  # per block
     sm_count: int
     cooperative: bool = True
-    reserved_shared_bytes: int = 0  # of a block, before what it asks for: the driver's
+    reserved_shared_bytes: int = 0  # per block, by the driver
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ScratchNeed:
 
 
 def check_plan(plan: CompiledPlan, limits: DeviceLimits) -> None:
-    """Raises PlanFault for the first thing that this GPU cannot launch."""
+    """Raise PlanFault for the first launch that this GPU cannot execute."""
     if plan.plan.target != limits.arch:
         raise PlanFault(f"the plan is compiled for sm_{plan.plan.target}, this GPU is sm_{limits.arch}: record it here")
     for launch in plan.plan.launches:
@@ -64,11 +64,11 @@ def _check_launch(binary: Binary, launch: Launch, limits: DeviceLimits) -> None:
     if launch.grid[0] * binary.num_ctas > MAX_GRID[0]:
         raise PlanFault(f"kernel {name} has a grid of {launch.grid[0]} clusters of {binary.num_ctas}: too many blocks")
     if binary.cooperative and not limits.cooperative:
-        raise PlanFault(f"kernel {name} is launched cooperatively, which this GPU does not do")
+        raise PlanFault(f"kernel {name} is launched cooperatively, which this GPU does not support")
 
 
 def check_cooperative(binary: Binary, launch: Launch, blocks_per_sm: int, limits: DeviceLimits) -> None:
-    """All blocks of a cooperative launch must be on the GPU at once. Raises PlanFault."""
+    """Raise PlanFault unless all blocks of a cooperative launch fit on the GPU at once."""
     blocks = math.prod(launch.grid) * binary.num_ctas
     if blocks > blocks_per_sm * limits.sm_count:
         raise PlanFault(
@@ -78,12 +78,12 @@ def check_cooperative(binary: Binary, launch: Launch, blocks_per_sm: int, limits
 
 
 def scratch_needs(plan: CompiledPlan) -> tuple[ScratchNeed, ...]:
-    """Of each launch, in order."""
+    """Scratch of each launch, in order."""
     return tuple(scratch_need(plan, launch) for launch in plan.plan.launches)
 
 
 def scratch_need(plan: CompiledPlan, launch: Launch) -> ScratchNeed:
-    """Scratch as Triton's launcher allocates it: bytes a block, times clusters, times the grid."""
+    """Scratch as Triton's launcher allocates it: bytes per block × cluster size × grid."""
     binary = plan.binaries[launch.kernel]
     blocks = math.prod(launch.grid) * binary.num_ctas
     return ScratchNeed(

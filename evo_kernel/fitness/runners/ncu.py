@@ -1,8 +1,8 @@
-"""Nsight Compute as a child: found, asked about one small trusted replay (ncu_target.py), killed when it is late.
+"""Runs Nsight Compute on a trusted replay of plans (ncu_target.py), with a deadline.
 
-The card's settings stay as they are (`--clock-control none`), nothing but our launches is profiled
-(`--profile-from-start off`; the child turns it on around each), no graphs, and caches are flushed before every pass as
-the judge's clock does it (`--cache-control all`). What comes back is text of ncu's, bounded and parsed in counters.py.
+The GPU's clocks stay as they are (`--clock-control none`). Only launches of the plan are profiled
+(`--profile-from-start off`; the target enables it around each), without graphs. Caches are flushed before every pass,
+as the judge's clock does (`--cache-control all`). counters.py parses ncu's output, which is bounded.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.processes import BoundedOutput
 from evo_kernel.tasks.task import Task
 
-MOST_LAUNCHES = 16  # of a plan, from its first: each is run again for every pass of the counters
-ROUNDS = 3  # of which a counter's median is taken: clocks are free to move
-_ATTEMPTS = 4  # each leaves out the metrics that the last one did not know
+MOST_LAUNCHES = 16  # the first of a plan: each is repeated for every pass of the counters
+ROUNDS = 3  # a counter is the median of so many runs, because clocks vary
+_ATTEMPTS = 4  # each omits metrics that the previous one did not know
 _OUTPUT_BYTES = 8 << 20
 _KEPT_CHARACTERS = 6000
 PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
@@ -62,35 +62,34 @@ def find_ncu(usual: Sequence[str] = PLACES) -> str | None:
 def count(
     task: Task, parts: Sequence[CountPart], env: Mapping[str, str], deadline_s: float, ncu: str | None = None
 ) -> CounterReading:
-    """Counters of every part's launches, in one run of ncu; `env` names the GPU. Never raises for what ncu does."""
+    """Counters of all parts' launches, in one run of ncu; `env` selects the GPU. Faults of ncu do not raise."""
     ncu = ncu or find_ncu()
     if ncu is None:
         return _none("`ncu` is neither on the PATH nor where CUDA usually is")
     end = time.monotonic() + deadline_s
     with Scratch("ncu") as folder:
         request = _request(task, parts, folder, deadline_s)
-        metrics, said, code = list(METRICS), "", 0
+        metrics, output, code = list(METRICS), "", 0
         for _ in range(_ATTEMPTS):
-            said, code = run_bounded(command(ncu, metrics, request), env, end - time.monotonic())
+            output, code = run_bounded(command(ncu, metrics, request), env, end - time.monotonic())
             if code is None:
-                return _none(f"ncu was not done after {deadline_s:g} s", said)
-            if kernels := read_csv(said):
-                return _by_launch(parts, kernels, said)
-            unknown = unknown_metrics(said, metrics)
+                return _none(f"ncu was not done after {deadline_s:g} s", output)
+            if kernels := read_csv(output):
+                return _by_launch(parts, kernels, output)
+            unknown = unknown_metrics(output, metrics)
             metrics = [name for name in metrics if name not in unknown]
             if not unknown or not metrics:
                 break
             if known := _known_metrics(ncu, env, end - time.monotonic()):
                 metrics = [name for name in metrics if name.split(".")[0] in known]
-        return _none(reason(said, code), said)
+        return _none(reason(output, code), output)
 
 
-def _none(why: str, said: str = "") -> CounterReading:
-    return CounterReading(why=f"no Nsight Compute counters: {why}", said=said[-_KEPT_CHARACTERS:])
+def _none(why: str, output: str = "") -> CounterReading:
+    return CounterReading(why=f"no Nsight Compute counters: {why}", output=output[-_KEPT_CHARACTERS:])
 
 
 def command(ncu: str, metrics: Sequence[str], request: Path) -> list[str]:
-    """The whole command line."""
     return [
         ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "all",
         "--replay-mode", "kernel", "--target-processes", "application-only", "--profile-from-start", "off",
@@ -100,13 +99,13 @@ def command(ncu: str, metrics: Sequence[str], request: Path) -> list[str]:
 
 
 def _request(task: Task, parts: Sequence[CountPart], folder: Path, deadline_s: float) -> Path:
-    told = []
+    parts_data = []
     for number, part in enumerate(parts):
         plan = folder / f"{number}.plan"
         save_plan_file(part.plan, plan)
-        told.append({"plan": str(plan), "case": part.case.name, "seed": part.seed, "launches": _wanted(part)})
+        parts_data.append({"plan": str(plan), "case": part.case.name, "seed": part.seed, "launches": _wanted(part)})
     path = folder / "request.json"
-    path.write_text(json.dumps({"task": task.spec, "parts": told, "rounds": ROUNDS, "deadline_s": deadline_s}))
+    path.write_text(json.dumps({"task": task.spec, "parts": parts_data, "rounds": ROUNDS, "deadline_s": deadline_s}))
     return path
 
 
@@ -114,13 +113,13 @@ def _wanted(part: CountPart) -> int:
     return min(len(part.plan.plan.launches), MOST_LAUNCHES)
 
 
-def _by_launch(parts: Sequence[CountPart], kernels: Sequence[CountedKernel], said: str) -> CounterReading:
-    """Launches are profiled part by part, round by round, in order: that is how they are told apart."""
+def _by_launch(parts: Sequence[CountPart], kernels: Sequence[CountedKernel], output: str) -> CounterReading:
+    """Counters by part. Launches are profiled part by part and round by round, which identifies them."""
     wanted = sum(_wanted(part) * ROUNDS for part in parts)
     if len(kernels) != wanted:
-        return _none(f"{len(kernels)} of {wanted} launches were counted; {reason(said, 0)}", said)
+        return _none(f"{len(kernels)} of {wanted} launches were counted; {reason(output, 0)}", output)
     if not any(kernel.values for kernel in kernels):
-        return _none(f"ncu names them and gives no numbers; {reason(said, 0)}", said)
+        return _none(f"ncu names them and gives no numbers; {reason(output, 0)}", output)
     found, start = [], 0
     for part in parts:
         width = _wanted(part)
@@ -130,31 +129,31 @@ def _by_launch(parts: Sequence[CountPart], kernels: Sequence[CountedKernel], sai
     return CounterReading(tuple(found))
 
 
-def reason(said: str, code: int | None) -> str:
-    """Why ncu gave no counters: a sentence for the usual causes, else its own last error."""
+def reason(output: str, code: int | None) -> str:
+    """Why ncu returned no counters: a sentence for known causes, else its last error."""
     for sign, sentence in _SENTENCES.items():
-        if sign in said:
+        if sign in output:
             return sentence
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    ours = [line for line in lines if not line.startswith(("==", '"'))][-1:]  # of the replay: how its fault ends
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    ours = [line for line in lines if not line.startswith(("==", '"'))][-1:]  # the replay's error message
     for level in ("==ERROR== ", "==WARNING== "):
-        if told := [line.removeprefix(level) for line in lines if line.startswith(level)]:
-            return f"ncu says: {'; '.join([told[0], *ours])[:400]}"
-    return f"ncu ended with code {code} and said last: {(lines or ['nothing'])[-1][:300]}"
+        if parts_data := [line.removeprefix(level) for line in lines if line.startswith(level)]:
+            return f"ncu reports: {'; '.join([parts_data[0], *ours])[:400]}"
+    return f"ncu ended with code {code} after: {(lines or ['nothing'])[-1][:300]}"
 
 
 def _known_metrics(ncu: str, env: Mapping[str, str], deadline_s: float) -> set[str]:
-    """Base names that this ncu knows for the GPU; empty where it does not say."""
-    said, code = run_bounded([ncu, "--query-metrics"], env, deadline_s)
-    known = {line.split()[0] for line in said.splitlines() if "__" in line.split(" ", 1)[0]}
+    """Metric base names that this ncu knows for the GPU; empty if it does not list them."""
+    output, code = run_bounded([ncu, "--query-metrics"], env, deadline_s)
+    known = {line.split()[0] for line in output.splitlines() if "__" in line.split(" ", 1)[0]}
     asked = {name.split(".")[0] for name in METRICS}
     return known if code == 0 and 2 * len(known & asked) > len(asked) else set()
 
 
 def run_bounded(command: Sequence[str], env: Mapping[str, str], deadline_s: float) -> tuple[str, int | None]:
-    """What a command printed on either stream, at most so much, and its exit status; None when it was late."""
-    said = io.BytesIO()
-    output = BoundedOutput(said, _OUTPUT_BYTES)
+    """A command's bounded output (both streams) and exit status, None if it exceeded the deadline."""
+    printed = io.BytesIO()
+    output = BoundedOutput(printed, _OUTPUT_BYTES)
 
     def full() -> bool:
         return output.seen > _OUTPUT_BYTES
@@ -162,5 +161,5 @@ def run_bounded(command: Sequence[str], env: Mapping[str, str], deadline_s: floa
     ended = processes.run(command, deadline_s, output.take, {**env, "LC_ALL": "C.UTF-8"}, enough=full)
     output.finish()
     if ended.how == "stopped":
-        said.write(b"\n==ERROR== more output than is read\n")
-    return said.getvalue().decode(errors="replace"), None if ended.how == "deadline" else ended.code
+        printed.write(b"\n==ERROR== output limit exceeded\n")
+    return printed.getvalue().decode(errors="replace"), None if ended.how == "deadline" else ended.code

@@ -1,8 +1,8 @@
-"""What Nsight Compute looks at: a trusted process that launches the kernels of saved plans a few times.
+"""Profiling target for Nsight Compute: a trusted process that launches the kernels of saved plans a few times.
 
-Started under ncu as `python -P -m evo_kernel.fitness.runners.ncu_target REQUEST`. Inputs are drawn as the GPU process
-draws them, every node of a plan runs in order on real data, without graphs, and the profiler is on around single
-kernel launches only: what torch launches beside them is not counted. No candidate Python runs here.
+ncu starts it as `python -P -m evo_kernel.fitness.runners.ncu_target REQUEST`. Inputs are drawn as in the GPU process.
+All nodes of a plan run in order on real data, without graphs. The profiler is enabled around kernel launches only, so
+torch's launches are not counted. No candidate Python runs here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    os.dup2(2, 1)  # stdout is ncu's: its table
+    os.dup2(2, 1)  # stdout is for ncu's table
     request: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    signal.alarm(int(request["deadline_s"]) + 10)  # it must end even when whoever started it is gone
+    signal.alarm(int(request["deadline_s"]) + 10)  # it must end even if its parent has ended
     task = load(request["task"])
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
 
@@ -52,10 +52,10 @@ def replay(
     device: CudaDevice,
     profiler: Callable[[bool], None],
 ) -> None:
-    """The plan once unseen, since code is loaded on a first launch, then `rounds` times with its launches counted.
+    """Run the plan once without profiling, because a first launch loads code, then `rounds` times with profiling.
 
-    Each time it begins as a timed launch does. `profiler` is told when to begin and when to end: around each of the
-    first `launches` kernel launches.
+    Each run starts in the state of a timed launch. `profiler` is switched on and off around each of the first
+    `launches` kernel launches.
     """
     arena, launcher = device.arena(compiled), device.launcher(compiled)
     fill(arena, compiled, inputs)
@@ -73,7 +73,7 @@ def _walk(
     device: CudaDevice,
     profiler: Callable[[bool], None],
 ) -> None:
-    """Every node in order."""
+    """Launch every node in order."""
     seen = 0
     for index, node in enumerate(compiled.plan.nodes):
         seen += isinstance(node, Launch)
@@ -88,7 +88,7 @@ def _walk(
 
 
 def _profiler(on: bool) -> None:
-    """Whether ncu counts from here on. Without ncu the driver may say that there is no profiler: no fault."""
+    """Switch ncu's profiling on or off. Without ncu the driver may report an error, which is ignored."""
     runtime: Any = torch.cuda.cudart()
     (runtime.cudaProfilerStart if on else runtime.cudaProfilerStop)()
 

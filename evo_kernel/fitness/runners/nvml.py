@@ -1,4 +1,4 @@
-"""Clocks, power and temperature of the GPU at hand, read through NVML. Reads only: no setting is ever changed."""
+"""Reads clocks, power and temperature of the GPU through NVML. Never changes settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class GpuState:
-    """What the card said; NaN where it does not say."""
+    """State of a GPU; NaN for unknown values."""
 
     clock_mhz: float = math.nan  # of the SMs
     memory_clock_mhz: float = math.nan
@@ -17,12 +17,12 @@ class GpuState:
     celsius: float = math.nan
 
     def as_data(self) -> dict[str, float]:
-        """Without what the card did not say: JSON knows no NaN."""
+        """Known values only: JSON has no NaN."""
         return {name: value for name, value in asdict(self).items() if not math.isnan(value)}
 
 
 class Nvml:
-    """One GPU by its uuid, the first one where that is not known. Everything fails to silence: `read` gives NaN."""
+    """One GPU by its uuid, or the first one. Errors are not raised: `read` returns NaN."""
 
     _SM, _MEMORY = 1, 2  # nvmlClockType_t
     _TEMPERATURE_GPU = 0
@@ -38,11 +38,11 @@ class Nvml:
             found = uuid and library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(self._handle)) == 0
             if found or library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._handle)) == 0:
                 self._library = library
-        except (OSError, AttributeError):  # no driver here, or one that lacks a function
+        except (OSError, AttributeError):  # no driver, or a driver without the function
             return
 
     def read(self) -> GpuState:
-        """The state now; some tens of microseconds to a few milliseconds."""
+        """Current state; takes from some tens of microseconds to a few milliseconds."""
         if self._library is None:
             return GpuState()
         milliwatts = self._number("nvmlDeviceGetPowerUsage")
@@ -55,10 +55,10 @@ class Nvml:
 
     @property
     def arch(self) -> int:
-        """Compute capability x 10; 0 where the card does not say."""
+        """Compute capability × 10; 0 if unknown."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        told = getattr(self._library, "nvmlDeviceGetCudaComputeCapability", None)
-        if told is None or told(self._handle, ctypes.byref(major), ctypes.byref(minor)) != 0:
+        query = getattr(self._library, "nvmlDeviceGetCudaComputeCapability", None)
+        if query is None or query(self._handle, ctypes.byref(major), ctypes.byref(minor)) != 0:
             return 0
         return 10 * major.value + minor.value
 

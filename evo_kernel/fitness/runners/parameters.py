@@ -1,10 +1,10 @@
-"""What a kernel is given: every argument of a launch as bytes, in the order of the compiled code's parameters.
+"""Packs a launch's arguments as bytes, in the order of the compiled code's parameters.
 
-A Triton or Gluon kernel takes the parameters of its signature, then the pointers to global and profile scratch. A
-host-side tensor descriptor becomes its 128-byte tensor map, its shape (i32) and its strides (i64); where the kernel
-was compiled without tensor maps it becomes base, shape, strides, flags, and shape and strides once more, with one flag
-(NaN padding) in Triton 3.6 and two (and TF32 rounding) from 3.7 on. Sources: triton/backends/nvidia/driver.py 3.6 to
-3.9, triton/backends/driver.py 3.8 and 3.9. A CUDA C++ kernel takes its own parameters and nothing else.
+A Triton or Gluon kernel takes the parameters of its signature, then pointers to global and profile scratch. A host-side
+tensor descriptor becomes its 128-byte tensor map, shape (i32) and strides (i64). If the kernel was compiled without
+tensor maps, it becomes base, shape, strides, flags, and again shape and strides; there is one flag (NaN padding) in
+Triton 3.6 and two (and TF32 rounding) from 3.7. Sources: triton/backends/nvidia/driver.py 3.6 to 3.9,
+triton/backends/driver.py 3.8 and 3.9. A CUDA C++ kernel takes its own parameters only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAP_BYTES = 128
 
 @dataclass(frozen=True)
 class ParameterPlace:
-    """An address: of a byte of one of the plan's buffers, or of the launch's own GLOBAL_SCRATCH or PROFILE_SCRATCH."""
+    """An address: a byte of one of the plan's buffers, or of the launch's GLOBAL_SCRATCH or PROFILE_SCRATCH."""
 
     buffer: int
     offset: int = 0
@@ -44,9 +44,9 @@ Slot = bytes | ParameterPlace | Mapped
 
 
 def slots(kernel: Kernel, binary: Binary, launch: Launch) -> list[Slot]:
-    """The parameters of one launch as far as they are known before buffers have addresses.
+    """Parameters of one launch before buffers have addresses.
 
-    Raises PlanFault where they do not have the sizes that the cubin states.
+    Raises PlanFault if their sizes differ from the cubin's.
     """
     kinds = [kind for _, kind in kernel.signature]
     scratch = [] if kernel.language == "cuda" else [ParameterPlace(GLOBAL_SCRATCH), ParameterPlace(PROFILE_SCRATCH)]
@@ -89,10 +89,7 @@ def pack(
     scratch: tuple[int, int],
     tensor_map: Callable[[Descriptor, TensorMeta, int], bytes],
 ) -> list[bytes]:
-    """The parameters of one launch. `scratch`: addresses of global and profile scratch, 0 for none.
-
-    Raises PlanFault, as `slots` does.
-    """
+    """Parameters of one launch as bytes. `scratch`: addresses of global and profile scratch, or 0. Raises PlanFault."""
     values: list[bytes] = []
     for slot in slots(kernel, binary, launch):
         if isinstance(slot, bytes):
@@ -108,7 +105,7 @@ def pack(
 
 
 def scalar(kind: str, arg: Scalar) -> bytes:
-    """A number as a kernel takes it; floating ones are rounded as a C compiler rounds them. Raises PlanFault."""
+    """A number as kernel parameter; floating-point values are rounded as in C. Raises PlanFault."""
     if arg.type in ("fp16", "bf16"):
         narrow = struct.pack("<f", ctypes.c_float(arg.value).value)
         if arg.type == "bf16":
@@ -124,7 +121,7 @@ def scalar(kind: str, arg: Scalar) -> bytes:
 
 
 def _flags(binary: Binary, launch: Launch, own: int) -> int:
-    """How many flags a descriptor without a tensor map has, told by the number of parameters in the cubin."""
+    """Number of flags of a descriptor without a tensor map, from the number of parameters in the cubin."""
     ranks = [len(arg.shape) for arg in launch.args if isinstance(arg, Descriptor)]
     others = len(launch.args) - len(ranks) + own
     left = len(binary.parameter_bytes) - others - sum(1 + 4 * rank for rank in ranks)

@@ -1,4 +1,4 @@
-"""Is a plan right? Two runs of each round on memory of two poisons, then the comparison, several checks at a time."""
+"""Checks plans on a GPU: runs each round twice with different poison, then compares; several checks at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 _OTHER_POISON = range(0x01, 0x78)
-"""Bytes of which a word is finite in every floating type: what makes numbers of NaN still differs between two runs."""
+"""Bytes whose words are finite in every floating-point type: results of poison then differ between the runs even if the
+first poison gives NaN."""
 
 
 @dataclass
@@ -36,13 +37,13 @@ class _Ran:
 
 
 class PlanChecker:
-    """Checks of one plan set. A check is {plan, case, rounds: [[seed, regime], ...]}."""
+    """Checks the plans of a plan set. A check is {plan, case, rounds: [[seed, regime], ...]}."""
 
     def __init__(self, state: WorkerState) -> None:
         self._state = state
 
     def checks(self, plans: Plans, parts: Sequence[Answer], progress: Callable[[], None]) -> list[Answer | None]:
-        """Answers up to the first failure. None: not known, since a later part of its group took the context down."""
+        """Answers up to the first failure. None: unknown, because a later part of its group lost the context."""
         answers: list[Answer | None] = []
         for group in self._groups(plans, parts):
             answers += self._check_group(plans, group, progress)
@@ -52,14 +53,14 @@ class PlanChecker:
         return answers
 
     def _groups(self, plans: Plans, parts: Sequence[Answer]) -> Iterator[list[Answer]]:
-        """Consecutive parts whose buffers fit into the memory of one check together."""
+        """Consecutive parts whose buffers fit together into the memory of one check."""
         group: list[Answer] = []
         size = 0
         for part in parts:
             try:
                 more = 2 * plan_bytes(plans(part["plan"])) * len(part["rounds"])
             except PlanError:
-                more = 0  # told when it is its turn
+                more = 0  # the fault is reported when its turn comes
             if group and size + more > self._state.budget.check_bytes:
                 yield group
                 group, size = [], 0
@@ -69,7 +70,7 @@ class PlanChecker:
             yield group
 
     def _check_group(self, plans: Plans, parts: Sequence[Answer], progress: Callable[[], None]) -> list[Answer | None]:
-        """Kernels of all parts first, then the comparisons: freed memory is wiped once a group, not once a part."""
+        """Run the kernels of all parts, then compare: freed memory is overwritten once per group, not per part."""
         if len(parts) == 1:
             progress()
             return [
@@ -80,13 +81,13 @@ class PlanChecker:
             ran: list[tuple[Answer, CompiledPlan, list[_Ran]]] = []
             for part in parts:
                 progress()
-                found = self._state.guarded(partial(self._run_part, stack, plans, part))
-                if found["status"] != Status.PASSED:
-                    failed = found
+                verdict = self._state.guarded(partial(self._run_part, stack, plans, part))
+                if verdict["status"] != Status.PASSED:
+                    failed = verdict
                     break
-                ran.append((part, found["plan"], found["ran"]))
+                ran.append((part, verdict["plan"], verdict["ran"]))
             if failed is not None and failed.get("fatal"):
-                stack.pop_all()  # its buffers go with the context
+                stack.pop_all()  # its buffers are lost with the context
                 return [*(None for _ in ran), failed]
             answers = self._compare_group(plans, ran)
             if any(answer["status"] != Status.PASSED for answer in answers):
@@ -94,7 +95,7 @@ class PlanChecker:
         return [*answers, failed] if failed is not None else [*answers]
 
     def _run_part(self, stack: contextlib.ExitStack, plans: Plans, part: Answer) -> Answer:
-        """The kernels of one check; its buffers live as long as the stack."""
+        """Run the kernels of one check; its buffers live as long as the stack."""
         plan, rounds = plans(part["plan"]), part["rounds"]
         with self._state.launcher(plan) as launcher, self._state.phase("run"):
             arenas = stack.enter_context(self._state.lent(plan, 2 * len(rounds)))
@@ -102,25 +103,26 @@ class PlanChecker:
         return {"status": Status.PASSED, "plan": plan, "ran": ran}
 
     def _compare_group(self, plans: Plans, ran: Sequence[tuple[Answer, CompiledPlan, list[_Ran]]]) -> list[Answer]:
-        """Up to the first failure, which is looked at again on its own where what it was held against is damaged."""
+        """Compare up to the first failure; if the references are damaged, the part is checked again alone."""
         answers: list[Answer] = []
         damaged = False
         for part, plan, rounds in ran:
-            again = partial(self._state.with_launcher, plans, part, self._check)
+            recheck = partial(self._state.with_launcher, plans, part, self._check)
             case = self._state.task.case(part["case"])
             with self._state.phase("compare"):
-                found = self._state.guarded(again if damaged else partial(self._compared, plan, case, rounds))
-            if found["status"] == Status.WRONG and not damaged and not self._state.intact():
-                damaged = True  # the inputs of the parts that follow may be, too
+                verdict = self._state.guarded(recheck if damaged else partial(self._compared, plan, case, rounds))
+            if verdict["status"] == Status.WRONG and not damaged and not self._state.intact():
+                damaged = True  # the inputs of the following parts may be damaged too
                 self._state.forget()
-                found = self._state.guarded(again)
-            answers.append(found)
-            if found["status"] != Status.PASSED:
+                verdict = self._state.guarded(recheck)
+            answers.append(verdict)
+            if verdict["status"] != Status.PASSED:
                 break
         return answers
 
     def _check(self, plan: CompiledPlan, launcher: Launcher, part: Answer) -> Answer:
-        """Every round: poisoned scratch, two runs that must agree, then the reference; as many at once as fit."""
+        """Check every round: poisoned scratch, two runs that must agree, then the reference; several rounds at once if
+        they fit."""
         case = self._state.task.case(part["case"])
         at_once = max(1, self._state.budget.check_bytes // max(1, 2 * plan_bytes(plan)))
         rounds, worst = list(part["rounds"]), 0.0
@@ -145,7 +147,7 @@ class PlanChecker:
         return ran
 
     def _compared(self, plan: CompiledPlan, case: Case, ran: Sequence[_Ran]) -> Answer:
-        return {"status": Status.PASSED, "reason": "", "error": max(self._judge(plan, case, one) for one in ran)}
+        return {"status": Status.PASSED, "reason": "", "error": max(self._judge(plan, case, run) for run in ran)}
 
     def _run_twice(
         self, plan: CompiledPlan, launcher: Launcher, case: Case, seed: int, regime: str, arenas: Sequence[Arena]
@@ -159,7 +161,7 @@ class PlanChecker:
         return _Ran(seed, regime, inputs, arenas)
 
     def _judge(self, plan: CompiledPlan, case: Case, ran: _Ran) -> float:
-        """The error of one round, in units of what is allowed. Raises PlanFailed."""
+        """The error of one round, relative to the allowed error. Raises PlanFailed."""
         self._state.undisturbed(plan, ran.arenas, [ran.inputs] * len(ran.arenas))
         first, second = ([arena.tensor(view) for view in plan.plan.outputs] for arena in ran.arenas)
         atomics = self._state.task.tolerance.atomics
@@ -175,6 +177,6 @@ class PlanChecker:
             if not result.passed:
                 raise PlanFailed(Status.WRONG, result.reason, result.error)
             worst = max(worst, result.error)
-        if not same:  # right where an element equals the poison
+        if not same:  # a correct value that equals the poison
             raise differ
         return worst

@@ -1,4 +1,4 @@
-"""Several GPUs of one host, side by side, as one runner: a request goes to the first that is free."""
+"""Runner over several GPUs of one host: a request goes to the first free one."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment
 
 _Answer = TypeVar("_Answer")
-_LOSSES = 3  # in a row, after which a GPU is left out
+_LOSSES = 3  # consecutive failures after which a GPU is excluded
 
 
 class RunnerPool(Runner):
-    """Runners of GPUs of one model; each serves one request at a time."""
+    """Runners of GPUs of the same model; each serves one request at a time."""
 
     def __init__(self, runners: Sequence[Runner]) -> None:
         if not runners:
             raise ValueError("a pool needs at least one runner")
         self._runners = tuple(runners)
         self.stages = Stages([gpu for runner in runners for gpu in runner.stages.gpus])
-        for runner in runners:  # one gauge for all
+        for runner in runners:  # all share one counter
             runner.stages = self.stages
         self._free = list(self._runners)
-        self._lost: dict[int, int] = {}  # failures in a row, by the runner's id
+        self._lost: dict[int, int] = {}  # consecutive failures by the runner's id
         self._changed = threading.Condition()
         self._closed = False
         self.arch = runners[0].arch
@@ -41,10 +41,10 @@ class RunnerPool(Runner):
     def card(self) -> str:
         return "+".join(runner.card for runner in self._runners)
 
-    def get_ready(self, draws: Sequence[Draw]) -> None:
-        """All of them: nobody knows which will be asked."""
+    def prepare_references(self, draws: Sequence[Draw]) -> None:
+        """Prepare all runners, since any may get the request."""
         with ThreadPoolExecutor(len(self._runners)) as threads:
-            list(threads.map(lambda runner: runner.get_ready(draws), self._runners))
+            list(threads.map(lambda runner: runner.prepare_references(draws), self._runners))
 
     # --- Runner -----------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,10 @@ class RunnerPool(Runner):
         return {name: reason for runner in self._runners for name, reason in runner.baseline_faults.items()}
 
     def start(self) -> None:
-        """Start all at once. Raises UserError when the GPUs are of different models: their times do not compare."""
+        """Start all in parallel.
+
+        Raises UserError if the GPUs are of different models, whose times are not comparable.
+        """
         with ThreadPoolExecutor(len(self._runners)) as starters:
             for done in [starters.submit(runner.start) for runner in self._runners]:
                 done.result()
@@ -106,7 +109,7 @@ class RunnerPool(Runner):
     # --- who serves -------------------------------------------------------------------------------------------------
 
     def _on_a_free_one(self, work: Callable[[Runner], _Answer]) -> _Answer:
-        """The answer of the first free runner; of another one when that one's machine fails."""
+        """The answer of the first free runner, or of another one if that runner's machine fails."""
         for final in (False, True):
             runner = self._take()
             try:
@@ -121,7 +124,7 @@ class RunnerPool(Runner):
                 raise
             self._give(runner, failed=False)
             return answer
-        raise AssertionError("the second try answers or raises")
+        raise AssertionError("the second attempt answers or raises")
 
     def _take(self) -> Runner:
         with self.stages.at(WAITING), self._changed:
@@ -132,7 +135,7 @@ class RunnerPool(Runner):
             return self._free.pop(0)
 
     def _give(self, runner: Runner, failed: bool) -> bool:
-        """Take a runner back, unless it keeps failing; whether that was the last one."""
+        """Return a runner unless it keeps failing; returns whether it was the last one."""
         with self._changed:
             losses = self._lost[id(runner)] = self._lost.get(id(runner), 0) + 1 if failed else 0
             if losses < _LOSSES:

@@ -1,4 +1,4 @@
-"""The GPU process as its parent sees it: started, spoken to under a deadline, killed."""
+"""Starts, queries with a deadline, and kills the GPU process."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from evo_kernel.errors import InfraError
 START_S = 180.0
 LOAD, GO = b"load\n", b"go\n"
 _LINE_BYTES = 64 << 20  # of one answer: a thousand samples are 20 kB
-_DROPPED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # wiping freed memory relies on the usual allocator
+_DROPPED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # overwriting freed memory relies on the default allocator
 
 
 class Lost(Exception):
-    """The process died without an answer."""
+    """The process ended without an answer."""
 
 
 class WorkerProcess:
-    """One process: `start` loads its modules, `go` gives it the GPU. For one thread at a time."""
+    """One worker process: `start` imports its modules, `go` gives it the GPU. For one thread at a time."""
 
     def __init__(self, command: Sequence[str], gpu: int, log: Any) -> None:
         self._log = log
-        self.served = 0  # requests answered: a fresh process has no earlier one to blame
-        self.progress = 0  # parts of the last request that were begun
+        self.served = 0  # requests answered; a new process cannot suffer from an earlier request
+        self.progress = 0  # parts of the last request that were started
         self._buffer = b""
         self._process = subprocess.Popen(
             list(command),
@@ -52,12 +52,12 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def load(self) -> None:
-        """Nothing is wanted of it soon: it may import what only baselines need."""
+        """Let it also import modules for baselines: it is not needed soon."""
         with contextlib.suppress(Lost):
             self._send(LOAD)
 
     def go(self) -> dict[str, Any]:
-        """Let it take the GPU; what it says of itself. Raises InfraError."""
+        """Let it use the GPU; returns its information. Raises InfraError."""
         try:
             self._send(GO)
             return json.loads(self._line(START_S))
@@ -66,13 +66,16 @@ class WorkerProcess:
             raise InfraError(f"the GPU process did not start ({error!r}):\n{self._tail()}") from error
 
     def ask(self, message: bytes, deadline_s: float) -> dict[str, Any]:
-        """One request, one answer; every line of progress renews the deadline. Raises Lost, TimeoutError."""
+        """Send one request and return the answer; every line of progress renews the deadline.
+
+        Raises Lost, TimeoutError.
+        """
         self.progress = 0
         self._send(message)
         while True:
             try:
                 answer = json.loads(self._line(deadline_s))
-            except ValueError as error:  # half a line of a process that was killed
+            except ValueError as error:  # a partial line of a killed process
                 raise Lost from error
             if "progress" not in answer:
                 self.served += 1
@@ -80,7 +83,7 @@ class WorkerProcess:
             self.progress += 1
 
     def kill(self) -> None:
-        """Kill it and wait until the driver has let go of what it ran."""
+        """Kill it and wait until the driver has released its resources."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -108,7 +111,7 @@ class WorkerProcess:
                 if left <= 0 or not select.select([fd], [], [], left)[0]:
                     raise TimeoutError
                 data = os.read(fd, 1 << 20)
-            except ValueError as error:  # closed from another thread
+            except ValueError as error:  # closed by another thread
                 raise Lost from error
             if not data:
                 raise Lost
@@ -125,14 +128,14 @@ class WorkerProcess:
 
 
 def worker_env(gpu: int) -> dict[str, str]:
-    """The environment of a process on one GPU: `gpu` counts among those that this process may see."""
+    """Environment of a process on one GPU: `gpu` counts among those visible to this process."""
     root = str(Path(__file__).resolve().parents[3])
     env = {name: value for name, value in os.environ.items() if name not in _DROPPED}
     env["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p)])
     visible = [name for name in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     env["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) else str(gpu)
-    env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # so that the numbers are those of nvidia-smi
-    env.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes beside the clock
+    env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # numbers as in nvidia-smi
+    env.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no worker processes that disturb timing
     return env
 
 
@@ -158,7 +161,7 @@ def load_ahead(command: Sequence[str], gpu: int = 0, *, now: bool = True) -> Wor
 
 
 def loaded_ahead(command: tuple[str, ...], gpu: int) -> WorkerProcess | None:
-    """The one that was started by this command, once."""
+    """A worker started ahead with this command, at most once."""
     ahead = _AHEAD.pop((command, gpu), None)
     return ahead if ahead is not None and ahead.alive() else None
 

@@ -1,4 +1,4 @@
-"""Everything that is asked about one plan set, in one request: checks, then timings, ended by the first that fails."""
+"""Handles a request about one plan set in the GPU process: checks, then timings, until the first failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RequestHandler:
-    """State of one GPU process beside the context. For one thread."""
+    """State of one GPU process besides the CUDA context. For one thread."""
 
     def __init__(
         self, task: Task, device: CudaDevice, settings: TimingSettings = TIMING, budget: MemoryShares | None = None
@@ -33,7 +33,7 @@ class RequestHandler:
         timings: Sequence[Answer],
         progress: Callable[[], None] = lambda: None,
     ) -> Answer:
-        """Answers in order, up to the first failure, so that they may be fewer than the questions."""
+        """Answers in order, up to the first failure."""
         spent_s = self.state.spent_s
         spent_s.clear()
         with self.state.phase("plan set"):
@@ -58,6 +58,6 @@ class RequestHandler:
         return answer
 
     def pair(self, plans: Plans, part: Answer) -> Answer:
-        """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""
+        """Compare plan 0, the incumbent, with plan 1, the challenger: {case, seed, check}."""
         self.state.spent_s.clear()
         return self.timer.pair(plans, part) | {"spent_s": dict(self.state.spent_s)}

@@ -1,8 +1,8 @@
-"""Overwrites what the SMs keep from one kernel to the next: shared memory, registers, local memory.
+"""Overwrites SM state that survives from one kernel to the next: shared memory, registers, local memory.
 
-Two kernels of ours, as PTX that the driver compiles, because nothing above PTX says which registers are written, nor
-reaches the shared memory that the driver reserves. Each fills the whole GPU: a launch has exactly as many blocks as fit
-at once, and no block ends before all have begun, so that every SM, and every place of a warp on it, is reached.
+Two kernels in PTX, which the driver compiles: only PTX determines which registers are written and reaches the shared
+memory reserved by the driver. Each fills the whole GPU: a launch has exactly as many blocks as fit at once, and no
+block ends before all have started, so that every SM and every warp slot is reached.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports
 from evo_kernel.fitness.runners.cuda_driver import device_limits, ok
 from evo_kernel.fitness.runners.faults import CudaFault
 
-_SM_THREADS, _LOCAL_THREADS = 1024, 512  # of a block of either kernel
-_VECTORS = 14  # of four registers: 62 of the 64 that a thread has then; one more would be spilled
-_BLACKWELL = 100  # from here on the reserved shared memory holds what the hardware needs of tensor memory
-_LOCAL_STEP = 256  # bytes: a kernel is compiled for every so many
+_SM_THREADS, _LOCAL_THREADS = 1024, 512  # per block of either kernel
+_VECTORS = 14  # of four registers: 62 of the 64 that a thread may use; one more would spill
+_BLACKWELL = 100  # from here on the reserved shared memory holds tensor memory management data
+_LOCAL_STEP = 256  # bytes: a kernel is compiled for each multiple
 
 _HEAD = """
 .version 6.4
@@ -43,17 +43,17 @@ met:
     bar.sync 0;
     ret;
 """
-"""The end of both: a block waits until so many blocks have come here since the counter was made."""
+"""End of both kernels: a block waits until so many blocks have arrived since the counter was created."""
 
 
 def _sm_text() -> str:
-    """Fills shared memory from its first byte, then keeps as many registers alive at once as there are.
+    """PTX that fills shared memory, then keeps all registers live at once.
 
-    Volatile accesses stay in their order: all registers are loaded before the first is stored.
+    Volatile accesses keep their order, so all registers are loaded before the first is stored.
     """
     vectors = [", ".join(f"%v{4 * n + lane}" for lane in range(4)) for n in range(_VECTORS)]
-    loads = "".join(f"    ld.volatile.shared.v4.u32 {{{one}}}, [%own];\n" for one in vectors)
-    stores = "".join(f"    st.volatile.shared.v4.u32 [%own], {{{one}}};\n" for one in vectors)
+    loads = "".join(f"    ld.volatile.shared.v4.u32 {{{vector}}}, [%own];\n" for vector in vectors)
+    stores = "".join(f"    st.volatile.shared.v4.u32 [%own], {{{vector}}};\n" for vector in vectors)
     return f"""{_HEAD}
 .extern .shared .align 16 .b8 dynamic[];
 .visible .entry clear_sm(.param .u64 arrived, .param .u64 all, .param .u32 reserved, .param .u32 bytes)
@@ -105,17 +105,17 @@ fill:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A kernel with all that its launches need: they come before every launch of a candidate."""
+    """A kernel with everything that its launches need, prepared in advance: it runs before every candidate launch."""
 
     function: Any
     blocks: int
     config: Any
     table: Any  # addresses of the arguments
-    arguments: Any  # held
+    arguments: Any  # kept alive
 
 
 class Clearing:
-    """The kernels, loaded on torch's current GPU; launched on torch's current stream, without waiting."""
+    """The loaded kernels on torch's current GPU; launched on torch's current stream, without waiting."""
 
     def __init__(self) -> None:
         limits = device_limits()
@@ -133,11 +133,11 @@ class Clearing:
         self._locals: dict[int, _Ready] = {}
 
     def sms(self) -> None:
-        """Shared memory of every SM, what the driver reserves of it included, and its registers."""
+        """Overwrite the shared memory of every SM, the driver's part included, and its registers."""
         self._launch(self._sm)
 
     def local(self, size: int) -> None:
-        """So many bytes of local memory of every thread that the GPU can hold."""
+        """Overwrite `size` bytes of local memory of every thread that fits on the GPU."""
         size = -(-size // _LOCAL_STEP) * _LOCAL_STEP
         if size not in self._locals:
             function = _loaded(_local_text(size), "clear_local")
@@ -147,7 +147,7 @@ class Clearing:
 
     def _ready(self, function: Any, blocks: int, threads: int, shared_bytes: int, *more: ctypes.c_uint32) -> _Ready:
         arguments = (ctypes.c_uint64(self._arrived.data_ptr()), self._all, *more)
-        table = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
+        table = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
         attribute = cuda.CUlaunchAttribute()
         attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE  # all blocks at once, or none
         attribute.value.cooperative = 1
@@ -165,7 +165,7 @@ class Clearing:
 
 
 def _loaded(text: str, name: str) -> Any:
-    """A kernel of a PTX text. Its module lives as long as the context."""
+    """Load a kernel from PTX text. Its module lives as long as the context."""
     module = ok(cuda.cuModuleLoadData(text.encode() + b"\0"))
     return ok(cuda.cuModuleGetFunction(module, name.encode()))
 

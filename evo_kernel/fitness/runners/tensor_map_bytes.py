@@ -1,4 +1,7 @@
-"""Tensor maps (TMA) as the 128 bytes that a kernel takes. Needs ctypes alone: exported packages hold this file."""
+"""Encodes tensor maps (TMA) as the 128 bytes of a kernel parameter.
+
+Needs ctypes only: exported packages include this file.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from typing import NamedTuple
 
 MAP_BYTES = 128
 _SMALL_BYTES = 128 << 10
-_MENDED_DRIVER = 13010  # newer drivers encode small tensors right
+_MENDED_DRIVER = 13010  # newer drivers encode small tensors correctly
 
 
 class TensorMap(NamedTuple):
-    """Arguments of cuTensorMapEncodeTiled. Sizes are innermost first; strides are bytes, the innermost left out."""
+    """Arguments of cuTensorMapEncodeTiled. Sizes are innermost first; strides in bytes, without the innermost."""
 
     type: int
     item_bytes: int
@@ -23,20 +26,19 @@ class TensorMap(NamedTuple):
 
     @property
     def reach_bytes(self) -> int:
-        """Offset of the last byte that is inside."""
+        """Offset of the last byte of the tensor."""
         strides = (self.item_bytes, *self.strides)
         return sum((size - 1) * stride for size, stride in zip(self.shape, strides, strict=True)) + 1
 
 
 class NoTensorMap(ValueError):
-    """The GPU has no such map."""
+    """The GPU does not support such a map."""
 
 
 def encode(found: TensorMap, address: int, driver_version: int) -> bytes:
-    """What a kernel takes as its `__grid_constant__` parameter. Raises NoTensorMap.
+    """Encode a map for a kernel's `__grid_constant__` parameter. Raises NoTensorMap.
 
-    Called in the driver's library itself: the driver wants the result aligned to 64 bytes, which an object of
-    cuda-bindings need not be.
+    Calls the driver library directly: the result must be aligned to 64 bytes, which cuda-bindings does not guarantee.
     """
     rank = len(found.shape)
     outermost = found.shape[-1] * (found.strides[-1] if found.strides else found.item_bytes)
@@ -48,7 +50,7 @@ def encode(found: TensorMap, address: int, driver_version: int) -> bytes:
         ctypes.c_uint32(rank),
         ctypes.c_void_p(address),
         (ctypes.c_uint64 * rank)(*found.shape),
-        (ctypes.c_uint64 * rank)(*found.strides, outermost),  # the last is not read
+        (ctypes.c_uint64 * rank)(*found.strides, outermost),  # the last one is not read
         (ctypes.c_uint32 * rank)(*found.box),
         (ctypes.c_uint32 * rank)(*(1 for _ in found.shape)),
         ctypes.c_int(0),  # CU_TENSOR_MAP_INTERLEAVE_NONE
@@ -62,7 +64,7 @@ def encode(found: TensorMap, address: int, driver_version: int) -> bytes:
 
 
 def mended(encoded: bytes, found: TensorMap, driver_version: int) -> bytes:
-    """Clear a bit that drivers up to 13.1 set wrongly for tensors below 128 KB (as CUTLASS and Triton from 3.7 do)."""
+    """Clear a bit that drivers up to 13.1 set wrongly for tensors below 128 KB, as CUTLASS and Triton from 3.7 do."""
     if driver_version > _MENDED_DRIVER or found.reach_bytes >= _SMALL_BYTES:
         return encoded
     words = bytearray(encoded)

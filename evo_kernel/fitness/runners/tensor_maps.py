@@ -1,7 +1,7 @@
-"""Tensor maps (TMA descriptors) for host-side tensor descriptors, as Triton's own launcher encodes them.
+"""Computes tensor maps (TMA descriptors) of host-side tensor descriptors, as Triton's own launcher encodes them.
 
 Layout and constants: triton/backends/nvidia/driver.py and driver.c, 3.6 to 3.9. Limits: CUDA driver API,
-cuTensorMapEncodeTiled. The geometry is worked out and bounded here without CUDA; `encode` calls the driver.
+cuTensorMapEncodeTiled. The geometry is computed and checked here without CUDA; `encode` calls the driver.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from evo_kernel.fitness.runners import tensor_map_bytes
 from evo_kernel.fitness.runners.faults import PlanFault
 from evo_kernel.fitness.runners.tensor_map_bytes import NoTensorMap, TensorMap
 
-_HOST_TYPE = {8: 10, 9: 8, 10: 9}  # the device numbers three types otherwise than CUtensorMapDataType
+_HOST_TYPE = {8: 10, 9: 8, 10: 9}  # three types are numbered differently on the device and in CUtensorMapDataType
 _TF32 = 11
 _TYPE_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 4, 11: 4, 12: 4}  # CUtensorMapDataType
 _SWIZZLE_BYTES = {1: 32, 2: 64, 3: 128}
 
 
 def tensor_map(arg: Descriptor, meta: TensorMeta, address: int) -> TensorMap:
-    """The map that a compiled kernel wants for a descriptor. Raises PlanFault where the hardware has no such map."""
+    """The map that a compiled kernel needs for a descriptor. Raises PlanFault if the hardware does not support it."""
     if meta.is_im2col:
         raise PlanFault("im2col tensor descriptors are not launched: use a tiled one")
     rank = len(arg.shape)

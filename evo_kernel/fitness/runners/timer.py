@@ -1,4 +1,4 @@
-"""How fast is a plan, or a torch function, or the GPU: everything that is timed, by one clock."""
+"""Times plans, torch functions and ceiling benchmarks, all with the same clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evo_kernel.types import Status
 if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_driver import Launcher
 
-_DOUBTS = 3  # times that a kernel is sampled again when its clocks disagree, and nothing else's do
+_DOUBTS = 3  # repetitions if a kernel's clocks disagree while our own copies' agree
 
 
 class Timer:
@@ -33,10 +33,10 @@ class Timer:
     def __init__(self, state: WorkerState, settings: TimingSettings = TIMING) -> None:
         self._state, self.settings = state, settings
         self.metronome = Metronome(state.device, settings)
-        self.bench_sizes: dict[str, int] = {}  # of the ceilings' benches, where not the usual ones
+        self.bench_sizes: dict[str, int] = {}  # of the ceiling benchmarks, if not the defaults
 
     def time(self, plan: CompiledPlan, launcher: Launcher, part: Answer) -> Answer:
-        """Samples in µs over rotating buffers; with `check`, outputs are held against the reference too."""
+        """Samples in µs over rotating buffers; with `check`, outputs are compared with the reference too."""
         case, seed = self._state.task.case(part["case"]), int(part["seed"])
         with self._state.phase("sets"):
             count = self.sets(plan_bytes(plan))
@@ -60,9 +60,9 @@ class Timer:
         }
 
     def _sampled(self, work: TimedWork, settings: TimingSettings, against_us: float | None = None) -> Sampled:
-        """Samples that events and the wall clock agree about.
+        """Samples on which events and the wall clock agree.
 
-        Raises PlanFailed for what disagrees again and again while our own copies do not, Disturbed where they do too.
+        Raises PlanFailed if they keep disagreeing while our own copies' agree, Disturbed if those disagree too.
         """
         sampled = sample(self._state.device, work, settings, against_us)
         for _ in range(_DOUBTS):
@@ -70,8 +70,8 @@ class Timer:
                 return sampled
             if beside := self.metronome.disturbed(sampled.event_us):
                 raise Disturbed(
-                    f"something else is at work on this GPU: {fault}; of the judge's own copies, {beside}. Times are "
-                    "worth nothing then: end the other process (nvidia-smi names it), or choose another GPU by "
+                    f"another process uses this GPU: {fault}; for the judge's own copies: {beside}. Times are "
+                    "unreliable then: end the other process (nvidia-smi names it), or choose another GPU by "
                     "CUDA_VISIBLE_DEVICES"
                 )
             sampled = sample(self._state.device, work, settings, against_us)
@@ -83,7 +83,7 @@ class Timer:
         return sets_needed(size, self._state.device.l2_bytes, self._state.device.free_bytes(), self.settings)
 
     def pair(self, plans: Plans, part: Answer) -> Answer:
-        """Plan 0, the incumbent, and plan 1, the challenger, side by side: {case, seed, check}."""
+        """Compare plan 0, the incumbent, with plan 1, the challenger: {case, seed, check}."""
         return self._state.guarded(partial(self._pair, plans, part))
 
     def _pair(self, plans: Plans, part: Answer) -> Answer:
@@ -97,13 +97,13 @@ class Timer:
                 CheckedTiming(self._state, plan, launcher, arenas, case, seed, part["check"])
                 for plan, launcher, arenas in zip(both, launchers, lent, strict=True)
             ]
-            incumbent, challenger = (one.captured() for one in watched)
+            incumbent, challenger = (timing.captured() for timing in watched)
             with self._state.phase("time"):
                 rng = np.random.default_rng(secrets.randbits(64))
                 comparison = sample_pairs(self._state.device, incumbent, challenger, rng)
             with self._state.phase("compare"):
-                for one in watched:
-                    one.compare()
+                for timing in watched:
+                    timing.compare()
             del incumbent, challenger
         return {
             "status": Status.PASSED,
@@ -112,7 +112,7 @@ class Timer:
         }
 
     def time_function(self, case: Case, function: Callable[..., Any], settings: TimingSettings) -> Answer:
-        """A torch function on a case, by the clock of plans: what a baseline is. Raises TaskError."""
+        """Time a torch function on a case, with the clock of plans: a baseline. Raises TaskError."""
         size = size_of(self._state.draw(case, 0))
         sets = [self._state.draw(case, seed) for seed in range(self.sets(3 * size))]
         for _ in range(2):
@@ -130,12 +130,12 @@ class Timer:
         return {"status": Status.PASSED, "reason": "", "samples_us": sampled.samples_us}
 
     def ceilings(self, progress: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """What this GPU can do at most: see ceilings.py."""
-        found = {"l2_bytes": float(self._state.device.l2_bytes)}
+        """Measure this GPU's ceilings; see timing/ceilings.py."""
+        values = {"l2_bytes": float(self._state.device.l2_bytes)}
         for make in benches(self._state.device.name, **self.bench_sizes):
             progress()
             bench = make()
             work = TimedWork.of_ours(self._state.device, [self._state.device.capture(bench.work, True)])
             sampled = sample(self._state.device, work, CLAIM)
-            found[bench.name] = bench.value(sampled.median_us)
-        return found
+            values[bench.name] = bench.value(sampled.median_us)
+        return values

@@ -1,7 +1,7 @@
-"""What plans are held against, and how: references, drawn inputs, buffers, and the rules by which a plan fails.
+"""State of the GPU process: references, inputs, buffers, and the checks that fail a plan.
 
-A candidate's kernels never run while a reference lies readable on the device: kernels first, comparison then, and freed
-memory is overwritten before the next kernel.
+A candidate's kernels never run while a reference is readable on the device: kernels first, comparison after them, and
+freed memory is overwritten before the next kernel.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 Plans = Callable[[int], CompiledPlan]
 _REFERENCE = 8
-"""A reference takes about so many times its inputs to make, where they are float32: see `expected.expect`."""
+"""Approximate memory for computing a reference, as a multiple of its float32 inputs; see `expect` in error_bounds.py.
+"""
 
 
 @dataclass(frozen=True)
 class MemoryShares:
-    """Shares of the GPU's memory that may be kept between requests, and what one check may hold at a time."""
+    """Shares of GPU memory: for caches between requests, and for one check."""
 
     references: float = 0.15
     inputs: float = 0.10
@@ -46,7 +47,7 @@ class MemoryShares:
 
 
 class Disturbed(Exception):
-    """The machine's fault: what was measured says nothing about the plan."""
+    """The machine is at fault: the measurement says nothing about the plan."""
 
 
 class PlanFailed(Exception):
@@ -58,7 +59,7 @@ class PlanFailed(Exception):
 
 
 class WorkerState:
-    """What is kept between requests, and the verdicts that rest on it. For one thread."""
+    """Caches between requests, and the verdicts that use them. For one thread."""
 
     def __init__(self, task: Task, device: CudaDevice, budget: MemoryShares | None = None) -> None:
         self.task, self.device, self.budget = task, device, budget or MemoryShares()
@@ -67,21 +68,21 @@ class WorkerState:
         self.inputs = Inputs(int(total * self.budget.inputs))
         self.arenas = Arenas(device.arena, int(total * self.budget.arenas))
         self.spent_s: defaultdict[str, float] = defaultdict(float)
-        self.dirty = False  # something of a reference may lie in freed memory
+        self.dirty = False  # freed memory may hold parts of a reference
 
     def with_intact_references(self, work: Callable[[], Answer]) -> Answer:
-        """The answer of `work`, repeated when what it was held against turns out to be damaged."""
-        found = self.guarded(work)
-        if found["status"] == Status.WRONG and not self.intact():
-            self.forget()  # an earlier kernel wrote into what is kept: this one is innocent
-            found = self.guarded(work)
-        return found
+        """The answer of `work`, which is repeated if the cached data that it used is damaged."""
+        answer = self.guarded(work)
+        if answer["status"] == Status.WRONG and not self.intact():
+            self.forget()  # an earlier kernel wrote into cached data: this plan is not responsible
+            answer = self.guarded(work)
+        return answer
 
     def guarded(self, work: Callable[[], Answer]) -> Answer:
-        """The answer of `work`; a plan's faults become answers, `fatal` where the context is lost."""
+        """The answer of `work`; a plan's faults become answers, with `fatal` if the context is lost."""
         answer = self._tried(work)
         if answer.pop("out of memory", False):
-            self.forget()  # perhaps it is our own stock that leaves no room
+            self.forget()  # perhaps our caches leave too little memory
             answer = self._tried(work)
             answer.pop("out of memory", None)
         return answer
@@ -100,11 +101,11 @@ class WorkerState:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             reason = f"the GPU stopped: {lines[0]}"
             answer = {"status": Status.RUNTIME_ERROR, "reason": reason, "fatal": not self.device.healthy()}
-        self.dirty = True  # its buffers were freed as they were
+        self.dirty = True  # its buffers were freed without being overwritten
         return answer
 
     def forget(self) -> None:
-        """Give back what is kept."""
+        """Clear the caches."""
         self._give_back(self.references, self.inputs, self.arenas)
 
     def _give_back(self, *stocks: SealedReferences | Inputs | Arenas) -> None:
@@ -115,19 +116,19 @@ class WorkerState:
             self.device.release()
 
     def intact(self) -> bool:
-        """Whether no kernel wrote into the inputs and references that are kept."""
+        """Whether no kernel wrote into cached inputs and references."""
         try:
             return self.inputs.intact() and self.references.intact()
         except self.device.broken:
-            return True  # a lost context says so by itself
+            return True  # a lost context is detected elsewhere
 
     def draw(self, case: Case, seed: int, regime: str = "nominal") -> tuple[Input, ...]:
-        """The inputs of a case, kept for the next who asks."""
+        """The inputs of a case, cached."""
         key = (case.name, seed, regime)
         return self.inputs.of(key, lambda: regimes.drawn(self.task, case, seed, regime, self.device.name))
 
     def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Arena], inputs: Sequence[tuple[Input, ...]]) -> None:
-        """No canary is broken and no input has changed. Raises PlanFailed."""
+        """Raise PlanFailed if a canary is damaged or an input has changed."""
         same = [arena.canaries_whole() for arena in arenas]
         places: list[int | None] = [None] * len(same)
         sparse = _sparse_inputs(plan)
@@ -141,7 +142,7 @@ class WorkerState:
                         places.append(position)
         changed = [place for place, equal in zip(places, _together(same), strict=True) if not equal]
         if None in changed:
-            buffer = next((found for arena in arenas if (found := arena.broken_canary()) is not None), 0)
+            buffer = next((index for arena in arenas if (index := arena.broken_canary()) is not None), 0)
             raise PlanFailed(Status.WRONG, f"a kernel writes outside a buffer (near buffer {buffer} of the plan)")
         if changed:
             raise PlanFailed(Status.WRONG, f"the kernel changes its input {changed[0]}")
@@ -149,13 +150,13 @@ class WorkerState:
     def compare(
         self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...], *launches: Sequence[torch.Tensor]
     ) -> CheckResult:
-        """The first verdict on the outputs of a launch that is not passed, else the last; their kernels have ended."""
+        """Compare launches with the reference after their kernels have finished: first failure, or last result."""
         with self._expected(case, seed, regime, inputs) as expected:
             results = [check.compare(case.name, outputs, expected, self.task.tolerance) for outputs in launches]
         return next((result for result in results if not result.passed), results[-1])
 
     def make_reference(self, case: Case, seed: int, regime: str) -> None:
-        """What `compare` will need of these inputs, before there is a kernel."""
+        """Compute what `compare` will need for these inputs, before there is a kernel."""
         with self._expected(case, seed, regime, self.draw(case, seed, regime)):
             pass
 
@@ -164,22 +165,22 @@ class WorkerState:
         self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...]
     ) -> Iterator[tuple[Expected, ...]]:
         self.dirty = True
-        made: list[bool] = []
+        computed: list[bool] = []
 
         def make() -> tuple[Expected, ...]:
-            made.append(True)
+            computed.append(True)
             if self.device.free_bytes() < _REFERENCE * size_of(inputs):
-                self._give_back(self.arenas)  # nobody's for now; inputs and references are what damage is found by
+                self._give_back(self.arenas)  # arenas are unused now; inputs and references are needed to detect damage
             return expect(self.task, inputs)
 
         with self.references.open((case.name, seed, regime), make) as expected:
             yield expected
-        if made:  # a reference takes many times its own size to make, which would be wiped from now on
+        if computed:  # computing a reference frees much memory, which would otherwise have to be overwritten
             self.device.wipe()
             self.device.release()
 
     def clean(self) -> None:
-        """Before a candidate's kernel: nothing of a reference is left in freed memory."""
+        """Before a candidate's kernel: overwrite freed memory that may hold parts of a reference."""
         if self.dirty:
             with self.phase("wipe"):
                 self.device.wipe()
@@ -199,16 +200,16 @@ class WorkerState:
             with self.phase("wait"):
                 self.device.synchronize()
         finally:
-            with self.phase("unload"), contextlib.suppress(*self.device.broken):  # a lost context has nothing to unload
+            with self.phase("unload"), contextlib.suppress(*self.device.broken):  # a lost context cannot unload
                 launcher.close()
 
     @contextlib.contextmanager
     def lent(self, plan: CompiledPlan, count: int) -> Iterator[list[Arena]]:
-        """So many arenas."""
+        """Lend arenas."""
         with contextlib.ExitStack() as stack:
             with self.phase("lend"):
-                found = stack.enter_context(self.arenas.lent(plan, count))
-            yield found
+                arenas = stack.enter_context(self.arenas.lent(plan, count))
+            yield arenas
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -220,7 +221,7 @@ class WorkerState:
 
 
 def fill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
-    """Copy inputs into the arena where the plan has them. Raises PlanError."""
+    """Copy inputs to the plan's buffers. Raises PlanError."""
     if misfit := plan.plan.misfit([_spec(value) for value in inputs]):
         raise PlanError(misfit)
     for buffer in _sparse_inputs(plan):
@@ -231,16 +232,17 @@ def fill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
 
 
 def _sparse_inputs(plan: CompiledPlan) -> dict[int, list[View]]:
-    """Arena of inputs that are not dense, by number, with the views that lie in them."""
+    """Inputs that are not dense, by number, with their views."""
     views: dict[int, list[View]] = {}
     for view in plan.plan.inputs:
         if view is not None:
             views.setdefault(view.buffer, []).append(view)
     sizes = plan.plan.buffers
     return {
-        buffer: found
-        for buffer, found in views.items()
-        if len(found) > 1 or found[0].elements * found[0].item_bytes != sizes[buffer].bytes
+        buffer: views_of_buffer
+        for buffer, views_of_buffer in views.items()
+        if len(views_of_buffer) > 1
+        or views_of_buffer[0].elements * views_of_buffer[0].item_bytes != sizes[buffer].bytes
     }
 
 
@@ -251,14 +253,14 @@ def _spec(value: Input) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Whether two tensors are bit-equal, NaN included, as a tensor that nobody has waited for."""
+    """Whether two tensors are bit-equal, NaN included, as a tensor; does not synchronise."""
     if left.shape != right.shape:
         return torch.tensor(False, device=left.device)
     return (as_words(left) == as_words(right)).all()
 
 
 def _together(flags: Sequence[torch.Tensor]) -> list[bool]:
-    """Many one-element tensors on the host after one wait."""
+    """Copy one-element tensors to the host with one synchronisation."""
     return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
 
 
@@ -267,6 +269,6 @@ def all_same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> boo
 
 
 def equal_each(pairs: Sequence[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]) -> list[bool]:
-    """Of each pair of lists of tensors, whether they are bit-equal."""
+    """Whether each pair of tensor lists is bit-equal."""
     flags = [[_equal(a, b) for a, b in zip(left, right, strict=True)] for left, right in pairs]
     return _together([torch.stack(some).all() for some in flags])

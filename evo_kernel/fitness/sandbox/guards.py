@@ -1,9 +1,8 @@
-"""The walls around untrusted code: namespaces, Landlock, seccomp and resource limits, as far as the kernel has them.
+"""Confine untrusted code: namespaces, Landlock, seccomp and resource limits, as far as the kernel supports them.
 
-Each guard is independent and says whether it took effect; `confine` joins those that did, for the environment row.
-Without namespaces or Landlock, seccomp and the limits still stand; with none of the three there is no confinement,
-and the judge refuses unless the user says `--unconfined`. Where no file system in memory can be mounted, the zygote
-counts what a child has written (`quota`).
+Each guard is independent and returns whether it is active. `confine` joins the names of the active ones; the
+environment records them. If namespaces, Landlock and seccomp are all missing, the judge refuses to run unless the user
+passes `--unconfined`. If no tmpfs can be mounted, the zygote measures what a child has written (`quota`).
 
 Sources: landlock(7), capset(2), getrlimit(2), proc_pid_oom_score_adj(5).
 """
@@ -31,23 +30,23 @@ _CAPABILITY_VERSION = 0x20080522
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What one confined child may use."""
+    """Resource limits of one confined child."""
 
     deadline_s: float = 30.0
     memory_bytes: int = 8 << 30  # address space beyond what the zygote already maps
     disk_bytes: int = 256 << 20  # of all files that it writes
     answer_bytes: int = 32 << 20
     open_files: int = 256
-    may_fork: bool = False  # compilers start ptxas; nobody else needs a process
+    may_fork: bool = False  # only compilers start another process: ptxas
 
 
 def die_with_parent() -> None:
-    """The kernel kills this process when its parent ends, however it ends."""
+    """Have the kernel kill this process when its parent ends for any reason."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
 
 
 def set_limits(limits: SandboxLimits) -> None:
-    """Limit address space, CPU time, file size and open files; be the first to go when memory is short."""
+    """Limit address space, CPU time, file size and open files; be the OOM killer's first choice."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     seconds = max(1, int(limits.deadline_s * 2))
@@ -77,7 +76,7 @@ def _mapped_bytes() -> int:
 
 
 def _drop_capabilities() -> None:
-    """Those of a namespace of one's own too: with them, it could be rearranged."""
+    """Drop all capabilities, those inside the process's own namespaces included: they allow remounting."""
     for number in range(_CAPABILITIES):
         _LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
     _LIBC.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24))
@@ -96,20 +95,20 @@ def landlock_abi() -> int:
 
 
 def readable_roots() -> tuple[str, ...]:
-    """What a Python child has to read: the interpreter, installed packages, system libraries, a few devices."""
+    """Paths that a Python child must read: the interpreter, installed packages, system libraries, a few devices."""
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     roots = {sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"}
     roots |= {os.path.join(own, name) for name in ("evo_kernel", "operators", "populations")}
     roots |= {path for path in sys.path if path and os.path.abspath(path) != own}
     roots |= {"/dev/null", "/dev/zero", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo"}
     roots |= {"/sys/devices/system/cpu", "/etc/localtime"}
-    if assembler := os.environ.get("TRITON_PTXAS_PATH"):  # of the compiler's zygote: what judge.assembler names
+    if assembler := os.environ.get("TRITON_PTXAS_PATH"):  # set in the compiler's zygote: judge.assembler
         roots.add(os.path.dirname(assembler))
     return tuple(sorted(root for root in roots if os.path.exists(root)))
 
 
 def landlock(writable: Sequence[str], readable: Sequence[str]) -> bool:
-    """Deny every file but `readable` (read, execute) and `writable` (all). Returns False without kernel support."""
+    """Deny access to all files except `readable` (read, execute) and `writable` (all). False without kernel support."""
     abi = landlock_abi()
     if abi == 0:
         return False
@@ -135,26 +134,26 @@ def _allow_path(ruleset: int, path: str, access: int) -> None:
     except OSError:
         return
     if not os.path.isdir(path):
-        access &= 0b100000000000111 | (1 << 15)  # execute, write, read, truncate, ioctl: what applies to files
+        access &= 0b100000000000111 | (1 << 15)  # execute, write, read, truncate, ioctl: the rights that files have
     rule = struct.pack("=Qi", access, fd)
     _LIBC.syscall(_LANDLOCK_ADD, ruleset, 1, rule, 0)
     os.close(fd)
 
 
-def confine(folder: str, work: str, limits: SandboxLimits, around: Namespaces) -> str:
-    """Put all walls up around the calling process, which may then read `folder` and write in `work` alone.
+def confine(folder: str, work: str, limits: SandboxLimits, spaces: Namespaces) -> str:
+    """Confine the calling process: it may then read `folder` and write in `work` only.
 
-    Returns which stand, e.g. `namespaces+landlock+seccomp+rlimits`.
+    Returns the active guards, e.g. `namespaces+landlock+seccomp+rlimits`.
     """
-    walls = ["namespaces"] if around.stand else []
-    if around.mounts:
+    confinement = ["namespaces"] if spaces.active else []
+    if spaces.mounts:
         namespaces.private_mounts(work, limits.disk_bytes)
     else:
-        walls.append("quota")
+        confinement.append("quota")
     set_limits(limits)
     _drop_capabilities()
     if landlock([work], [*readable_roots(), folder]):
-        walls.append("landlock")
-    if seccomp(limits.may_fork, around.stand):
-        walls.append("seccomp")
-    return "+".join([*walls, "rlimits"])
+        confinement.append("landlock")
+    if seccomp(limits.may_fork, spaces.active):
+        confinement.append("seccomp")
+    return "+".join([*confinement, "rlimits"])

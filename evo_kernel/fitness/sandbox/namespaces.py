@@ -1,8 +1,8 @@
-"""Namespaces of the processes that serve confined jobs: the kernel ends every process in one together with its first.
+"""Linux namespaces for confined processes: when process 1 of a PID namespace ends, the kernel kills all others in it.
 
-A zygote is process 1 of a process-id namespace, and each of its children is process 1 of one inside. Whatever a child
-does (a session of its own, orphans, other death signals), its descendants end with it, with the zygote, and with the
-process that watches the judge. Children also get file systems that are read-only, but for a folder in memory.
+A zygote is process 1 of a PID namespace, and each of its children is process 1 of a nested one. Therefore all
+descendants of a child end with the child, with the zygote, and with the supervisor of the judge, even if they start a
+session, are orphaned, or change their death signal. A child's file systems are read-only except for one tmpfs folder.
 
 Sources: user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), tmpfs(5).
 """
@@ -27,36 +27,36 @@ _FILES = 16384
 
 @dataclass(frozen=True)
 class Namespaces:
-    """What this process and its children stand in. `pid`: the descriptor of its process-id namespace; none: -1."""
+    """Namespaces of this process and its children. `pid`: the descriptor of its PID namespace, or -1."""
 
     pid: int = -1
     mounts: bool = False
 
     @property
-    def stand(self) -> bool:
+    def active(self) -> bool:
         return self.pid >= 0
 
     def fork(self) -> int:
-        """`os.fork`, where the child is process 1 of a new process-id namespace, if namespaces stand."""
-        if not self.stand:
+        """`os.fork`; the child is process 1 of a new PID namespace, if namespaces are active."""
+        if not self.active:
             return os.fork()
         _checked(_LIBC.unshare(_NEWPID))
         try:
             return os.fork()
-        finally:  # of the parent: its next child may not join that namespace. The child is in it for good
+        finally:  # in the parent only: its next child must not join that namespace; the child cannot leave it
             _LIBC.setns(self.pid, _NEWPID)
 
 
 def enter() -> bool:
-    """Leave the network, the host's process ids, mounts and IPC; the next fork is process 1 of the new id space.
+    """Leave the host's network, process ids, mounts and IPC; the next fork is process 1 of the new PID namespace.
 
-    Returns False where the kernel or a container forbids it.
+    Returns False if the kernel or a container forbids it.
     """
     uid, gid = os.getuid(), os.getgid()
     rest = _NEWPID | _NEWNET | _NEWIPC | _NEWNS
     if _LIBC.unshare(_NEWUSER | rest) != 0:
-        return _LIBC.unshare(rest) == 0  # root, where user namespaces alone are forbidden
-    with contextlib.suppress(OSError):  # else in the namespaces all the same, as nobody
+        return _LIBC.unshare(rest) == 0  # root needs no user namespace
+    with contextlib.suppress(OSError):  # without a map the process is in the namespaces too, as user `nobody`
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
         _write("/proc/self/gid_map", f"{gid} {gid} 1")
@@ -64,7 +64,7 @@ def enter() -> bool:
 
 
 def inside(folder: str) -> Namespaces:
-    """For process 1 of what `enter` made: what can be had for its children. `folder` is tried as a mount point."""
+    """The namespaces available to children. Call it in process 1 after `enter`; `folder` is a trial mount point."""
     mounts = _LIBC.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None) == 0 and memory_folder(folder, 1 << 20)
     if mounts:
         _LIBC.umount2(folder.encode(), 2)
@@ -72,27 +72,27 @@ def inside(folder: str) -> Namespaces:
 
 
 def memory_folder(folder: str, size: int) -> bool:
-    """Mount a file system in memory of `size` bytes over a folder; False where that is not allowed."""
+    """Mount a tmpfs of `size` bytes over a folder. Returns False if that is not allowed."""
     options = f"size={size},nr_inodes={_FILES},mode=0700".encode()
     return _LIBC.mount(b"tmpfs", folder.encode(), b"tmpfs", _MS_NOSUID | _MS_NODEV, options) == 0
 
 
 def private_mounts(folder: str, size: int) -> None:
-    """For a child: nothing can be written but in `folder`, which is empty and in memory. Raises OSError."""
+    """In a child: make every file system read-only except `folder`, an empty tmpfs. Raises OSError."""
     _checked(_LIBC.unshare(_NEWNS))
-    # Its own processes alone. Refused where a container hides parts of /proc: Landlock then does the same.
+    # A /proc with its own processes only. A container that hides parts of /proc refuses; Landlock then does the same.
     _LIBC.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV, None)
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
-    # Before Linux 5.12 there is no such call, and Landlock alone denies writing.
+    # Linux before 5.12 lacks this call; there Landlock alone denies writing.
     _LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, attributes, len(attributes))
     if not memory_folder(folder, size):
-        raise OSError(ctypes.get_errno(), "no file system in memory can be mounted")
+        raise OSError(ctypes.get_errno(), "cannot mount a tmpfs")
 
 
 def cap_processes(count: int, file: str = "/proc/sys/kernel/pid_max", release: tuple[int, int] | None = None) -> None:
     """Bound the process ids of this id space where the kernel can: ends fork bombs run as root.
 
-    Before Linux 6.14 the file is the whole machine's, and stays as it is.
+    Before Linux 6.14 the limit applies to the whole machine, so it is not changed there.
     """
     if (release or _release()) >= (6, 14):
         with contextlib.suppress(OSError):
@@ -100,8 +100,8 @@ def cap_processes(count: int, file: str = "/proc/sys/kernel/pid_max", release: t
 
 
 def _release() -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _checked(result: int) -> None:

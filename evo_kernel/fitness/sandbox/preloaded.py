@@ -1,12 +1,11 @@
-"""Warm processes that zygotes are forked from: what they import is imported once, while their judge imports it too.
+"""Preloader: processes that import modules once and from which zygotes are forked in milliseconds.
 
-`start` begins; call it before torch is imported. One nursery serves all zygotes of a process, and what is lost is born
-again in milliseconds. Started as `python -P -m evo_kernel.fitness.sandbox.preloaded LIFE_FD ASK_FD...`, it imports
-what each role needs, in the order of `zygote_process.ROLES`. On its way it leaves a process behind for every role but
-the last, that a role's zygotes carry no more memory than they need: a fork copies the tables of all of it. None has a
-second thread. A request is the folder of a zygote and its environment, with control socket and log as descriptors; the
-answer is a process id. What is born is a warden in a session of its own (warden.py), and ends with its judge; so do
-these.
+Call `start` before torch is imported, so that both processes import in parallel. One preloader serves all zygotes of a
+process. It runs as `python -P -m evo_kernel.fitness.sandbox.preloaded LIFE_FD REQUEST_FD...` and imports the modules of
+each role in the order of `zygote_process.ROLES`. Before it imports more for the next role, it forks a process that
+serves the role so far: a fork copies all page tables, so zygotes should map no more memory than they need. No process
+has a second thread. A request holds the folder and environment of a zygote, with its control socket and log as
+descriptors; the answer is the process id of a supervisor (supervisor.py) in a new session. All end with their judge.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.sandbox import warden, zygote_process
+from evo_kernel.fitness.sandbox import supervisor, zygote_process
 
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHASHSEED")
 _REQUEST_BYTES = 1 << 16
 
 
-class Born:
-    """What a Zygote asks of its process. It is no child of ours, so its end is seen by a descriptor."""
+class ForkedZygote:
+    """A forked zygote's supervisor, with `poll` and `wait` as in Popen. Not our child: a pidfd tells when it ends."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self._ended = pid, os.pidfd_open(pid)
@@ -56,20 +55,20 @@ class Born:
         return bool(select.select([self._ended], [], [], timeout_s)[0])
 
 
-class _Nursery:
-    """The judge's side. Thread-safe."""
+class _Preloader:
+    """The judge's side of the preloader. Thread-safe."""
 
     def __init__(self) -> None:
         pairs = {role: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for role in zygote_process.ROLES}
-        lasting, self._life = os.pipe2(os.O_CLOEXEC)  # nobody writes: its end is ours
-        theirs = [lasting, *(their.fileno() for _, their in pairs.values())]
+        lifetime, self._life = os.pipe2(os.O_CLOEXEC)  # never written; the preloader ends when we close it
+        theirs = [lifetime, *(their.fileno() for _, their in pairs.values())]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "evo_kernel.fitness.sandbox.preloaded", *map(str, theirs)],
             pass_fds=theirs, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=environment(),
             cwd=tempfile.gettempdir(), start_new_session=True,
         )  # fmt: skip
-        os.close(lasting)
+        os.close(lifetime)
         for _, their in pairs.values():
             their.close()
         self._asking = {role: ours for role, (ours, _) in pairs.items()}
@@ -77,16 +76,15 @@ class _Nursery:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, role: str, request: Mapping[str, object], control: socket.socket, log: BinaryIO) -> bool:
-        """Whether the request could be sent; where it is lost, so is the other end of `control`."""
+    def request(self, role: str, request: Mapping[str, object], control: socket.socket, log: BinaryIO) -> bool:
+        """Send a request; False if it could not be sent. If it is lost later, the other end of `control` closes."""
         try:
             socket.send_fds(self._asking[role], [json.dumps(request).encode()], [control.fileno(), log.fileno()])
         except OSError:
             return False
         return True
 
-    def said(self) -> str:
-        """The end of what it wrote."""
+    def log_tail(self) -> str:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-2000:]
 
@@ -101,53 +99,53 @@ class _Nursery:
 
 
 _lock = threading.Lock()
-_alive: list[_Nursery] = []  # one at most
+_alive: list[_Preloader] = []  # one at most
 
 
 def start() -> None:
-    """Begin to import what zygotes need, in another process; returns at once."""
+    """Start importing the zygotes' modules in another process; returns at once."""
     _started()
 
 
-def _started() -> _Nursery:
+def _started() -> _Preloader:
     with _lock:
         if not _alive or not _alive[0].alive():
             close()
-            _alive.append(_Nursery())
+            _alive.append(_Preloader())
         return _alive[0]
 
 
 @atexit.register
 def close() -> None:
-    """End it. What was born lives on. Idempotent."""
+    """End the preloader; zygotes already forked go on. Idempotent."""
     while _alive:
         _alive.pop().close()
 
 
-def birth(
+def fork_zygote(
     role: str, folder: Path, env: Mapping[str, str], ours: socket.socket, theirs: socket.socket, log: BinaryIO
-) -> Born:
-    """A zygote in `folder`, with `env` on top of the usual environment, that listens to the other end of `ours`.
+) -> ForkedZygote:
+    """Fork a zygote in `folder`, with `env` added to the usual environment; it listens to the other end of `ours`.
 
-    Raises InfraError where it was not born, or `ours` was shut meanwhile.
+    Raises InfraError if the fork failed or `ours` was closed meanwhile.
     """
-    nursery = _started()
+    preloader = _started()
     request = {"folder": str(folder), "env": dict(env)}
-    if not nursery.ask(role, request, theirs, log):
-        nursery = _started()
-        nursery.ask(role, request, theirs, log)
-    theirs.close()  # so that the end of whoever has it now is seen
-    told = b""
+    if not preloader.request(role, request, theirs, log):
+        preloader = _started()
+        preloader.request(role, request, theirs, log)
+    theirs.close()  # so that `ours` sees it when the process that holds it ends
+    line = b""
     with contextlib.suppress(OSError):
-        while not told.endswith(b"\n") and (read := ours.recv(1)):
-            told += read
-    if not told.endswith(b"\n"):
-        raise InfraError(f"the {role} process was not born:\n{nursery.said()}")
-    return Born(int(told))
+        while not line.endswith(b"\n") and (read := ours.recv(1)):
+            line += read
+    if not line.endswith(b"\n"):
+        raise InfraError(f"the {role} process did not start:\n{preloader.log_tail()}")
+    return ForkedZygote(int(line))
 
 
 def environment() -> dict[str, str]:
-    """Of a zygote, and of what it is forked from: nothing of ours but what programs need to be found."""
+    """Environment variables of zygotes and their preloader: of ours, only those by which programs are found."""
     env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     env |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -156,7 +154,7 @@ def environment() -> dict[str, str]:
 
 
 def _python_path() -> list[str]:
-    """Where the parent finds its packages, the working folder left out (`-P` keeps it out of the child too)."""
+    """The parent's package folders without the working folder (`-P` keeps it out of the child too)."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     here = os.getcwd()
     return [
@@ -172,53 +170,53 @@ def _python_path() -> list[str]:
 def main() -> None:
     life, *descriptors = map(int, sys.argv[1:])
     _end_with(life)
-    asked = {role: socket.socket(fileno=fd) for role, fd in zip(zygote_process.ROLES, descriptors, strict=True)}
+    requests = {role: socket.socket(fileno=fd) for role, fd in zip(zygote_process.ROLES, descriptors, strict=True)}
     for role in zygote_process.ROLES:
         zygote_process.load(role)
-        own = asked.pop(role)
-        if not asked:  # the last one is served here
-            _serve(role, own)
+        channel = requests.pop(role)
+        if not requests:  # the last one is served here
+            _serve(role, channel)
         elif os.fork() == 0:
-            for other in asked.values():
+            for other in requests.values():
                 other.close()
-            _serve(role, own)
-        own.close()
+            _serve(role, channel)
+        channel.close()
 
 
 def _end_with(life: int) -> None:
-    """This process group dies of SIGIO when the other end of a pipe is closed, whatever is being imported."""
+    """Let SIGIO kill this process group when the other end of a pipe is closed, even during an import."""
     fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     if select.select([life], [], [], 0)[0]:
         os._exit(0)
 
 
-def _serve(role: str, asked: socket.socket) -> NoReturn:
-    """Fork a warden a request until nobody asks any more."""
+def _serve(role: str, requests: socket.socket) -> NoReturn:
+    """Fork a supervisor for each request until the socket closes."""
     handler = zygote_process.warm_up(role)
     gc.collect()
-    gc.freeze()  # a child's collector would touch, and so copy, every page of what was loaded here
+    gc.freeze()  # a child's garbage collector would write to, and so copy, every page loaded here
     signal.signal(signal.SIGCHLD, _reap)
     while True:
-        request, descriptors, *_ = socket.recv_fds(asked, _REQUEST_BYTES, 2)
+        request, descriptors, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 2)
         if not request:
             os._exit(0)
         if os.fork() == 0:
-            asked.close()
-            _live(json.loads(request), (descriptors[0], descriptors[1]), handler)
+            requests.close()
+            _run_zygote(json.loads(request), (descriptors[0], descriptors[1]), handler)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def _reap(*_: object) -> None:
-    """Whoever asked sees the end of a zygote by a descriptor: it is done with."""
+    """Reap ended supervisors; whoever asked for them watches a pidfd."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-def _live(request: dict[str, dict[str, str] | str], descriptors: tuple[int, int], handler: str) -> NoReturn:
-    """The life of a warden and, in its child, of a zygote."""
+def _run_zygote(request: dict[str, dict[str, str] | str], descriptors: tuple[int, int], handler: str) -> NoReturn:
+    """Run a supervisor and, in its child, a zygote."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
@@ -233,7 +231,7 @@ def _live(request: dict[str, dict[str, str] | str], descriptors: tuple[int, int]
         os.close(log)
         speaking = socket.socket(fileno=control)
         speaking.sendall(f"{os.getpid()}\n".encode())
-        warden.guarded(speaking, lambda around: zygote_process.serve(speaking, handler, around))
+        supervisor.supervise(speaking, lambda spaces: zygote_process.serve(speaking, handler, spaces))
     finally:
         os._exit(1)
 

@@ -1,9 +1,8 @@
-"""The system calls that a confined child may not make: a filter in classic BPF, put up once and never taken down.
+"""seccomp filter (classic BPF) that denies system calls to a confined child; it cannot be removed once installed.
 
-What is refused: sockets, tracing and reading other processes, namespaces and mounts, other identities, leaving the
-session or the signal that ends it with its parent, storage that no limit counts (memfd, System V and POSIX queues and
-shared memory, locked pages), the kernel's large interfaces (bpf, io_uring, perf, userfaultfd, keys), and, without
-`may_fork`, new processes.
+Denied: sockets; tracing and reading other processes; namespaces and mounts; changing identity; leaving the session or
+the death signal; storage that no limit counts (memfd, System V and POSIX queues and shared memory, locked pages); the
+kernel's large interfaces (bpf, io_uring, perf, userfaultfd, keys); and, without `may_fork`, new processes.
 
 Sources: seccomp(2), bpf_asm classic BPF encoding, the system call tables of x86_64 and aarch64.
 """
@@ -64,9 +63,9 @@ _NUMBER, _ARCH, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; of the f
 
 
 def seccomp(may_fork: bool, isolated: bool) -> bool:
-    """Put the filter up around the calling thread. Returns False where it cannot be had.
+    """Install the filter for the calling thread. Returns False if it is not supported.
 
-    `isolated`: the child has a process-id namespace of its own, so that it cannot name processes outside.
+    `isolated`: the child has its own PID namespace, so it cannot name processes outside.
     """
     known = _ARCHES.get(platform.machine())
     if known is None:
@@ -98,9 +97,9 @@ def _program(column: int, arch: int, may_fork: bool, isolated: bool, pid: int) -
 
 
 def _rule(number: int, checks: list[_Line], first_argument: bool = False, last: bool = True) -> list[_Line]:
-    """What becomes of one call. `checks` look at its first argument, or at nothing, and may end with an answer.
+    """The filter's lines for one system call. `checks` may test its first argument and return.
 
-    A call that passes them is allowed if this is its `last` rule; without checks it is denied.
+    A call that passes them is allowed if this is its `last` rule. Without checks it is denied.
     """
     body = [(_LOAD, 0, 0, _ARGUMENT)] * first_argument + (checks or [(_RETURN, 0, 0, _DENY)])
     body += [(_RETURN, 0, 0, _ALLOW)] if last else [(_LOAD, 0, 0, _NUMBER)]

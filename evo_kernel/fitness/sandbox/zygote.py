@@ -1,7 +1,7 @@
-"""The parent's side of a zygote: start it, give it jobs, read their results as untrusted data, restart it if it dies.
+"""The parent's side of a zygote: start it, submit jobs, read their results as untrusted data, restart it if it ends.
 
-Thread-safe: many threads may have jobs in flight on one zygote. Every process that comes of it is owned: a warden ends
-them all when its control socket ends (warden.py), and a child's whole process tree dies at its deadline.
+Thread-safe: several threads may have jobs in flight on one zygote. When the control socket closes, a supervisor kills
+all processes of the zygote (supervisor.py). A job's whole process tree is killed at its deadline.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pydantic import TypeAdapter, ValidationError
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.sandbox import preloaded
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
-from evo_kernel.fitness.sandbox.preloaded import Born
+from evo_kernel.fitness.sandbox.preloaded import ForkedZygote
 from evo_kernel.fitness.sandbox.scratch import Scratch, remove
 from evo_kernel.fitness.sandbox.zygote_process import ANSWER, REQUEST, WORK
 
 MOST_VALUES = 4_000_000
-"""Of one answer, by its commas: an empty list takes 3 bytes of JSON and 100 of memory. Eight plans of 4,096 launches
-have 1.4 million."""
+"""In one answer, counted as commas: an empty list takes 3 bytes of JSON and 100 of memory. Eight plans of 4,096
+launches have 1.4 million."""
 STOP_S = 5.0
 START_S = 120.0
 GRACE_S = 10.0
@@ -42,17 +42,17 @@ _Form = TypeVar("_Form")
 
 
 class MalformedReply(ValueError):
-    """An answer that is not what was asked for; the message says where."""
+    """An answer that does not validate; the message says where."""
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """What came of one job. `data` is untrusted, None unless the child finished by itself."""
+    """Result of one job. `data` is untrusted; it is None unless the child finished by itself."""
 
     outcome: str  # "done" | "timeout" | "memory" | "disk" | "answer": too long | "crash" | a signal's name | "exit N"
     data: bytes | None
     detail: str = ""
-    walls: str = "none"  # that stood around the child, told before it saw anything of a candidate
+    confinement: str = "none"  # active guards, reported before the child read anything of a candidate
 
     def read(self, form: type[_Form]) -> _Form:
         """The answer as a `form` that pydantic validates strictly. Raises MalformedReply."""
@@ -67,7 +67,7 @@ class JobResult:
 
 
 class Zygote:
-    """One warm process of a role (see server.ROLES) that forks confined children."""
+    """One process of a role (zygote_process.ROLES) that forks confined children."""
 
     def __init__(self, role: str, extra_env: dict[str, str] | None = None) -> None:
         self.role = role
@@ -77,13 +77,16 @@ class Zygote:
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
-        self._process: subprocess.Popen[bytes] | Born | None = None
+        self._process: subprocess.Popen[bytes] | ForkedZygote | None = None
         self._control: socket.socket | None = None
-        self._starting: socket.socket | None = None  # that of `_control`, from before it is warm
+        self._starting: socket.socket | None = None  # the later `_control`, while the process starts
         self._closed = False
 
     def run(self, request: dict[str, Any], limits: SandboxLimits, files: dict[str, bytes] | None = None) -> JobResult:
-        """Run one job to its end, at most `limits.deadline_s` and a grace. A lost zygote is restarted once."""
+        """Run one job, for at most `limits.deadline_s` + GRACE_S. A lost zygote is restarted once.
+
+        Raises InfraError.
+        """
         for attempt in (1, 2):
             folder = Path(tempfile.mkdtemp(dir=self.root))
             try:
@@ -91,7 +94,7 @@ class Zygote:
                 for name, data in (files or {}).items():
                     (folder / name).write_bytes(data)
                 (folder / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-                with (folder / ANSWER).open("xb+", buffering=0) as answer:  # the child cannot put another in its place
+                with (folder / ANSWER).open("xb+", buffering=0) as answer:  # open, so that the child cannot replace it
                     reply = self._submit(str(folder), limits).result(limits.deadline_s + GRACE_S)
                     return _result(answer, reply, limits)
             except (FutureTimeout, ConnectionError, OSError) as error:
@@ -103,14 +106,14 @@ class Zygote:
         raise AssertionError("unreachable")
 
     def start(self) -> None:
-        """Start the process if it does not run. Returns when it is warm."""
+        """Start the process if it does not run. Returns when its imports are done."""
         with self._lock:
             self._ensure_started()
 
     def close(self) -> None:
         """Kill the process and all its children; remove its files. Idempotent."""
         self._closed = True
-        if self._starting is not None:  # whoever waits for its start holds the lock till then
+        if self._starting is not None:  # a thread that waits for the start holds the lock
             with contextlib.suppress(OSError):
                 self._starting.shutdown(socket.SHUT_RDWR)
         self._kill()
@@ -134,7 +137,7 @@ class Zygote:
         ours, theirs = socket.socketpair()
         ours.settimeout(START_S)
         self._starting = ours
-        if self._closed:  # meanwhile, by another thread: it has not seen this socket
+        if self._closed:  # by another thread in the meantime, which has not seen this socket
             raise InfraError(f"the {self.role} process is closed")
         with (self.root / "zygote.log").open("wb") as log:
             self._process = self.spawn(ours, theirs, log)
@@ -152,9 +155,11 @@ class Zygote:
         """The process that watches over it, while it runs."""
         return self._process.pid if self._process is not None else None
 
-    def spawn(self, ours: socket.socket, theirs: socket.socket, log: BinaryIO) -> subprocess.Popen[bytes] | Born:
+    def spawn(
+        self, ours: socket.socket, theirs: socket.socket, log: BinaryIO
+    ) -> subprocess.Popen[bytes] | ForkedZygote:
         """A process that serves jobs which come by `theirs`, and that ends with `ours`."""
-        return preloaded.birth(self.role, self.root, self.env, ours, theirs, log)
+        return preloaded.fork_zygote(self.role, self.root, self.env, ours, theirs, log)
 
     def _listen(self, control: socket.socket) -> None:
         pending = b""
@@ -203,30 +208,30 @@ def _first_line(control: socket.socket) -> bool:
         return False
 
 
-def _stop(process: subprocess.Popen[bytes] | Born) -> None:
-    """End a warden, and with it all that it watches."""
+def _stop(process: subprocess.Popen[bytes] | ForkedZygote) -> None:
+    """End a supervisor and the processes that it watches."""
     if process.poll() is not None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(process.pid, signal.SIGTERM)
     try:
         process.wait(STOP_S)
-    except subprocess.TimeoutExpired:  # stopped, perhaps: the kernel ends its namespace, if it has one
+    except subprocess.TimeoutExpired:  # perhaps it is suspended: killing it ends its namespace, if it has one
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def _result(answer: BinaryIO, reply: dict[str, Any], limits: SandboxLimits) -> JobResult:
-    """What the zygote says of a child, and what the child left in the file of its answer."""
-    outcome, walls = str(reply["outcome"]), str(reply["walls"]) or "none"
+    """The zygote's report on a child, with the child's answer file."""
+    outcome, confinement = str(reply["outcome"]), str(reply["confinement"]) or "none"
     size = os.fstat(answer.fileno()).st_size
     if outcome == "done" and size > limits.answer_bytes:
         outcome = "answer"
     if outcome != "done":
         detail = os.pread(answer.fileno(), 4000, 0).decode(errors="replace") if outcome == "crash" else ""
-        return JobResult(outcome, None, detail, walls)
+        return JobResult(outcome, None, detail, confinement)
     data = os.pread(answer.fileno(), size, 0)
     if not data:
-        return JobResult("crash", None, "the child ended without an answer", walls)
-    return JobResult("done", data, "", walls)
+        return JobResult("crash", None, "the child ended without an answer", confinement)
+    return JobResult("done", data, "", confinement)

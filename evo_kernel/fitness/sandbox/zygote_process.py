@@ -1,11 +1,11 @@
-"""The zygote: a process that has the heavy imports done and forks a fresh confined child for every job.
+"""Zygote: a process that has finished its imports and forks a fresh confined child for every job.
 
-Born in a nursery (preloaded.py), behind a warden (warden.py). It reads one
-JSON line a job from its control socket, `{"id", "folder", "limits"}`, forks, and answers `{"id", "outcome", "walls",
-...}` when the child and all that it started are gone. The child reads `folder/request.json`, works in `folder/work`,
-where it finds links to the folder's other files, and writes its answer through a descriptor that it got before the
-walls stood; nothing that it prints goes anywhere. A child that outlives its deadline, or writes too much, is killed
-with its whole process-id namespace, or its process group where there are no namespaces.
+The preloader (preloaded.py) forks it, under a supervisor (supervisor.py). It reads one JSON line per job from its
+control socket, `{"id", "folder", "limits"}`, forks, and answers `{"id", "outcome", "confinement"}` when the child and
+all its processes have ended. The child reads `folder/request.json`, works in `folder/work`, which has links to the
+folder's other files, and writes its answer through a descriptor opened before it was confined. Its other output is
+discarded. A child that passes its deadline or writes too much is killed with its PID namespace, or with its process
+group if there are no namespaces.
 """
 
 from __future__ import annotations
@@ -34,22 +34,18 @@ ROLES = {
     "execute": ("evo_kernel.fitness.ir.child", ("torch",)),
     "record": ("evo_kernel.fitness.record.child", ("torch._subclasses.fake_tensor",)),
 }
-"""Role → the module that serves it, and what else it imports: each adds to those before it."""
-
-
+"""Role → the module that serves it, and its other imports, in addition to those of the roles before it."""
 NICENESS = 5
-"""The process that times kernels must get its turn among as many compilers as there are cores."""
-
-
+"""Lower priority: the process that times kernels competes with as many compilers as there are cores."""
 LOG_BYTES = 1 << 20
-"""Of the zygote's own log. Its children have none."""
+"""Limit of the zygote's log. Its children have none."""
 REQUEST, ANSWER, WORK = "request.json", "answer.json", "work"
-"""Names in the folder of a job."""
+"""File names in the folder of a job."""
 OUTCOMES = {72: "memory", 73: "crash", 74: "answer"}
-"""What the statuses mean with which a child ends if it does not end well."""
-_LOOK_S = 0.2  # between two looks at what children have written, where no file system bounds it
+"""Meaning of a failed child's exit statuses."""
+_DISK_CHECK_S = 0.2  # between two checks of what children have written, if no tmpfs limits it
 _MOST_FILES = 16384
-_WALLS_BYTES = 400
+_CONFINEMENT_BYTES = 400
 
 
 @dataclass
@@ -58,30 +54,30 @@ class _Job:
     pid: int
     pidfd: int
     deadline: float
-    walls: int  # the descriptor from which they are read
+    confinement_fd: int  # the descriptor from which they are read
     work: str
     limits: guards.SandboxLimits
-    killed: str = ""  # why
+    killed: str = ""  # the reason
 
 
 def load(role: str) -> None:
-    """Import what every child of a role needs."""
+    """Import the modules of a role."""
     module, warm = ROLES[role]
     for name in (*warm, module):
         importlib.import_module(name)
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # a forked child must inherit no lock of another thread
+        sys.modules["torch"].set_num_threads(1)  # a forked child must not inherit a lock that another thread holds
 
 
 def warm_up(role: str) -> str:
-    """What every child of a role would do first; the name of the module that serves it."""
+    """Do once what every child of a role would do first. Returns the name of the module that serves the role."""
     module, _ = ROLES[role]
     importlib.import_module(module).warm_up()
     return module
 
 
-def serve(control: socket.socket, module: str, around: Namespaces) -> None:
-    """Say that the zygote is warm, then serve jobs until nobody asks any more."""
+def serve(control: socket.socket, module: str, spaces: Namespaces) -> None:
+    """Report that the zygote is ready, then serve jobs until the control socket closes."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LOG_BYTES, hard))
     _send(control, {"ready": True})
@@ -89,58 +85,58 @@ def serve(control: socket.socket, module: str, around: Namespaces) -> None:
     pending = b""
     while True:
         readable, _, _ = select.select(
-            [control, *(job.pidfd for job in jobs.values())], [], [], _patience(jobs, around)
+            [control, *(job.pidfd for job in jobs.values())], [], [], _patience(jobs, spaces)
         )
         for job in [job for job in jobs.values() if job.pidfd in readable]:
             del jobs[job.id]
-            _send(control, _reap(job, around))
+            _send(control, _reap(job, spaces))
         for job in jobs.values():
             if time.monotonic() >= job.deadline:
                 _end(job, "timeout")
-            elif not around.mounts and _wrote_too_much(job):
+            elif not spaces.mounts and _wrote_too_much(job):
                 _end(job, "disk")
         if control in readable:
             data = control.recv(1 << 16)
             if not data:
-                return  # the warden ends what is left
+                return  # the supervisor ends what is left
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
-                job = _start(json.loads(line), module, around)
+                job = _start(json.loads(line), module, spaces)
                 jobs[job.id] = job
 
 
-def _patience(jobs: dict[int, _Job], around: Namespaces) -> float:
+def _patience(jobs: dict[int, _Job], spaces: Namespaces) -> float:
     now = time.monotonic()
     left = max(0.0, min((job.deadline for job in jobs.values()), default=now + 3600) - now)
-    return left if around.mounts or not jobs else min(left, _LOOK_S)
+    return left if spaces.mounts or not jobs else min(left, _DISK_CHECK_S)
 
 
-def _end(job: _Job, why: str) -> None:
+def _end(job: _Job, reason: str) -> None:
     if not job.killed:
-        job.killed, job.deadline = why, job.deadline + 3600
+        job.killed, job.deadline = reason, job.deadline + 3600
         with contextlib.suppress(ProcessLookupError):
             os.kill(job.pid, signal.SIGKILL)
 
 
-def _reap(job: _Job, around: Namespaces) -> dict[str, object]:
-    if not around.stand:  # its number is still its own: it has not been waited for
+def _reap(job: _Job, spaces: Namespaces) -> dict[str, object]:
+    if not spaces.active:  # its process id is not reused yet: it has not been waited for
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(job.pid, signal.SIGKILL)
     os.close(job.pidfd)
     _, status = os.waitpid(job.pid, 0)
-    walls = os.read(job.walls, _WALLS_BYTES).decode()
-    os.close(job.walls)
+    confinement = os.read(job.confinement_fd, _CONFINEMENT_BYTES).decode()
+    os.close(job.confinement_fd)
     code = os.waitstatus_to_exitcode(status)
     outcome = "done" if code == 0 else OUTCOMES.get(code, f"exit {code}")
     if code < 0:
         outcome = "timeout" if -code == signal.SIGXCPU else signal.Signals(-code).name
     if job.killed:
         outcome = job.killed
-    return {"id": job.id, "outcome": outcome, "walls": walls}
+    return {"id": job.id, "outcome": outcome, "confinement": confinement}
 
 
 def _wrote_too_much(job: _Job) -> bool:
-    """Whether the files of a child are larger, or more, than they may be; those that it deleted and holds open too."""
+    """Whether a child's files, deleted ones that are still open included, exceed the limits of size or number."""
     size, count = 0, 0
     folders = [job.work, f"/proc/{job.pid}/fd"]
     while folders and count <= _MOST_FILES and size <= job.limits.disk_bytes:
@@ -156,35 +152,35 @@ def _wrote_too_much(job: _Job) -> bool:
     return count > _MOST_FILES or size > job.limits.disk_bytes
 
 
-def _start(request: dict, module: str, around: Namespaces) -> _Job:
+def _start(request: dict, module: str, spaces: Namespaces) -> _Job:
     limits, folder = guards.SandboxLimits(**request["limits"]), request["folder"]
-    walls, telling = os.pipe()
-    pid = around.fork()
+    read_fd, confinement_fd = os.pipe()
+    pid = spaces.fork()
     if pid == 0:
-        _child(folder, module, limits, around, telling)
-    os.close(telling)
+        _child(folder, module, limits, spaces, confinement_fd)
+    os.close(confinement_fd)
     deadline = time.monotonic() + limits.deadline_s
-    return _Job(request["id"], pid, os.pidfd_open(pid), deadline, walls, os.path.join(folder, WORK), limits)
+    return _Job(request["id"], pid, os.pidfd_open(pid), deadline, read_fd, os.path.join(folder, WORK), limits)
 
 
-def _child(folder: str, module: str, limits: guards.SandboxLimits, around: Namespaces, telling: int) -> NoReturn:
-    """The child proper: silent, confined, gone after one job."""
+def _child(folder: str, module: str, limits: guards.SandboxLimits, spaces: Namespaces, confinement_fd: int) -> NoReturn:
+    """Run one job in the forked child: confined, without output, then exit."""
     status, answer = 71, -1
     try:
         guards.die_with_parent()
-        answer = _open_answer(folder, telling)
-        _confine(folder, limits, around)
+        answer = _open_answer(folder, confinement_fd)
+        _confine(folder, limits, spaces)
         with open(os.path.join(folder, REQUEST), "rb") as file:
             request = json.loads(file.read())
-        made = sys.modules[module].handle(request, os.getcwd())
-        data = made if isinstance(made, bytes) else json.dumps(made).encode()
+        reply = sys.modules[module].handle(request, os.getcwd())
+        data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
         if len(data) > limits.answer_bytes:
             raise OSError(errno.EFBIG, "the answer is too long")
         _write(answer, data)
         status = 0
     except MemoryError:
         status = 72
-    # Whatever else escapes a handler is our bug or an attack: the parent sees the text, then decides.
+    # Any other exception is our bug or an attack: the parent reads its text and decides.
     except BaseException as error:  # noqa: BLE001
         status = 74 if isinstance(error, OSError) and error.errno == errno.EFBIG else 73
         with contextlib.suppress(OSError):
@@ -193,33 +189,33 @@ def _child(folder: str, module: str, limits: guards.SandboxLimits, around: Names
         os._exit(status)
 
 
-_TELLING = 4
+_CONFINEMENT_FD = 4
 
 
-def _open_answer(folder: str, telling: int) -> int:
-    """The descriptor to answer through; of all others, those to nowhere and `_TELLING` stay open."""
+def _open_answer(folder: str, confinement_fd: int) -> int:
+    """Return the answer's descriptor; close all others except /dev/null (0 to 2) and `_CONFINEMENT_FD`."""
     null = os.open(os.devnull, os.O_RDWR)
     answer = fcntl.fcntl(os.open(os.path.join(folder, ANSWER), os.O_WRONLY | os.O_NOFOLLOW), fcntl.F_DUPFD, 16)
-    telling = fcntl.fcntl(telling, fcntl.F_DUPFD, 16)
+    confinement_fd = fcntl.fcntl(confinement_fd, fcntl.F_DUPFD, 16)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     os.dup2(answer, 3)
-    os.dup2(telling, _TELLING)
-    os.closerange(_TELLING + 1, 1 << 16)
+    os.dup2(confinement_fd, _CONFINEMENT_FD)
+    os.closerange(_CONFINEMENT_FD + 1, 1 << 16)
     return 3
 
 
-def _confine(folder: str, limits: guards.SandboxLimits, around: Namespaces) -> None:
-    """Put the walls up, tell the zygote which, and go to the folder to work in."""
+def _confine(folder: str, limits: guards.SandboxLimits, spaces: Namespaces) -> None:
+    """Confine this process, report the active guards to the zygote, and change to the work folder."""
     work = os.path.join(folder, WORK)
-    if around.stand:
-        os.setsid()  # a process group reaches across namespaces: kill(0) would end the zygote
+    if spaces.active:
+        os.setsid()  # process groups cross namespaces: kill(0) would end the zygote
         namespaces.cap_processes(301)
     else:
-        os.setpgid(0, 0)  # its session must stay the warden's, which looks for what is left by that
-    walls = guards.confine(folder, work, limits, around)
-    os.write(_TELLING, walls.encode())
-    os.close(_TELLING)
+        os.setpgid(0, 0)  # it must stay in the supervisor's session: the supervisor finds remaining processes by it
+    confinement = guards.confine(folder, work, limits, spaces)
+    os.write(_CONFINEMENT_FD, confinement.encode())
+    os.close(_CONFINEMENT_FD)
     os.chdir(work)
     for name in os.listdir(folder):
         if name not in (REQUEST, ANSWER, WORK):

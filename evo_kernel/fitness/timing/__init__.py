@@ -1,1 +1,1 @@
-"""Times and what they are held against: estimates, pairs, baselines, ceilings, confirmation."""
+"""Timing: estimates from samples, pairs, baselines, ceilings, confirmation."""

@@ -1,4 +1,4 @@
-"""What is timed to measure the ceilings of a GPU: see ceilings.py."""
+"""Benchmarks that measure the ceilings of a GPU; see ceilings.py."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 @dataclass(frozen=True)
 class CeilingBenchmark:
-    """One thing to time: `amount` of its unit are done by one call of `work`."""
+    """One benchmark: a call of `work` does `amount` units."""
 
     name: str  # a name of `Ceilings.as_data`
     amount: float
     work: Callable[[], object]
 
     def value(self, us: float) -> float:
-        """The ceiling that a time means: amount a second, or µs apiece for latencies."""
+        """The ceiling for a time: units per second, or µs per unit for latencies."""
         return us / self.amount if self.name.endswith("_us") else self.amount / (us * 1e-6)
 
 
@@ -25,12 +25,12 @@ LAUNCHES = 64
 
 
 def benches(device: str, copy_bytes: int = 1 << 30, side: int = 8192) -> list[Callable[[], CeilingBenchmark]]:
-    """Makers of the benches, one at a time so that each frees its memory before the next."""
+    """Constructors of the benchmarks, called one at a time so that each frees its memory before the next."""
 
     def copy() -> CeilingBenchmark:
         source = torch.randn(copy_bytes // 4, device=device)
         target = torch.empty_like(source)
-        # An elementwise kernel, not `copy_`: the driver's device-to-device copy reaches two thirds of its rate.
+        # An elementwise kernel, because the driver's device-to-device copy (`copy_`) reaches two thirds of its rate.
         return CeilingBenchmark("copy_bytes/s", 2.0 * copy_bytes, lambda: torch.neg(source, out=target))
 
     def product(name: str, dtype: torch.dtype, n: int, tf32: bool) -> Callable[[], CeilingBenchmark]:

@@ -1,7 +1,7 @@
-"""Confirming: a would-be champion beside the task's first kernel and the champion before it, by fresh pairs.
+"""Confirmation: compares a would-be champion with the first kernel and the previous champion, in fresh pairs.
 
-The best of many measured once looks faster than it is. So its gain is measured again: pairs on inputs that nobody has
-seen, on the hidden cases too, by a process that has served nobody.
+The best of many kernels that were each measured once looks faster than it is. So its gain is measured again by a new
+process, in pairs on fresh inputs, on the hidden cases too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.fitness.correctness.references import fresh_seed
-from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings
+from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
@@ -24,14 +24,14 @@ from evo_kernel.types import CaseKind, PairedComparison, Rival, Source
 
 @dataclass(frozen=True)
 class Opponent:
-    """A rival with its plans, and the kinds of case on which it is met."""
+    """A recorded kernel to compare with, and the kinds of case for it."""
 
     rival: Rival
     kinds: tuple[CaseKind, ...]
     recording: Recording
 
 
-class Confirming:
+class Confirmer:
     """Compares kernels of one task. Thread-safe."""
 
     def __init__(self, task: Task, grader: Grader, first: Wanted = "auto") -> None:
@@ -39,8 +39,8 @@ class Confirming:
         self._first: Wanted = first
 
     def opponents(self, champion: Source | None) -> list[Opponent]:
-        """Recorded ahead, so that no GPU waits for it. A task that nobody knows a first kernel of has none."""
-        found = []
+        """Record the opponents before a GPU is reserved. Without a first kernel there may be none."""
+        recorded = []
         try:
             first = first_kernel(self._task, self._first)
         except LoweringError:
@@ -50,15 +50,15 @@ class Confirming:
             (Rival.CHAMPION, champion, (CaseKind.CONFIRM,)),
         ):
             if source is not None:
-                found.append(Opponent(rival, kinds, self._grader.record(source, kinds)))
-        return found
+                recorded.append(Opponent(rival, kinds, self._grader.record(source, kinds)))
+        return recorded
 
     def claims(self, recording: Recording, opponents: Sequence[Opponent]) -> Mapping[str, float]:
         """What the search had measured of the gain over the first kernel, by search case: rival ÷ candidate."""
         claimed: dict[str, float] = {}
-        for opponent in (one for one in opponents if one.rival is Rival.FIRST):
+        for opponent in (side for side in opponents if side.rival is Rival.FIRST):
             for case in self._grader.cases(CaseKind.SEARCH):
-                times = [self._known_us(case, one.plans[(case.name, ())]) for one in (opponent.recording, recording)]
+                times = [self._known_us(case, side.plans[(case.name, ())]) for side in (opponent.recording, recording)]
                 if times[0] is not None and times[1] is not None:
                     claimed[case.name] = times[0] / times[1]
         return claimed
@@ -69,32 +69,32 @@ class Confirming:
         recording: Recording,
         opponents: Sequence[Opponent],
         claimed: Mapping[str, float],
-    ) -> Findings:
+    ) -> PartialEvaluation:
         """The candidate beside each opponent, case by case; its first fault ends it.
 
         Left out: an opponent that fails on a case, which says nothing about the candidate. Raises CutShort.
         """
-        found = Findings()
+        partial = PartialEvaluation()
         for opponent in opponents:
             for kind, case in self._meetings(opponent):
                 context.deadline.check()
                 mine, other = recording.plans[(case.name, ())], opponent.recording.plans[(case.name, ())]
                 if isinstance(mine, RecordFault):
-                    return found.then(Findings(Checked(mine.status, f"on {case.name}: {mine.reason}")))
-                found = found.then(Findings(plans=((case.name, (), mine.hash),)))
+                    return partial.then(PartialEvaluation(Checked(mine.status, f"on {case.name}: {mine.reason}")))
+                partial = partial.then(PartialEvaluation(plans=((case.name, (), mine.hash),)))
                 if isinstance(other, RecordFault):
                     continue
                 claim = claimed.get(case.name) if kind is CaseKind.SEARCH and opponent.rival is Rival.FIRST else None
                 met = _side_by_side(context.runner, other, mine, case)
                 if isinstance(met, Checked):
-                    return found.then(Findings(met))
+                    return partial.then(PartialEvaluation(met))
                 if met is not None:
                     compared = PairedComparison(
                         case.name, kind, opponent.rival, other.hash, met.ratio, met.low, met.high, met.pairs,
                         str(met.verdict), claim,
                     )  # fmt: skip
-                    found = found.then(Findings(comparisons=(compared,)))
-        return found
+                    partial = partial.then(PartialEvaluation(comparisons=(compared,)))
+        return partial
 
     def _meetings(self, opponent: Opponent) -> list[tuple[CaseKind, Case]]:
         """Cases on which they meet, each once: a task with no confirm cases confirms on its search cases."""

@@ -1,9 +1,9 @@
-"""Which of two kernels is faster, by samples taken side by side. Pure functions; parameters in one place.
+"""Decides which of two kernels is faster from paired samples. Pure functions and their settings.
 
-A pair is one sample of each of two plans on the same inputs, in a random order, so that drift of the machine falls on
-both. What counts is the median of log(incumbent ÷ challenger) over the pairs, with a percentile bootstrap interval
-(Efron and Tibshirani, An Introduction to the Bootstrap, chapter 13). A look may end the comparison early only at a
-stricter level, so that looking often does not make a false verdict likely (Pocock 1977 on repeated looks).
+A pair is one sample of each of two plans on the same inputs, in random order, so that drift affects both. The statistic
+is the median of log(incumbent ÷ challenger) over the pairs, with a percentile bootstrap interval (Efron and Tibshirani,
+An Introduction to the Bootstrap, chapter 13). Interim analyses may stop early only at a stricter level, so that
+repeated analyses do not raise the rate of false verdicts (Pocock, Biometrika 64, 1977).
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class PairSettings:
     early_level: float = 0.998
     final_level: float = 0.99
     resamples: int = 4000
-    noisy: float = 0.01  # half-width of the final log-ratio interval beyond which nothing is claimed
+    noisy: float = 0.01  # half-width of the final log-ratio interval above which the verdict is NOISY
 
 
 PAIRING = PairSettings()
 
 
 class PairVerdict(StrEnum):
-    """What the pairs say of the challenger."""
+    """Verdict on the challenger."""
 
     FASTER = "faster"  # the interval lies above the threshold
     SLOWER = "slower"  # the interval lies below 1 ÷ threshold
-    EQUAL = "equal"  # not shown to differ by more than the threshold, and the interval is narrow
-    NOISY = "too noisy"  # the interval is too wide to say
+    EQUAL = "equal"  # no difference above the threshold was shown, and the interval is narrow
+    NOISY = "too noisy"  # the interval is too wide for a verdict
     SAME = SAME  # nothing was timed
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the pairs say so far. Ratios are incumbent ÷ challenger: above 1, the challenger is faster."""
+    """Result of the pairs so far. Ratios are incumbent ÷ challenger: above 1, the challenger is faster."""
 
-    verdict: PairVerdict | None  # None: go on
+    verdict: PairVerdict | None  # None: undecided
     pairs: int
     ratio: float
     low: float
@@ -59,7 +59,6 @@ class Comparison:
         return {"verdict": verdict, "pairs": self.pairs, "ratio": self.ratio, "low": self.low, "high": self.high}
 
     def line(self) -> str:
-        """For people."""
         return (
             f"{self.verdict or 'undecided'}: {self.ratio:.4f}x (interval {self.low:.4f} to {self.high:.4f}, "
             f"{self.pairs} pairs)"
@@ -67,7 +66,7 @@ class Comparison:
 
 
 def compare(log_ratios: Sequence[float], settings: PairSettings = PAIRING, seed: int = 0) -> Comparison:
-    """The verdict on the pairs taken so far; undecided before the first look, and whenever a look says nothing."""
+    """The verdict on the pairs so far; undecided between interim analyses, and if they are not conclusive."""
     n = len(log_ratios)
     if n < settings.look_every:
         median = float(np.median(log_ratios)) if n else 0.0
@@ -81,7 +80,7 @@ def compare(log_ratios: Sequence[float], settings: PairSettings = PAIRING, seed:
 def one_after_the_other(
     incumbent_us: tuple[float, float, float], challenger_us: tuple[float, float, float]
 ) -> Comparison:
-    """Of two times, each (median, low, high) of samples of its own: no pairs, so the interval is rather too wide."""
+    """Compare two times, each (median, low, high) from its own samples. Without pairs the interval is conservative."""
     ratio = incumbent_us[0] / challenger_us[0]
     low, high = incumbent_us[1] / challenger_us[2], incumbent_us[2] / challenger_us[1]
     logs = math.log(low), math.log(high)
@@ -89,7 +88,7 @@ def one_after_the_other(
 
 
 def _clear(low: float, high: float, settings: PairSettings) -> PairVerdict | None:
-    """What an interval of the log ratio says, if it says something."""
+    """The verdict of a log-ratio interval, or None if it is not conclusive."""
     limit = math.log(settings.threshold)
     if low > limit:
         return PairVerdict.FASTER
@@ -103,7 +102,7 @@ def _unclear(low: float, high: float, settings: PairSettings) -> PairVerdict:
 
 
 def interval(log_ratios: Sequence[float], level: float, resamples: int, seed: int) -> tuple[float, float]:
-    """Percentile bootstrap interval of the median. The same samples and seed give the same interval."""
+    """Percentile bootstrap interval of the median, deterministic for a seed."""
     values = np.asarray(log_ratios, dtype=np.float64)
     rng = np.random.default_rng(seed)
     medians = np.median(values[rng.integers(0, len(values), (resamples, len(values)))], axis=1)
@@ -117,16 +116,16 @@ def run_pairs(
     rng: np.random.Generator,
     settings: PairSettings = PAIRING,
 ) -> tuple[Comparison, list[float]]:
-    """Take pairs until they decide: the comparison, and every log ratio.
+    """Take pairs until they decide. Returns the comparison and all log ratios.
 
-    `take` is given, for each pair of one look, whether the challenger goes first, and gives (incumbent us, challenger
-    us) for each.
+    `take` gets, for each pair of a batch, whether the challenger runs first, and returns (incumbent µs, challenger µs)
+    for each.
     """
     log_ratios: list[float] = []
     while True:
         count = min(settings.look_every, settings.pairs - len(log_ratios))
         first = [bool(value) for value in rng.integers(0, 2, count)]
         log_ratios += [math.log(incumbent / challenger) for incumbent, challenger in take(first)]
-        found = compare(log_ratios, settings, seed=len(log_ratios))
-        if found.verdict is not None:
-            return found, log_ratios
+        comparison = compare(log_ratios, settings, seed=len(log_ratios))
+        if comparison.verdict is not None:
+            return comparison, log_ratios

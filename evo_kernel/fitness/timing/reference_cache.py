@@ -1,8 +1,8 @@
-"""What this machine found out about itself, from run to run: a GPU's ceilings, and the times of a task's baselines.
+"""Caches measurements of this machine between runs: a GPU's ceilings and the times of a task's baselines.
 
-One small file an environment or task, in the user's cache folder. Its name is the hash of all that decides what is in
-it (card, driver, versions, assembler, judge, task), and it repeats that: what was found under other circumstances is
-never used. `evo-kernel doctor` tells what is there, and removes it.
+One small file for each environment or task, in the user's cache folder. Its name is the hash of everything that affects
+the values (GPU, driver, versions, assembler, judge, task), and the file repeats this key: values of another key are
+never used. `evo-kernel doctor` lists and removes the files.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from evo_kernel.types import Environment, content_hash
 _Time = Annotated[float, Field(gt=0.0, lt=math.inf)]
 _Name = Annotated[str, Field(max_length=200)]
 Values = Mapping[str, Mapping[str, float]]
-"""Numbers by name, by case or, of ceilings, by `CEILINGS`."""
+"""Numbers by name, by case; ceilings are stored as `CEILINGS`."""
 CEILINGS = "ceilings"
 
 
-def circumstances(environment: Environment, card: str) -> dict[str, str]:
-    """What decides how fast a GPU and its libraries are. `card`: what tells it from others of its model."""
+def cache_key(environment: Environment, card: str) -> dict[str, str]:
+    """What affects the speed of a GPU and its libraries. `card`: identifies it among others of its model."""
     names = ("kind", "device", "driver", "torch", "triton", "fp_fusion", "judge")
     return {name: str(getattr(environment, name)) for name in names} | {"card": card}
 
@@ -35,17 +35,17 @@ def circumstances(environment: Environment, card: str) -> dict[str, str]:
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    found: dict[_Name, str]  # under which circumstances
+    found: dict[_Name, str]  # the cache key
     values: Annotated[dict[_Name, dict[_Name, _Time]], Field(max_length=1000)]
 
 
 def folder() -> Path:
-    """Where the files are: $XDG_CACHE_HOME/evo-kernel, in the user's home if that is not set."""
+    """Folder of the files: $XDG_CACHE_HOME/evo-kernel, by default in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "evo-kernel"
 
 
-class Remembered:
-    """What was found under these circumstances. Processes may share the files: the last one to write a case is kept."""
+class MeasurementCache:
+    """Cached values of one key. Processes may share the files; the last writer of a case wins."""
 
     def __init__(self, found: Mapping[str, str]) -> None:
         self._found = dict(found)
@@ -57,7 +57,7 @@ class Remembered:
         return kept.values if kept is not None and kept.found == self._found else {}
 
     def add(self, name: str, values: Mapping[str, float]) -> None:
-        """Keep the numbers of one case. Where that cannot be done nothing is kept: they will be found again."""
+        """Store the numbers of one case. Failures are ignored: the values will be measured again."""
         with contextlib.suppress(OSError, ValidationError):
             kept = _File(found=self._found, values={**_plain(self.read()), name: dict(values)})
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,15 +67,15 @@ class Remembered:
 
 
 def listed() -> list[Mapping[str, str]]:
-    """Under which circumstances the files were written, the newest first."""
+    """Keys of the files, newest first."""
     with contextlib.suppress(OSError):
         files = sorted(folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        return [kept.found for kept in map(_read, files) if kept is not None]
+        return [file.found for file in map(_read, files) if file is not None]
     return []
 
 
 def clear() -> int:
-    """Remove all of them, torn ones too; how many there were. Raises OSError."""
+    """Remove all files, damaged ones too; returns how many. Raises OSError."""
     files = [*folder().glob("*.json"), *folder().glob("*.new")]
     for file in files:
         file.unlink(missing_ok=True)

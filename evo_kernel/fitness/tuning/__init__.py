@@ -1,1 +1,1 @@
-"""Knob settings of a source: found, proposed, raced."""
+"""Tuning: finds knobs, proposes settings, and races them."""

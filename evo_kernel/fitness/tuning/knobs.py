@@ -1,7 +1,7 @@
-"""Knobs of a source: which numbers the tuner may set, and what it may try.
+"""Finds the knobs of a source: which numbers the tuner may set, and to which values.
 
-A knob is a module-level integer constant that a launch takes (`BLOCK_M = 64`), or the choice among a kernel's
-autotune configurations (`kernel.config`). Everything else is structure, and belongs to strategies.
+A knob is a module-level integer constant that a launch uses (`BLOCK_M = 64`), or the choice among a kernel's autotune
+configurations (`kernel.config`). Everything else is structure, which strategies change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _POWERS = (1, 2, 4, 8, 16)
 _BY_ENDING = {
     "WARPS": _POWERS, "STAGES": (1, 2, 3, 4, 5), "GROUP(_[A-Z])?": _POWERS, "SPLIT(_[A-Z])?": _POWERS,
 }  # fmt: skip
-"""What a constant is follows from how its name ends, a number aside: before that may stand what its kernel is called
+"""The suffix of a constant's name tells its meaning, ignoring a number: before it may stand the kernel's name
 (`GROUP_NORM_BLOCK` is a tile)."""
 _COUNTS = (*_BY_ENDING, "PROGRAMS(_PER_SM)?", r"[^_]*\.config")
 _ROWS = "ROWS(_PER_[A-Z]+)?"
@@ -27,7 +27,7 @@ _ROWS = "ROWS(_PER_[A-Z]+)?"
 
 @dataclass(frozen=True)
 class Knob:
-    """One knob with its present value and what the tuner may try, the present value among them."""
+    """One knob with its current value and the values to try, which include it."""
 
     name: str
     value: int
@@ -38,27 +38,27 @@ def find_knobs(source: Source, configs: dict[str, int] | None = None) -> tuple[K
     """Knobs of a source, in order of appearance. `configs`: autotune configurations by kernel, from the recorder."""
     tree = parse_module(source.text)
     used = _launched_names(tree)
-    found = [
+    knobs = [
         Knob(name, value, _choices(name, value))
         for name, value, _ in constants(tree)
         if name in used and len(_choices(name, value)) > 1
     ]
-    found += [Knob(f"{k}.config", 0, tuple(range(n))) for k, n in sorted((configs or {}).items()) if n > 1]
-    return tuple(found)
+    knobs += [Knob(f"{k}.config", 0, tuple(range(n))) for k, n in sorted((configs or {}).items()) if n > 1]
+    return tuple(knobs)
 
 
 @dataclass(frozen=True)
 class KnobGroup:
-    """Knobs that are tuned together: those of one kernel, or of several that have some in common."""
+    """Knobs that are tuned together: those of one kernel, or of several kernels that share some."""
 
     knobs: tuple[Knob, ...]
     kernels: frozenset[str]  # names of the functions; empty: no launch takes these knobs directly
 
 
 def knob_groups(source: Source, knobs: Sequence[Knob]) -> tuple[KnobGroup, ...]:
-    """The knobs by the launches that take them, in order of appearance.
+    """Group knobs by the launches that take them, in order of appearance.
 
-    Times of kernels that run one after the other add up: what is best for one does not depend on another's knobs.
+    Times of kernels that run one after another add up, so one kernel's best setting does not depend on another's knobs.
     """
     taken: dict[str, set[str]] = {knob.name: set() for knob in knobs}
     for node in ast.walk(parse_module(source.text)):
@@ -74,17 +74,19 @@ def knob_groups(source: Source, knobs: Sequence[Knob]) -> tuple[KnobGroup, ...]:
     for knob in knobs:
         kernels = taken[knob.name]
         shared = [group for group in groups if group[1] & kernels or not (group[1] or kernels)]
-        merged = [one for group in shared for one in group[0]]
+        merged = [knob for group in shared for knob in group[0]]
         groups = [group for group in groups if group not in shared]
         groups.append(([*merged, knob], set().union(kernels, *(group[1] for group in shared))))
-    if len(groups) == 2 and any(not kernels for _, kernels in groups):  # one kernel: it is meant by all
+    if len(groups) == 2 and any(
+        not kernels for _, kernels in groups
+    ):  # with one kernel, knobs that no launch takes belong to it
         groups = [([knob for members, _ in groups for knob in members], set().union(*(k for _, k in groups)))]
     order = {knob.name: number for number, knob in enumerate(knobs)}
-    found = [
+    knob_sets = [
         KnobGroup(tuple(sorted(members, key=lambda knob: order[knob.name])), frozenset(kernels))
         for members, kernels in groups
     ]
-    return tuple(sorted(found, key=lambda group: order[group.knobs[0].name]))
+    return tuple(sorted(knob_sets, key=lambda group: order[group.knobs[0].name]))
 
 
 def _launched_names(tree: ast.Module) -> set[str]:
@@ -112,7 +114,7 @@ def _choices(name: str, value: int) -> tuple[int, ...]:
 
 
 def is_tile(name: str) -> bool:
-    """Whether a knob is the size of a tile, as far as its name tells: no count of warps, stages, programs and so on."""
+    """Whether a knob is a tile size, by its name."""
     return not any(_ends(name, ending) for ending in _COUNTS)
 
 

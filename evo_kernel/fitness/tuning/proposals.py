@@ -1,7 +1,7 @@
-"""The tuner: which knob settings to try for a source: steps from the best so far, and what Optuna's TPE sampler draws.
+"""Proposes knob settings for a source: small steps from the best so far, and samples from Optuna's TPE.
 
-Knobs are sizes and counts in order, so both work on places in that order: what is near to a good value is tried sooner.
-Settings are compared with the source's own by the judge; a knob change is never a strategy. Deterministic for a seed.
+Knobs are ordered (sizes, counts), so both methods work on positions in that order. The judge compares settings with the
+source's own. Deterministic for a seed.
 """
 
 from __future__ import annotations
@@ -17,28 +17,38 @@ import optuna
 from evo_kernel.fitness.tuning.knobs import Knob, is_tile
 from evo_kernel.types import NOTICEABLE, Knobs, Source
 
-BATCH = 4  # settings drawn before any of them is told
+BATCH = 4  # settings drawn before any result is known
 
 MAX_TILE, MAX_WORK = 128 * 256, 128 * 256 * 64
-"""Elements of the two, and of the three, largest tile sizes together. Beyond them the accumulators of a program do not
-fit into the registers of an SM, and the compiler spends minutes on what then spills."""
+"""Elements of the two, and of the three, largest tile sizes together.
+
+Above that a program's accumulators exceed an SM's registers, and compiling the resulting spills takes minutes.
+"""
 MAX_TILE_A_THREAD = 128
-"""Elements of the two largest tile sizes together a thread, which has 255 registers: half of them for an accumulator.
-More takes the compiler long, since all of it is unrolled, and then spills."""
+"""Elements of the two largest tile sizes together, per thread. A thread has 255 registers: half for an accumulator.
+
+More is unrolled, compiles slowly and spills.
+"""
 MAX_WORK_A_THREAD = 8192
-"""Multiply-adds of one step of a contraction a thread: twice as many in IEEE float32 compile for over ten seconds."""
+"""Multiply-adds per thread in one step of a contraction.
+
+Twice as many in IEEE float32 take over ten seconds to compile.
+"""
 NEAR, NEAR_SHARE, NEAR_MISSES = 3, 0.8, 5
-"""The first settings of a space, and this share of all, are a step from the best so far: a dozen settings find most of
-what there is that way, a sampler over the whole space half of it. Not while these were known so many times in a row."""
+"""The first settings of a space, and this share of all later ones, are steps from the best so far: a dozen of them find
+most of the gain, a sampler over the whole space half of it.
+
+Not after so many known settings in a row.
+"""
 _DEFAULT_WARPS = 4
 _MISSES = 30
-"""Draws in a row that are known or too large, after which a space is taken for exhausted."""
+"""Consecutive draws that are known or too large, after which a space counts as exhausted."""
 
 
 def too_large(setting: Knobs, fixed: Sequence[int] = ()) -> bool:
-    """Whether several tile sizes of one setting are large together; one large row block alone is fine.
+    """Whether several tile sizes of one setting are large together; a single large row block is allowed.
 
-    `fixed`: tile sizes that no knob sets, such as the width of an attention head.
+    `fixed`: tile sizes that no knob sets, such as the head size of attention.
     """
     chosen = [v for name, v in setting if is_tile(name)]
     if len(chosen) < 2:
@@ -52,18 +62,18 @@ def too_large(setting: Knobs, fixed: Sequence[int] = ()) -> bool:
 
 @dataclass(frozen=True)
 class Space:
-    """Knobs that are tuned together, because one kernel takes them."""
+    """Knobs that are tuned together because one kernel takes them."""
 
     knobs: tuple[Knob, ...]
-    weight: float = 1.0  # of the time that depends on them, as far as it is known beforehand
+    weight: float = 1.0  # expected share of the time that depends on them
     fixed: tuple[int, ...] = ()  # tile sizes of the kernel that no knob sets
 
 
 @dataclass
 class _Open:
-    """A setting that is out: what it changes in which space, and what the others had gained when it was drawn."""
+    """A proposed setting without a result: what it changes in which space, and the other spaces' gains at that time."""
 
-    state: _State | None  # None: the best of every space together
+    state: _State | None  # None: combines the best of all spaces
     trial: optuna.Trial | None
     values: dict[str, int]  # of all knobs
     others_gain: float
@@ -77,21 +87,21 @@ class _State:
     weight: float
     drawn: int = 0
     misses: int = 0
-    gain: float = 0.0  # in log time over the source's own values
+    gain: float = 0.0  # in log time relative to the source's own values
     best: dict[str, int] = field(default_factory=dict)
     tried: set[Knobs] = field(default_factory=set)
 
 
 class Search:
-    """Proposes settings for one source: a space at a time, the more often the more of the time depends on it.
+    """Proposes settings for one source, one space at a time, in proportion to the spaces' weights.
 
-    A setting changes one space and has what was best so far in the others; when several have got better since a setting
-    was measured, they are tried together. For one thread.
+    A setting changes one space and uses the best known values of the others. When several spaces have improved since a
+    setting was measured, the improvements are tried together. For one thread.
     """
 
     def __init__(self, seed: int, source: Source, spaces: Sequence[Space], count: int, own_cost: float = 0.0) -> None:
-        """`count`: settings other than the source's own, at most, and one more where several spaces got better at last;
-        `own_cost`: log time of the source's own."""
+        """`count`: maximal number of settings besides the source's own, plus one if several spaces improved last;
+        `own_cost`: log time of the source's own setting."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._count, self._own_cost = count, own_cost
         self._own = {knob.name: knob.value for space in spaces for knob in space.knobs}
@@ -102,9 +112,9 @@ class Search:
         self._measured = own_cost, dict(self._own)
 
     def batches(self) -> Iterator[list[Knobs]]:
-        """Distinct settings other than the source's own, BATCH at a time, so that they compile side by side.
+        """Distinct settings other than the source's own, BATCH at a time, so that they compile in parallel.
 
-        `tell` each of a batch before the next is taken. Only what differs from the source's own is named.
+        Call `tell` for each of a batch before the next. A setting names only knobs that differ from the source's.
         """
         while len(self._seen) <= self._count:
             batch = self._together()
@@ -119,25 +129,25 @@ class Search:
             yield together
 
     def tell(self, setting: Knobs, cost: float | None) -> None:
-        """Log time of a setting, or None when it did not build or run."""
-        one = self._out.pop(setting, None)
-        if one is None:
+        """Report the log time of a setting, or None if it did not build or run."""
+        proposed = self._out.pop(setting, None)
+        if proposed is None:
             return
         if cost is not None and cost < self._measured[0]:
-            self._measured = cost, one.values
-        if one.state is None or one.trial is None:
+            self._measured = cost, proposed.values
+        if proposed.state is None or proposed.trial is None:
             if cost is None or cost > self._measured[0]:
                 self._fall_back()
         elif cost is None:
-            one.state.study.tell(one.trial, state=optuna.trial.TrialState.FAIL)
+            proposed.state.study.tell(proposed.trial, state=optuna.trial.TrialState.FAIL)
         else:
-            alone = cost - self._own_cost + one.others_gain
-            one.state.study.tell(one.trial, alone)
+            alone = cost - self._own_cost + proposed.others_gain
+            proposed.state.study.tell(proposed.trial, alone)
             if abs(alone) < math.log(NOTICEABLE):
-                one.state.weight /= 2
-            if -alone > one.state.gain:
-                one.state.gain = -alone
-                one.state.best = {name: one.values[name] for name in one.state.best}
+                proposed.state.weight /= 2
+            if -alone > proposed.state.gain:
+                proposed.state.gain = -alone
+                proposed.state.best = {name: proposed.values[name] for name in proposed.state.best}
 
     def _together(self) -> list[Knobs]:
         values = {name: value for state in self._states for name, value in state.best.items()}
@@ -149,19 +159,19 @@ class Search:
         return [setting]
 
     def _fall_back(self) -> None:
-        """Gains that did not add up are forgotten where the best that was measured does without them."""
+        """Drop gains that did not add up, if a setting without them is the best measured."""
         for state in self._states:
             best = {name: self._measured[1][name] for name in state.best}
             if best != state.best:
                 state.best, state.gain = best, 0.0
 
     def _next(self) -> _State | None:
-        """By D'Hondt's rule: the space with the largest weight for each of its settings."""
+        """The next space by D'Hondt's method: the largest weight per setting."""
         able = [state for state in self._states if state.misses < _MISSES]
         return max(able, key=lambda state: state.weight / (state.drawn + 1), default=None)
 
     def _draw(self, state: _State) -> Knobs | None:
-        """One more setting, or None when what was drawn is known or too large."""
+        """One more setting, or None if the draw is known or too large."""
         if state.misses < NEAR_MISSES and (state.drawn < NEAR or state.rng.random() < NEAR_SHARE):
             state.study.enqueue_trial(_near(state.space.knobs, state.best, state.rng))
         trial = state.study.ask()
@@ -191,7 +201,7 @@ def _state(space: Space, seed: int) -> _State:
 
 
 def _study(space: Space, seed: int) -> optuna.Study:
-    """That of a space, which knows the source's own setting: its gain over itself is 0."""
+    """The Optuna study of a space. It contains the source's own setting, whose gain is 0."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(
@@ -211,7 +221,7 @@ def _places(knob: Knob) -> tuple[int, int]:
 
 
 def _near(knobs: Sequence[Knob], values: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
-    """Places of a setting with one knob moved by a step, or two."""
+    """Positions of a setting with one knob moved by one or two steps."""
     places = {knob.name: knob.choices.index(values[knob.name]) for knob in knobs}
     moved = rng.choice(len(knobs), size=min(len(knobs), int(rng.integers(1, 3))), replace=False)
     for knob in (knobs[number] for number in moved):

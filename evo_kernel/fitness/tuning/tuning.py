@@ -1,4 +1,4 @@
-"""Tuning: knob settings of a source, raced against its own over the search cases."""
+"""Tunes a source: races knob settings against its own over the search cases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import CutShort
-from evo_kernel.fitness.evaluation_context import EvaluationContext, Findings, mean_log
+from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation, mean_log
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Descriptor, Launch, Pointer
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
@@ -19,29 +19,29 @@ from evo_kernel.fitness.tuning.proposals import Search, Space
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import CaseKind, Knobs, Measurement, Source
 
-RACE_LOG = math.log(1.25)  # a setting so far behind the best on the cases so far is not timed on the others
+RACE_LOG = math.log(1.25)  # a setting so much slower than the best so far is not timed on further cases
 
 FIXED_TILE = 256
 _TILE = re.compile(r"tensor<((?:\d+x)+)")
 DOT_WEIGHT = 8.0
-"""How much longer than a kernel that only passes over the same buffers one with matrix products is taken to be."""
+"""Assumed cost of a kernel with matrix products, relative to one that only reads and writes the same buffers."""
 Times = tuple[Measurement, ...]
-"""Of one setting, by search case."""
+"""Plans of one setting, by search case."""
 PATIENCE_S = 10.0
-"""A setting that compiles longer is dropped: others of the dozen are as likely to be good, and wait for the cores."""
+"""Compilations that take longer are abandoned: other settings are as likely to be good and wait for the cores."""
 
 
 @dataclass
 class _Entrant:
-    """A setting in the race, with what it has behind it."""
+    """A setting in the race, with its results so far."""
 
     setting: Knobs
-    found: Findings = field(default_factory=Findings)
+    partial: PartialEvaluation = field(default_factory=PartialEvaluation)
     plans: list[tuple[Case, CompiledPlan]] = field(default_factory=list)
 
     @property
     def times(self) -> tuple[Measurement, ...]:
-        return self.found.measurements
+        return self.partial.measurements
 
     @property
     def cost(self) -> float:
@@ -50,20 +50,19 @@ class _Entrant:
 
 
 class Tuning:
-    """Finds the setting that a source is scored with. Thread-safe."""
+    """Finds the setting with which a source is scored. Thread-safe."""
 
     def __init__(self, grader: Grader, seed: int, within: float) -> None:
-        """`within`: see JudgeSettings."""
         self._grader, self._within = grader, within
         self._seed = seed
         self._lock = threading.Lock()
         self._best_log_us = math.inf
 
-    def tune(self, context: EvaluationContext, recording: Recording, own: Findings) -> Findings:
-        """Try knob settings, raced over the search cases; the best that also checks is taken.
+    def tune(self, context: EvaluationContext, recording: Recording, own: PartialEvaluation) -> PartialEvaluation:
+        """Race knob settings over the search cases; return the fastest that passes the checks.
 
-        `own`: of the source as it is written, with times. When the time for it is up, the best of those that have
-        arrived; the source's own where that is too late, too.
+        `own`: results of the source as written, with times. When the time limit is reached, the best of the settings
+        that finished is used, or the source's own.
         """
         best_log = mean_log(own.measurements)
         worth = context.thorough or self.is_worth(best_log, 0)
@@ -75,81 +74,91 @@ class Tuning:
         for rounds, batch in enumerate(search.batches(), start=1):
             racing = [_Entrant(setting) for setting in batch]
             entered += racing
-            arrived += self._race(context, search, racing, [own.measurements, *(one.times for one in arrived)])
+            arrived += self._race(context, search, racing, [own.measurements, *(entrant.times for entrant in arrived)])
             if context.deadline.over:
                 break
-            if not (context.thorough or self.is_worth(min([best_log, *(one.cost for one in arrived)]), rounds)):
+            if not (context.thorough or self.is_worth(min([best_log, *(entrant.cost for entrant in arrived)]), rounds)):
                 break
         taken: _Entrant | None = None
         with contextlib.suppress(CutShort):
             taken = self._best_right(context, arrived, best_log)
         self.note_best(taken.cost if taken else best_log)
-        found = own.beside([one.found for one in entered])
-        return replace(found, knobs=taken.setting, measurements=taken.times) if taken else found
+        partial = own.beside([entrant.partial for entrant in entered])
+        return replace(partial, knobs=taken.setting, measurements=taken.times) if taken else partial
 
     def _best_right(self, context: EvaluationContext, arrived: Sequence[_Entrant], best_log: float) -> _Entrant | None:
-        """The fastest of those faster than `best_log` that checks, and stays so with outputs checked while it is timed:
-        nobody looked at the launches of the race. Raises CutShort."""
-        for one in sorted(arrived, key=lambda one: one.cost):
-            if one.cost >= best_log:
+        """The fastest setting faster than `best_log` that passes the checks, and keeps its time with outputs checked.
+
+        Launches of the race were not checked. Raises CutShort.
+        """
+        for entrant in sorted(arrived, key=lambda entrant: entrant.cost):
+            if entrant.cost >= best_log:
                 break
             context.deadline.check()
-            checks = self._grader.record(context.source, (CaseKind.CHECK,), [one.setting])
-            one.found = one.found.then(self._grader.grade(context, checks, one.setting))
-            if not one.found.ended.passed:
+            checks = self._grader.record(context.source, (CaseKind.CHECK,), [entrant.setting])
+            entrant.partial = entrant.partial.then(self._grader.grade(context, checks, entrant.setting))
+            if not entrant.partial.ended.passed:
                 continue
-            timed = self._grader.retime(context, one.plans, one.setting)
-            one.found = replace(one.found, measurements=()).then(replace(timed, plans=()))
-            if one.found.ended.passed and one.cost < best_log:
-                return one
+            timed = self._grader.retime(context, entrant.plans, entrant.setting)
+            entrant.partial = replace(entrant.partial, measurements=()).then(replace(timed, plans=()))
+            if entrant.partial.ended.passed and entrant.cost < best_log:
+                return entrant
         return None
 
     def _race(
         self, context: EvaluationContext, search: Search, racing: Sequence[_Entrant], others: list[Times]
     ) -> Sequence[_Entrant]:
-        """The settings that keep up over all search cases; what falls behind on one is not even compiled for the next.
+        """The settings that keep up over all search cases. One that falls behind on a case is not compiled for the
+        next.
 
-        `others`: measurements of settings that have arrived, the source's own first. The tuner is told of each setting:
-        the cost of one that fell behind is extrapolated, one that failed has none.
+        `others`: measurements of finished settings, the source's own first. The tuner is told every setting's cost:
+        extrapolated if it fell behind, none if it failed.
         """
         best_log = min(mean_log(times) for times in others)
         cases = self._grader.cases(CaseKind.SEARCH)
         for number, case in enumerate(cases, start=1):
             if not racing or context.deadline.over:
                 return []
-            settings = [one.setting for one in racing]
+            settings = [entrant.setting for entrant in racing]
             recording = self._grader.record_case(
                 context.source, case, settings, min(PATIENCE_S, context.deadline.left_s)
             )
             costs: dict[Knobs, float | None] = {}
             leader = min(others, key=lambda times: mean_log(times[:number]))[:number]
-            for one in racing:
-                if not self._timed(context, one, case, recording.plans[(case.name, one.setting)], leader[-1].median_us):
-                    costs[one.setting] = None
+            for entrant in racing:
+                if not self._timed(
+                    context, entrant, case, recording.plans[(case.name, entrant.setting)], leader[-1].median_us
+                ):
+                    costs[entrant.setting] = None
                     continue
-                behind = one.cost - mean_log(leader)
-                leader = one.times if behind < 0 else leader
+                behind = entrant.cost - mean_log(leader)
+                leader = entrant.times if behind < 0 else leader
                 if number < len(cases) and behind > RACE_LOG:
-                    costs[one.setting] = best_log + behind
+                    costs[entrant.setting] = best_log + behind
             for setting, cost in costs.items():
                 search.tell(setting, cost)
-            racing = [one for one in racing if one.setting not in costs]
-        for one in racing:
-            search.tell(one.setting, one.cost)
+            racing = [entrant for entrant in racing if entrant.setting not in costs]
+        for entrant in racing:
+            search.tell(entrant.setting, entrant.cost)
         return racing
 
     def _timed(
-        self, context: EvaluationContext, one: _Entrant, case: Case, plan: CompiledPlan | RecordFault, against_us: float
+        self,
+        context: EvaluationContext,
+        entrant: _Entrant,
+        case: Case,
+        plan: CompiledPlan | RecordFault,
+        against_us: float,
     ) -> bool:
-        """Measure a setting on one more case; False when it cannot be."""
+        """Measure a setting on one more case; False if it fails."""
         if isinstance(plan, RecordFault):
             return False
-        one.found = one.found.then(self._grader.time(context, plan, case, one.setting, against_us))
-        one.plans.append((case, plan))
-        return one.found.ended.passed
+        entrant.partial = entrant.partial.then(self._grader.time(context, plan, case, entrant.setting, against_us))
+        entrant.plans.append((case, plan))
+        return entrant.partial.ended.passed
 
     def is_worth(self, log_us: float, rounds: int) -> bool:
-        """Whether a source is worth more settings: the more rounds it had, the nearer it must be to the best."""
+        """Whether a source deserves more settings: after each round it must be closer to the best."""
         with self._lock:
             return log_us <= self._best_log_us + math.log(self._within) / (1 + rounds)
 
@@ -160,7 +169,7 @@ class Tuning:
 
 
 def _spaces(source: Source, knobs: Sequence[Knob], plan: CompiledPlan | RecordFault) -> list[Space]:
-    """What is tuned together, weighted by what its kernels are likely to take of the time."""
+    """Groups of knobs to tune together, weighted by their kernels' expected share of the time."""
     if isinstance(plan, RecordFault):
         return [Space(tuple(knobs))] if knobs else []
     spaces = []
@@ -174,7 +183,7 @@ def _spaces(source: Source, knobs: Sequence[Knob], plan: CompiledPlan | RecordFa
 
 
 def _weight(plan: CompiledPlan, launch: Launch) -> float:
-    """Bytes of the buffers that a launch takes, times DOT_WEIGHT where it multiplies matrices."""
+    """Bytes of the buffers that a launch takes, times DOT_WEIGHT if it multiplies matrices."""
     buffers = {arg.buffer for arg in launch.args if isinstance(arg, Pointer | Descriptor)}
     moved = sum(plan.plan.buffers[buffer].bytes for buffer in buffers)
     code = plan.binaries[launch.kernel].ir or plan.plan.kernels[launch.kernel].code
@@ -182,7 +191,7 @@ def _weight(plan: CompiledPlan, launch: Launch) -> float:
 
 
 def _fixed_tiles(plan: CompiledPlan, kernels: Sequence[int], knobs: Sequence[Knob]) -> list[int]:
-    """The largest side of a tile in one of the kernels that no knob sets, if there is one of 16 to FIXED_TILE."""
+    """The largest tile side in one of the kernels that no knob sets, if it is from 16 to FIXED_TILE; as a list."""
     shapes = {shape for number in kernels for shape in _TILE.findall(plan.binaries[number].ir)}
     fixed = {int(side) for shape in shapes for side in shape.split("x") if side} - {knob.value for knob in knobs}
     return [largest] if (largest := max((side for side in fixed if 16 <= side <= FIXED_TILE), default=0)) else []

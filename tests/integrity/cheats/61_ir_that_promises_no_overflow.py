@@ -2,7 +2,7 @@
 
 row: 61
 ends: build_error
-says: promises
+says: arithmetic flag
 """
 
 import torch

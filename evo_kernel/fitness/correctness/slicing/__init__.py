@@ -1,7 +1,7 @@
-"""Chosen elements of a reference's outputs at real size, without computing the others.
+"""Computes chosen elements of a reference's outputs at real size without computing the others.
 
-A reference is run once on tensors without data (tracing.py): what it does becomes a graph of operations. What is asked
-of its outputs is carried backwards through that graph (rules.py, views.py) and becomes a straight program over slices
-of the inputs (program.py), which gives the elements that were asked for, in float64 or in the task's own dtypes.
-`SlicedReference` (reference.py) makes of it what `expect` makes of the whole reference.
+The reference runs once on tensors without data (tracing.py), which gives a graph of operations. The requested elements
+are propagated backwards through this graph (rules.py, views.py), which gives a straight-line program over slices of the
+inputs (program.py). It computes the elements in float64 or in the task's own dtypes. `SlicedReference` (reference.py)
+computes error bounds from them, as `expect` does for whole outputs.
 """

@@ -1,4 +1,4 @@
-"""Rules for products of matrices, convolutions, attention and group norms."""
+"""Slicing rules for matrix products, convolutions, attention and group norms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evo_kernel.fitness.correctness.slicing.tracing import TraceValue
 
 @rule("mm bmm addmm baddbmm")
 def _product(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    """(…, m, k) by (…, k, n), and what is added."""
+    """(…, m, k) times (…, k, n), plus optional addends."""
     *added, a, b = value.node.values
     *batch, rows, columns = region
     depth = a.shape[-1]
@@ -38,7 +38,7 @@ def _by_vector(value: TraceValue, region: Region, known: Known) -> SliceStep:
 
 @rule("convolution")
 def _convolution(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    """Of pictures and channels what is asked for; of places, the window that all of them lie in."""
+    """The requested images and channels; of positions, the window that contains all requested ones."""
     arguments = value.node.arguments
     x, weight = value.node.values[:2]
     if arguments["transposed"] or arguments["groups"] != 1:
@@ -56,10 +56,10 @@ def _convolution(value: TraceValue, region: Region, known: Known) -> SliceStep:
     def compute(piece: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         padded = F.pad(piece, pads) if any(pads) else piece
         still = [0] * len(places)
-        made = torch.convolution(
+        result = torch.convolution(
             padded, weights, bias, arguments["stride"], still, arguments["dilation"], False, still, 1
         )
-        return regions.take(made, inside)
+        return regions.take(result, inside)
 
     area = math.prod(int(local.max()) + 1 for local in map(regions.positions, inside[2:]))
     needs = [(x, (batch, range(x.shape[1]), *(window for window, *_ in windows)))]
@@ -72,13 +72,14 @@ def _convolution(value: TraceValue, region: Region, known: Known) -> SliceStep:
 def _window(
     index: Index, size: int, taps: int, stride: int, padding: int, dilation: int
 ) -> tuple[range, tuple[int, int], Index]:
-    """The span of an input that these outputs see, the zeros before and after it, and where the outputs are then."""
-    wanted = regions.positions(index)
-    low, high = int(wanted.min()), int(wanted.max())
+    """The span of an input that these outputs depend on, the padding before and after it, and the outputs' positions in
+    it."""
+    outputs = regions.positions(index)
+    low, high = int(outputs.min()), int(outputs.max())
     start, end = low * stride - padding, high * stride - padding + dilation * (taps - 1) + 1
-    seen = range(min(max(start, 0), size), max(min(end, size), min(max(start, 0), size)))
+    span = range(min(max(start, 0), size), max(min(end, size), min(max(start, 0), size)))
     before = min(max(0, -start), end - start)
-    return seen, (before, end - start - len(seen) - before), regions.index_of(wanted - low)
+    return span, (before, end - start - len(span) - before), regions.index_of(outputs - low)
 
 
 def _of_pictures(value: TraceValue, region: Region) -> SliceStep:
@@ -93,7 +94,7 @@ def _of_pictures(value: TraceValue, region: Region) -> SliceStep:
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def _attention(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    """Rows of queries by all keys; where attention is causal, by those up to the last of these rows."""
+    """Rows of queries with all keys; with causal attention, keys up to the last of these rows."""
     q, k, v, *masks = value.node.values
     arguments = value.node.arguments
     shared = q.shape[:2] == k.shape[:2]
@@ -107,15 +108,15 @@ def _attention(value: TraceValue, region: Region, known: Known) -> SliceStep:
     of_keys = heads if shared else range(k.shape[1])
     is_causal = arguments["is_causal"]
     places = regions.positions(rows)
-    seen = range(min(k.shape[2], int(places.max()) + 1)) if is_causal else range(k.shape[2])
+    keys = range(min(k.shape[2], int(places.max()) + 1)) if is_causal else range(k.shape[2])
     wide = range(q.shape[3])
     needs = [
         (q, (batch, heads, rows, wide)),
-        (k, (batch, of_keys, seen, wide)),
-        (v, (batch, of_keys, seen, range(v.shape[3]))),
+        (k, (batch, of_keys, keys, wide)),
+        (v, (batch, of_keys, keys, range(v.shape[3]))),
     ]
-    needs += [(mask, aligned(mask, (batch, heads, rows, seen))) for mask in masks]
-    hidden = regions.positions(seen) > places[:, None]
+    needs += [(mask, aligned(mask, (batch, heads, rows, keys))) for mask in masks]
+    hidden = regions.positions(keys) > places[:, None]
 
     def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
         allowed = list(masks)
@@ -124,7 +125,7 @@ def _attention(value: TraceValue, region: Region, known: Known) -> SliceStep:
         mask: Any = sum(allowed) if allowed else None
         return value.node.func(q, k, v, 0.0, False, attn_mask=mask, scale=arguments["scale"])[0]
 
-    return SliceStep(needs, compute, 2.0 * len(batch) * len(heads) * len(rows) * len(seen) * (q.shape[3] + v.shape[3]))
+    return SliceStep(needs, compute, 2.0 * len(batch) * len(heads) * len(rows) * len(keys) * (q.shape[3] + v.shape[3]))
 
 
 @rule("native_group_norm")

@@ -1,4 +1,4 @@
-"""Elements of a tensor, given by number, as few regions."""
+"""Covers elements of a tensor, given by number, by few regions."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Region
 
 SPARE = 4
-"""A region may have this many times the elements that are wanted of it: rather that than more regions than `FEW`."""
+"""A region may have this many times the requested elements, to avoid more than `FEW` regions."""
 FEW = 8
 
 
 def cover(elements: torch.Tensor, shape: Sequence[int], limit: int, generator: np.random.Generator) -> list[Region]:
-    """Regions that have all the elements in them, in random order, or some of them at random: at most `limit` regions.
+    """At most `limit` regions in random order that contain all of the elements, or a random part of them.
 
-    `elements` are int64 numbers in a dense tensor of this shape, each once.
+    `elements` are distinct int64 numbers in a dense tensor of this shape.
     """
     if not elements.numel():
         return []
     coordinates = list(np.unravel_index(elements.numpy(), shape)) if shape else []
-    found = _parted(coordinates, limit, generator)
-    return [found[place] for place in generator.permutation(len(found))[:limit]]
+    found_regions = _parted(coordinates, limit, generator)
+    return [found_regions[place] for place in generator.permutation(len(found_regions))[:limit]]
 
 
 def _parted(coordinates: list[np.ndarray], limit: int, generator: np.random.Generator) -> list[Region]:
-    """Elements by their coordinates, each once: cut along the dimension in which fewest places differ by the others."""
+    """Split elements, given by distinct coordinates, along the dimension whose positions differ least in the others."""
     along = [np.unique(where, return_inverse=True) for where in coordinates]
     amount = len(coordinates[0]) if coordinates else 1
     around = math.prod(len(unique) for unique, _ in along)
@@ -39,14 +39,14 @@ def _parted(coordinates: list[np.ndarray], limit: int, generator: np.random.Gene
         return [tuple(_index(unique) for unique, _ in along)]
     dim = counts.index(min(counts))
     unique, inverse = along[dim]
-    labels, found = grouped[dim], []
+    labels, parts = grouped[dim], []
     for label in generator.permutation(counts[dim])[:limit].tolist():
         members = np.flatnonzero(labels == label)
         of_first = inverse == members[0]
         rest = [where[of_first] for d, where in enumerate(coordinates) if d != dim]
         for part in _parted(rest, limit, generator):
-            found.append((*part[:dim], _index(unique[members]), *part[dim:]))
-    return found
+            parts.append((*part[:dim], _index(unique[members]), *part[dim:]))
+    return parts
 
 
 def _index(positions: np.ndarray) -> regions.Index:
@@ -54,9 +54,10 @@ def _index(positions: np.ndarray) -> regions.Index:
 
 
 def _groups(coordinates: Sequence[np.ndarray], dim: int, unique: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """For each place along a dimension the number of its group: those whose elements have the same other coordinates.
+    """For each position along a dimension the number of its group: positions whose elements have the same other
+    coordinates.
 
-    Told apart by sums of hashes of 64 bits.
+    Groups are compared by sums of 64-bit hashes.
     """
     mixed = np.zeros(len(inverse), dtype=np.uint64)
     for other, where in enumerate(coordinates):

@@ -1,7 +1,7 @@
-"""Rules for operations whose places are values: gathers, embeddings, indexing and scatters.
+"""Slicing rules for gathers, embeddings, indexing and scatters.
 
-Where the indices follow from integer inputs, they are known when slices are planned, and only what they point at is
-needed. Where they depend on floating-point values, all of what they may point at is.
+Indices that depend on integer inputs only are known when slices are planned, so only the elements that they select are
+needed. For indices that depend on floating-point values, all elements that they may select are needed.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def _embedding(value: TraceValue, region: Region, known: Known) -> SliceStep:
 
 
 class _Indexing:
-    """`x[i, :, j]`: which dimensions of x have index tensors, and where those appear in what comes out."""
+    """`x[i, :, j]`: which dimensions of x have index tensors, and where those appear in the result."""
 
     def __init__(self, indices: Sequence[Any], rank: int) -> None:
         self.tensors = [index for index in indices if index is not None]
         self.dims = [dim for dim, index in enumerate(indices) if index is not None]
         self.shape = tuple(torch.broadcast_shapes(*(tensor.shape for tensor in self.tensors)))
         is_joined = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
-        self.front = self.dims[0] if is_joined else 0  # of the dimensions that they make
+        self.front = self.dims[0] if is_joined else 0  # position of the dimensions that they create
         self.others = [dim for dim in range(rank) if dim not in self.dims]
 
     @property
@@ -85,15 +85,15 @@ class _Indexing:
         return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in self.tensors)
 
     def parted(self, region: Region) -> tuple[Region, Region]:
-        """Of what comes out: along the dimensions that index tensors make, and along the others."""
+        """The parts of a region of the result along dimensions created by index tensors, and along the others."""
         end = self.front + len(self.shape)
         return region[self.front : end], (*region[: self.front], *region[end:])
 
     def values(self, known: Known, places: Region, sizes: Sequence[int]) -> list[torch.Tensor]:
-        """The values of index tensors at places along the dimensions that they make, none negative."""
+        """The values of index tensors at positions along the dimensions that they create, none negative."""
         lengths = regions.shape_of(places)
-        found = [known(tensor, aligned(tensor, places)).expand(lengths) for tensor in self.tensors]
-        return [at % sizes[dim] for at, dim in zip(found, self.dims, strict=True)]
+        values = [known(tensor, aligned(tensor, places)).expand(lengths) for tensor in self.tensors]
+        return [at % sizes[dim] for at, dim in zip(values, self.dims, strict=True)]
 
 
 @rule("index _unsafe_index")
@@ -104,17 +104,17 @@ def _index(value: TraceValue, region: Region, known: Known) -> SliceStep:
     if how.is_mask:
         return _whole(value, region)
     places, rest = how.parted(region)
-    wanted = list(regions.everything(source.shape))
+    needed = list(regions.everything(source.shape))
     for dim, index in zip(how.others, rest, strict=True):
-        wanted[dim] = index
+        needed[dim] = index
     if how.is_known:
-        found = [at.unique(return_inverse=True) for at in how.values(known, places, source.shape)]
-        for dim, (unique, _) in zip(how.dims, found, strict=True):
-            wanted[dim] = regions.index_of(unique)
-        local = [inverse for _, inverse in found]
-        return SliceStep([(source, tuple(wanted))], lambda piece: piece[_filled(how.dims, local, rank)])
+        uniques = [at.unique(return_inverse=True) for at in how.values(known, places, source.shape)]
+        for dim, (unique, _) in zip(how.dims, uniques, strict=True):
+            needed[dim] = regions.index_of(unique)
+        local = [inverse for _, inverse in uniques]
+        return SliceStep([(source, tuple(needed))], lambda piece: piece[_filled(how.dims, local, rank)])
     lengths = regions.shape_of(places)
-    needs = [(source, tuple(wanted))] + [(tensor, aligned(tensor, places)) for tensor in how.tensors]
+    needs = [(source, tuple(needed))] + [(tensor, aligned(tensor, places)) for tensor in how.tensors]
     return SliceStep(needs, lambda piece, *at: piece[_filled(how.dims, [a.expand(lengths) for a in at], rank)])
 
 
@@ -125,31 +125,31 @@ def _index_put(value: TraceValue, region: Region, known: Known) -> SliceStep:
     how = _Indexing(arguments["indices"], rank)
     if not how.is_known:
         return _whole(value, region)
-    found = [at.flatten() for at in how.values(known, regions.everything(how.shape), target.shape)]
+    positions = [at.flatten() for at in how.values(known, regions.everything(how.shape), target.shape)]
     hits = torch.ones(math.prod(how.shape), dtype=torch.bool)
-    for dim, at in zip(how.dims, found, strict=True):
+    for dim, at in zip(how.dims, positions, strict=True):
         hits &= torch.isin(at, regions.positions(region[dim]))
     places = hits.nonzero().flatten()
     if not places.numel():
         return SliceStep([(target, region)], lambda piece: piece)
-    local = [_local(region[dim], at[places]) for dim, at in zip(how.dims, found, strict=True)]
+    local = [_local(region[dim], at[places]) for dim, at in zip(how.dims, positions, strict=True)]
     is_line = len(how.shape) == 1
-    made = (regions.index_of(places),) if is_line else regions.everything(how.shape)
+    value_region = (regions.index_of(places),) if is_line else regions.everything(how.shape)
     rest = [region[dim] for dim in how.others]
-    of_values = (*rest[: how.front], *made, *rest[how.front :])
+    of_values = (*rest[: how.front], *value_region, *rest[how.front :])
     full = regions.shape_of(of_values)
 
     def compute(piece: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         new = new.expand(full).flatten(how.front, how.front + len(how.shape) - 1)
         new = new if is_line else new.index_select(how.front, places)
-        # the tensor's method takes no None
+        # the tensor method does not accept None
         return torch.ops.aten.index_put(piece, _optional(how.dims, local, rank), new, arguments["accumulate"])
 
     return SliceStep([(target, region), (given, aligned(given, of_values))], compute)
 
 
 def _local(index: regions.Index, wanted: torch.Tensor) -> torch.Tensor:
-    """Where in `index`, which may be in any order, the wanted positions are."""
+    """Positions of the wanted values in `index`, which may be in any order."""
     order = regions.positions(index).argsort()
     return order[torch.searchsorted(regions.positions(index)[order], wanted)]
 
@@ -176,7 +176,7 @@ def _scatter(value: TraceValue, region: Region, known: Known) -> SliceStep:
     """All along one dimension; of the others what is asked for, where all arguments are as large along them."""
     dim = normal(value.node.arguments["dim"], len(region))
     tensors = value.node.values
-    is_line = value.node.name.startswith("index")  # one row of indices for all
+    is_line = value.node.name.startswith("index")  # the same row of indices everywhere
     full = [v for v in tensors if len(v.shape) == len(region) and not (is_line and v is tensors[1])]
     same = [d for d in range(len(region)) if d != dim and all(v.shape[d] == value.shape[d] for v in full)]
     if (wider := widened(value, region, [d for d in range(len(region)) if d not in same])) is not None:

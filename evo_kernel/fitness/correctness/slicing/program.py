@@ -1,4 +1,4 @@
-"""A straight program over slices of the inputs that gives a region of an output."""
+"""Straight-line programs over slices of the inputs that compute a region of an output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, TraceVa
 from evo_kernel.tasks.task import Input
 
 _INSTRUCTIONS = 50_000
-"""A program of more is given up: to find it would take too long."""
+"""Longer programs are abandoned: planning them would take too long."""
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,25 @@ class _Instruction:
     needs: tuple[int, ...]  # numbers of instructions
     elements: int  # of the result
     flops: float = 0.0
-    read: tuple[int, Region] | None = None  # which region of which input, where it is no more than that
+    read: tuple[int, Region] | None = None  # if it only reads a region of an input: which
 
 
 @dataclass(frozen=True)
 class Program:
-    """Instructions in order, of which the last gives the output's region. `reads`: what of which input it needs."""
+    """Instructions in order; the last one gives the output's region. `reads`: the required region of each input."""
 
     reads: Mapping[int, Region]
     dtype: torch.dtype
     flops: float
     elements: float  # of all intermediate results
     _instructions: Sequence[_Instruction]
-    _frees: Sequence[Sequence[int]]  # after each, what nothing needs any more
+    _frees: Sequence[Sequence[int]]  # after each instruction, values that are no longer needed
 
     def __len__(self) -> int:
         return len(self._instructions)
 
     def run(self, pieces: Mapping[int, torch.Tensor]) -> torch.Tensor:
-        """The region of the output, from the regions of inputs that `reads` names. Those are left alone."""
+        """The region of the output, from the input regions named in `reads`, which are not modified."""
         results: dict[int, torch.Tensor] = {}
         for number, instruction in enumerate(self._instructions):
             given = [results[needed] for needed in instruction.needs]
@@ -56,14 +56,14 @@ class Program:
 
 
 class Slicer:
-    """Makes programs for regions of a graph's values. `inputs` are the reference's: integer ones are looked at."""
+    """Plans programs for regions of a graph's values. `inputs`: the reference's; integer ones are read."""
 
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = inputs
         self._known: dict[tuple[object, ...], torch.Tensor] = {}
 
     def known(self, value: TraceValue, region: Region | None = None) -> torch.Tensor:
-        """A region of a value that depends on integer inputs alone, or all of it."""
+        """A region of a value that depends on integer inputs only, or all of it."""
         if value.node.is_floating:
             raise NotSliceable("it needs floating-point values")
         region = regions.everything(value.shape) if region is None else region
@@ -81,29 +81,29 @@ class Slicer:
         return given
 
     def program(self, value: TraceValue, region: Region) -> Program:
-        """What makes the region, each part of each value once. Raises NotSliceable."""
-        made: list[_Instruction] = []
+        """The program for a region; each part of each value is computed once. Raises NotSliceable."""
+        instructions: list[_Instruction] = []
         numbers: dict[tuple[object, ...], int] = {}
         stack: list[tuple[TraceValue, Region, SliceStep | None]] = [(value, region, None)]
         while stack:
-            wanted, part, step = stack.pop()
-            key = (wanted, regions.key_of(part))
+            needed, part, step = stack.pop()
+            key = (needed, regions.key_of(part))
             if key in numbers:
                 continue
             size = regions.count(part)
-            if wanted.node.input is not None:
-                made.append(_Instruction(lambda piece: piece, (), size, read=(wanted.node.input, part)))
+            if needed.node.input is not None:
+                instructions.append(_Instruction(lambda piece: piece, (), size, read=(needed.node.input, part)))
             elif step is not None:
                 needs = tuple(numbers[source, regions.key_of(source_part)] for source, source_part in step.needs)
-                made.append(_Instruction(step.compute, needs, size, step.flops))
+                instructions.append(_Instruction(step.compute, needs, size, step.flops))
             else:
-                step = self._step(wanted, part)
-                stack += [(wanted, part, step), *((*need, None) for need in reversed(step.needs))]
+                step = self._step(needed, part)
+                stack += [(needed, part, step), *((*need, None) for need in reversed(step.needs))]
                 continue
-            numbers[key] = len(made) - 1
-            if len(made) > _INSTRUCTIONS:
+            numbers[key] = len(instructions) - 1
+            if len(instructions) > _INSTRUCTIONS:
                 raise NotSliceable("it has too many operations")
-        return _finished(made, value.dtype)
+        return _finished(instructions, value.dtype)
 
     def _step(self, value: TraceValue, region: Region) -> SliceStep:
         constant = value.node.constant
@@ -113,29 +113,29 @@ class Slicer:
             return step_for(value, region, self.known)
         except NotSliceable:
             raise
-        except Exception as error:  # of a rule that does not know what this reference does: the whole can be had
+        except Exception as error:  # a rule does not support this reference; the whole reference is used instead
             raise NotSliceable(f"no slice of {value.node.name}: {type(error).__name__}: {error}") from error
 
 
-def _finished(made: Sequence[_Instruction], dtype: torch.dtype) -> Program:
-    """With every input read once, as the smallest region that has all that is needed of it."""
-    wanted: dict[int, list[Region]] = {}
-    for instruction in made:
+def _finished(instructions: Sequence[_Instruction], dtype: torch.dtype) -> Program:
+    """Merge reads, so that every input is read once, as the smallest region that contains everything needed."""
+    read_regions: dict[int, list[Region]] = {}
+    for instruction in instructions:
         if instruction.read is not None:
-            wanted.setdefault(instruction.read[0], []).append(instruction.read[1])
-    reads = {number: regions.united(parts) for number, parts in wanted.items()}
+            read_regions.setdefault(instruction.read[0], []).append(instruction.read[1])
+    reads = {number: regions.united(parts) for number, parts in read_regions.items()}
     last: dict[int, int] = {}
-    for number, instruction in enumerate(made):
+    for number, instruction in enumerate(instructions):
         last |= dict.fromkeys(instruction.needs, number)
-    frees: list[list[int]] = [[] for _ in made]
+    frees: list[list[int]] = [[] for _ in instructions]
     for needed, number in last.items():
         frees[number].append(needed)
     return Program(
         reads=reads,
         dtype=dtype,
-        flops=sum(instruction.flops for instruction in made),
-        elements=sum(instruction.elements for instruction in made),
-        _instructions=[_reading(instruction, reads) for instruction in made],
+        flops=sum(instruction.flops for instruction in instructions),
+        elements=sum(instruction.elements for instruction in instructions),
+        _instructions=[_reading(instruction, reads) for instruction in instructions],
         _frees=frees,
     )
 

@@ -1,4 +1,4 @@
-"""What chosen elements of a task's outputs must be, at a small part of the cost of all of them."""
+"""Expected values of chosen output elements, at a small part of the cost of the whole reference."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from evo_kernel.fitness.correctness.slicing.tracing import Graph, NotSliceable, 
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 REGIONS = 192
-"""At most so many of an output: each costs its own run of a program."""
+"""Maximal regions per output: each runs its own program."""
 ASKED = 1 << 20
-"""At most so many elements of an output are looked through for regions."""
+"""Maximal elements of an output that are searched for regions."""
 _INSTRUCTION_S = 20e-6
-_ELEMENT_S = 1.2e-9  # at least, of a result too large for a cache
-_READ = 4.0  # an input's element is copied, widened and moved
-_ROUNDED = 2.0  # what an evaluation with rounding costs, in evaluations without
-_OWN = 0.5  # what one in the task's own dtypes costs
+_ELEMENT_S = 1.2e-9  # at least, for a result too large for a cache
+_READ = 4.0  # reading an input's element: copied, widened and moved
+_ROUNDED = 2.0  # cost of an evaluation with rounding, relative to one without
+_OWN = 0.5  # cost of one in the task's own dtypes
 
 
 @dataclass(frozen=True)
@@ -37,41 +37,41 @@ class _Part:
     """One region of one output."""
 
     output: int
-    elements: torch.Tensor  # numbers of those that were asked for
-    kept: torch.Tensor  # where they are among the region's
+    elements: torch.Tensor  # numbers of the requested elements
+    kept: torch.Tensor  # their positions in the region
     own: Program
     double: Program
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Elements whose expected values can be had within the time that was given."""
+    """Elements whose expected values can be computed within the given time."""
 
     elements: tuple[torch.Tensor, ...]  # per output, int64 numbers in a dense tensor of its shape
     seconds: float  # estimated, for `expect`
-    left_out: tuple[str, ...]  # per output, why fewer than asked for; empty where all are there
+    left_out: tuple[str, ...]  # per output, why fewer than requested; empty if complete
     parts: tuple[_Part, ...]
 
 
 class SlicedReference:
-    """A task's reference on these inputs (on the CPU, as drawn), of which elements can be had without the others."""
+    """A task's reference for given inputs (on the CPU), of which chosen elements can be computed."""
 
     def __init__(self, task: Task, inputs: Sequence[Input]) -> None:
         self._task, self._inputs = task, inputs
         self._slicer = Slicer(inputs)
-        self._has_read = False  # values of integer inputs, while it was traced
+        self._has_read = False  # of integer inputs, during tracing
 
     def renewed(self, inputs: Sequence[Input]) -> SlicedReference:
-        """The same for other inputs of the same case; the reference is looked at again only where it must be."""
-        made = SlicedReference(self._task, inputs)
-        made._has_read = self._has_read
+        """The same for other inputs of the same case; traced again only if necessary."""
+        renewed = SlicedReference(self._task, inputs)
+        renewed._has_read = self._has_read
         if not self.fault and (not self._has_read or all(map(_same_integers, self._inputs, inputs))):
-            made._own, made._double = self._own, self._double
-        return made
+            renewed._own, renewed._double = self._own, self._double
+        return renewed
 
     @cached_property
     def fault(self) -> str:
-        """Why only the whole reference can be had; empty where slices can. It is found out on the first call."""
+        """Why slices are impossible for this reference; empty if they are possible. Determined on the first call."""
         try:
             if len(self._own.outputs) != len(self._double.outputs):
                 return "it returns another number of outputs in float64"
@@ -100,7 +100,7 @@ class SlicedReference:
 
     @cached_property
     def whole_seconds(self) -> float:
-        """About what `expect` of the whole reference costs here; infinite where it cannot be told."""
+        """Estimated time of `expect` for the whole reference; infinite if unknown."""
         try:
             outputs = enumerate(self._own.outputs)
             return sum(self.seconds(*self.programs(number, regions.everything(own.shape))) for number, own in outputs)
@@ -108,10 +108,10 @@ class SlicedReference:
             return math.inf
 
     def sample(self, elements: Sequence[torch.Tensor], seconds: float, generator: np.random.Generator) -> Sample:
-        """As many of these elements as `expect` can have within this time, chosen at random.
+        """As many of these elements as `expect` can compute within this time, chosen at random.
 
-        `elements`: per output, the int64 numbers (in a dense tensor of its shape) of those whose values are there to be
-        compared. Raises NotSliceable.
+        `elements`: per output, int64 numbers (in a dense tensor of its shape) of the elements to choose from. Raises
+        NotSliceable.
         """
         if self.fault:
             raise NotSliceable(self.fault)
@@ -120,29 +120,30 @@ class SlicedReference:
         rising = [self._some(asked, generator) for asked in elements]
         return _Sampling(self, seconds, generator).of(rising)
 
-    def _some(self, asked: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-        """The elements, each once and rising; of very many those in one random stretch, which has whole rows in it."""
-        start = int(generator.integers(max(1, asked.numel() - ASKED + 1)))
-        return torch.from_numpy(np.unique(np.sort(asked.numpy())[start : start + ASKED]))
+    def _some(self, requested: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+        """Distinct elements in ascending order; of very many, those in a random contiguous range, which contains whole
+        rows."""
+        start = int(generator.integers(max(1, requested.numel() - ASKED + 1)))
+        return torch.from_numpy(np.unique(np.sort(requested.numpy())[start : start + ASKED]))
 
     def expect(self, sample: Sample) -> tuple[Expected, ...]:
-        """What `expect` says of these elements; per output tensors of one dimension, in the sample's order.
+        """Expected values and bounds of these elements; per output one-dimensional tensors in the sample's order.
 
-        Raises TaskError where the operations of the reference fail on slices.
+        Raises TaskError if the reference's operations fail on slices.
         """
         return tuple(self._expected(output, sample) for output in range(self.outputs))
 
     def _expected(self, output: int, sample: Sample) -> Expected:
-        """Of one output: how often the reference runs depends on how many elements there are."""
+        """For one output: the number of runs depends on its number of elements."""
         parts = [part for part in sample.parts if part.output == output]
         floating = [v for v in self._inputs if isinstance(v, torch.Tensor) and v.is_floating_point()]
 
         def run(change: Change) -> list[torch.Tensor]:
-            made = change(floating[0].new_empty(0)) if floating else None
-            is_own = not isinstance(made, torch.Tensor) or made.dtype == floating[0].dtype
+            probe = change(floating[0].new_empty(0)) if floating else None
+            is_own = not isinstance(probe, torch.Tensor) or probe.dtype == floating[0].dtype
             dtype = (self._own if is_own else self._double).outputs[output].dtype
-            found = [self._run(part.own if is_own else part.double, change).flatten()[part.kept] for part in parts]
-            return [torch.cat(found) if found else torch.empty(0, dtype=dtype)]
+            results = [self._run(part.own if is_own else part.double, change).flatten()[part.kept] for part in parts]
+            return [torch.cat(results) if results else torch.empty(0, dtype=dtype)]
 
         return expect_by(run, self._inputs, self._task.tolerance.precision)[0]
 
@@ -154,11 +155,11 @@ class SlicedReference:
                 assert isinstance(whole, torch.Tensor)
                 pieces[number] = change(regions.take(whole, region))
             return program.run(pieces)
-        except Exception as error:  # the reference's own operations, on slices that they may not take
+        except Exception as error:  # an operation of the reference may reject slices
             raise TaskError(f"{self._task.path}: part of the reference failed: {error}") from error
 
     def programs(self, output: int, region: Region) -> tuple[Program, Program]:
-        """For a region of an output: in the task's own dtypes and in float64. Raises NotSliceable."""
+        """Programs for a region of an output: in the task's own dtypes and in float64. Raises NotSliceable."""
         return self._slicer.program(self._own.outputs[output], region), self._slicer.program(
             self._double.outputs[output], region
         )
@@ -171,21 +172,21 @@ class SlicedReference:
         return self._own.outputs[output].shape
 
     def seconds(self, own: Program, double: Program, few: bool = False) -> float:
-        """About what `expect` takes for a region, in which many elements are asked for or few."""
+        """Estimated time of `expect` for a region with many or few requested elements."""
         runs = 2 + (RECIPE.patterns if few else 1) + _ROUNDED * (RECIPE.rounded_patterns if few else 1)
         of_own = 2 if self._task.tolerance.precision == "tf32" else 1
         return of_own * _run_seconds(own, _OWN) + runs * _run_seconds(double, 1.0)
 
 
 class _Sampling:
-    """One choice of elements: regions of the outputs in turn, until the time is spent."""
+    """Chooses elements: adds regions of the outputs in turn until the time is spent."""
 
     def __init__(self, reference: SlicedReference, seconds: float, generator: np.random.Generator) -> None:
         self._reference, self._left, self._generator = reference, seconds, generator
         self._seconds = seconds
         self._parts: list[_Part] = []
         self._leasts: dict[int, float] = {}  # by output
-        self._rates: dict[int, float] = {}  # by output, elements a second at most
+        self._rates: dict[int, float] = {}  # per output, maximal elements per second
 
     def of(self, elements: Sequence[torch.Tensor]) -> Sample:
         shapes = [self._reference.shape(output) for output in range(len(elements))]
@@ -198,7 +199,7 @@ class _Sampling:
             for output in self._generator.permutation(len(elements)).tolist():
                 if waiting[output] and self._left > 0:
                     each, region = self._left / sum(map(len, waiting)), waiting[output].pop()
-                    # No more time for what is always to be read than for the rest.
+                    # The mandatory reads get at most half of the time.
                     share = min(self._left, max(each, 2 * self._least(output, region)))
                     faults[output] = self._add(output, region, elements[output], share) or faults[output]
         return Sample(
@@ -211,26 +212,26 @@ class _Sampling:
         )
 
     def _ordered(self, waiting: Sequence[Region]) -> list[Region]:
-        """In random order, larger ones sooner the last (Efraimidis and Spirakis, IPL 97, 2006)."""
+        """In random order, weighted by size (Efraimidis and Spirakis, IPL 97, 2006)."""
         keys = self._generator.random(len(waiting)) ** (1 / np.array([regions.count(region) for region in waiting]))
         return [waiting[place] for place in np.argsort(keys)]
 
     def _least(self, output: int, region: Region) -> float:
-        """Seconds for the element in the middle of the first region of an output."""
+        """Seconds for the middle element of the first region of an output."""
         if output not in self._leasts:
             middle = (range(len(index) // 2, len(index) // 2 + 1) for index in region)
-            one = tuple(regions.chosen(index, place) for index, place in zip(region, middle, strict=True))
-            self._leasts[output] = self._reference.seconds(*self._reference.programs(output, one))
+            element = tuple(regions.chosen(index, place) for index, place in zip(region, middle, strict=True))
+            self._leasts[output] = self._reference.seconds(*self._reference.programs(output, element))
         return self._leasts[output]
 
     def _chosen(self, output: int) -> torch.Tensor:
-        found = [part.elements for part in self._parts if part.output == output]
-        return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
+        chosen = [part.elements for part in self._parts if part.output == output]
+        return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
 
-    def _add(self, output: int, region: Region, asked: torch.Tensor, share: float) -> str:
-        """Take the region into the sample, or a part of it that takes its share of the time; else say why not."""
+    def _add(self, output: int, region: Region, requested: torch.Tensor, share: float) -> str:
+        """Add the region, or a part that takes its share of the time; returns a reason if that fails."""
         began, before = time.thread_time(), math.inf
-        few = asked.numel() < RECIPE.many_outputs
+        few = requested.numel() < RECIPE.many_outputs
         if (foreseen := regions.count(region) / self._rates.get(output, math.inf)) > share:
             region = self._smaller(region, share / foreseen)
         while True:
@@ -245,13 +246,13 @@ class _Sampling:
                 return f"{regions.count(region)} of its elements would take {cost:.2g} s"
             before, region = cost, self._smaller(region, share / cost)
         numbers = regions.flat_of(region, self._reference.shape(output))
-        kept = _found(numbers, asked)
+        kept = _found(numbers, requested)
         self._parts.append(_Part(output, numbers[kept], kept, own, double))
         self._left -= cost + time.thread_time() - began
         return ""
 
     def _smaller(self, region: Region, share: float) -> Region:
-        """About this share of the region, at random: the same share of every index set."""
+        """A random part of the region of about this share: the same share of every index set."""
         longer = sum(len(index) > 1 for index in region)
         each = min(0.7, max(0.1, 0.9 * share ** (1 / max(1, longer))))
         parts = (
@@ -262,13 +263,13 @@ class _Sampling:
 
 
 def _found(numbers: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
-    """Places of numbers that are among others, which rise. By numpy, which waits for no other threads."""
+    """Positions of `numbers` that are in the ascending `among`. numpy, which does not wait for other threads."""
     places = np.searchsorted(among.numpy(), numbers.numpy()).clip(max=among.numel() - 1)
     return torch.from_numpy(np.flatnonzero(among.numpy()[places] == numbers.numpy()))
 
 
 def _run_seconds(program: Program, cost: float) -> float:
-    """`cost`: of this dtype, in that of float64."""
+    """Estimated seconds of one run. `cost`: relative to float64."""
     product, element = _rates()
     read = sum(map(regions.count, program.reads.values()))
     return (
@@ -278,15 +279,15 @@ def _run_seconds(program: Program, cost: float) -> float:
 
 @cache
 def _rates() -> tuple[float, float]:
-    """Seconds of float64 that this machine takes: an operation of a product of matrices, and an element of anything."""
-    side, amount = 256, 1 << 14  # so few elements are one core's work, and stay in its cache
+    """Seconds per float64 operation on this machine: of a matrix product, and per element of other operations."""
+    side, amount = 256, 1 << 14  # so few elements run on one core, in its cache
     square, line = torch.ones(side, side).double(), torch.rand(amount).double()
     product, exponential, sums = (_shortest(run) for run in (lambda: square @ square, line.exp, lambda: line + line))
     return product / (2.0 * side**3), max(_ELEMENT_S, (exponential + 3 * sums) / (4 * amount))
 
 
 def _shortest(run: Callable[[], object]) -> float:
-    """Of many runs the shortest, by this thread's clock: others may use the machine's cores at the same time."""
+    """The shortest of many runs, by this thread's CPU clock: other processes may use the cores."""
     taken = []
     for _ in range(24):
         began = time.thread_time()
@@ -296,13 +297,13 @@ def _shortest(run: Callable[[], object]) -> float:
 
 
 def _meta(value: Input) -> Input:
-    """Of a tensor no more than shape, strides and dtype; integers as they are."""
+    """Shape, strides and dtype of a tensor; integers unchanged."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
-def _same_integers(one: Input, other: Input) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.is_floating_point() or torch.equal(one, other)
-    return not isinstance(one, torch.Tensor) and one == other
+def _same_integers(first: Input, second: Input) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return first.is_floating_point() or torch.equal(first, second)
+    return not isinstance(first, torch.Tensor) and first == second

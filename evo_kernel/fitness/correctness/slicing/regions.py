@@ -1,4 +1,4 @@
-"""Regions: products of one index set per dimension. What is asked of a tensor, and where it lies in another one."""
+"""Regions: products of one index set per dimension, and operations on them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 
 Index = range | torch.Tensor
-"""Positions along one dimension, in the order in which they are wanted: a rising range, or int64 of one dimension."""
+"""Positions along one dimension, in the requested order: an ascending range, or a 1-d int64 tensor."""
 Region = tuple[Index, ...]
 
 
 def index_of(positions: torch.Tensor | Sequence[int]) -> Index:
-    """Positions as a range where they are evenly spaced and rise, so that they can be had without a copy."""
+    """Positions as a range if they are evenly spaced and ascending, so that no copy is needed."""
     tensor = torch.as_tensor(positions, dtype=torch.int64)
     count = tensor.numel()
     if count == 0:
@@ -28,7 +28,6 @@ def index_of(positions: torch.Tensor | Sequence[int]) -> Index:
 
 
 def positions(index: Index) -> torch.Tensor:
-    """The positions as int64."""
     return torch.arange(index.start, index.stop, index.step) if isinstance(index, range) else index
 
 
@@ -49,21 +48,21 @@ def count(region: Region) -> int:
 
 
 def key_of(region: Region) -> tuple[object, ...]:
-    """Equal for equal regions, and hashable."""
+    """A hashable key, equal for equal regions."""
     return tuple(
         (i.start, i.step, len(i)) if isinstance(i, range) else (i.numel(), i.numpy().tobytes()) for i in region
     )
 
 
 def chosen(index: Index, sub: Index) -> Index:
-    """The positions of `index` at the places `sub`."""
+    """The positions of `index` at `sub`."""
     if isinstance(index, range) and isinstance(sub, range):
         return index[sub.start : sub.stop : sub.step]
     return index_of(positions(index)[positions(sub)])
 
 
 def covering(wanted: Index) -> tuple[Index, Index]:
-    """The same positions once each, rising; and where among them the wanted ones are."""
+    """The distinct positions in ascending order; and the positions of the wanted ones in them."""
     if isinstance(wanted, range):
         return wanted, range(len(wanted))
     unique, places = wanted.unique(return_inverse=True)
@@ -71,7 +70,7 @@ def covering(wanted: Index) -> tuple[Index, Index]:
 
 
 def places_in(index: Index, wanted: Index) -> Index:
-    """Where in a rising `index` the wanted positions are; all of them must be there."""
+    """Where the wanted positions are in an ascending `index`, which must contain them."""
     if isinstance(index, range) and isinstance(wanted, range) and len(wanted) and wanted.step % index.step == 0:
         first, step = (wanted.start - index.start) // index.step, wanted.step // index.step
         return range(first, first + step * len(wanted), step)
@@ -79,8 +78,8 @@ def places_in(index: Index, wanted: Index) -> Index:
 
 
 def take(tensor: torch.Tensor, region: Region) -> torch.Tensor:
-    """The region of a tensor: a view where it can be one."""
-    small = tensor.element_size() == 1 and tensor.is_floating_point()  # nothing is gathered of eight-bit floats
+    """The region of a tensor: a view if possible."""
+    small = tensor.element_size() == 1 and tensor.is_floating_point()  # torch cannot gather 8-bit floats
     result = tensor.view(torch.uint8) if small else tensor
     for dim, index in enumerate(region):
         if is_whole(index, result.shape[dim]):
@@ -94,7 +93,7 @@ def take(tensor: torch.Tensor, region: Region) -> torch.Tensor:
 
 
 def united(regions: Sequence[Region]) -> Region:
-    """The smallest region that has all of these in it."""
+    """The smallest region that contains all of these."""
     first, *rest = regions
     if not rest:
         return tuple(covering(index)[0] for index in first)
@@ -120,18 +119,18 @@ def flat_of(region: Region, shape: Sequence[int]) -> torch.Tensor:
 
 
 def coordinates(numbers: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
-    """Positions along every dimension of elements that are given by number."""
-    found = []
+    """Positions along every dimension of elements given by number."""
+    positions_by_dim = []
     for size in reversed(shape):
-        found.append(numbers % size)
+        positions_by_dim.append(numbers % size)
         numbers = numbers // size
-    return found[::-1]
+    return positions_by_dim[::-1]
 
 
 def dimension_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
-    """Which dimensions of one shape make which of another, of as many elements, when it is viewed as that.
+    """Corresponding groups of dimensions of two shapes with the same number of elements (a view).
 
-    Both shapes are cut into as many groups as possible, dimensions in order, so that products agree in each group.
+    Both shapes are cut into as many groups as possible, in order, so that the products of each group agree.
     """
     groups: list[tuple[range, range]] = []
     i = j = 0

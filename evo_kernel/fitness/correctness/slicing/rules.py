@@ -1,7 +1,7 @@
-"""Rules for operations that compute: which part of their arguments a region of their result comes from.
+"""Slicing rules for computing operations: the argument regions that a region of the result depends on.
 
-Most need no more than a map: along which dimensions of its arguments an operation does the same for every element.
-What has no rule needs all of its arguments.
+Most rules are a map of dimensions along which an operation treats every element alike. Operations without a rule need
+all of their arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALONG_NAMES = """
     _softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data glu aminmax
 """
 _ALONG = frozenset(_ALONG_NAMES.split())
-"""Operations along the dimensions that their `dim` or `dims` names."""
+"""Operations along the dimensions named by their `dim` or `dims`."""
 _TRAILING = {
     2: """linalg_inv_ex linalg_cholesky_ex cholesky _linalg_det linalg_lu _linalg_svd _linalg_eigh linalg_qr
         _linalg_slogdet linalg_solve_triangular triangular_solve _linalg_solve_ex linalg_matrix_exp linalg_lu_factor_ex
@@ -38,21 +38,21 @@ _TRAILING = {
     1: "reflection_pad1d replication_pad1d upsample_nearest1d upsample_linear1d",
 }  # fmt: skip
 _LEADING = {name: count for count, names in _TRAILING.items() for name in names.split()}
-"""How many last dimensions operations take as one thing; they do the same for every place along those before."""
+"""Number of last dimensions that an operation processes together; it treats the dimensions before them alike."""
 _ALIGNED_NAMES = "_to_copy clone detach alias lift_fresh lift_fresh_copy copy fill where masked_fill"
 _ALIGNED = frozenset(_ALIGNED_NAMES.split())
-"""Operations by element that PyTorch does not mark as such."""
+"""Elementwise operations that PyTorch does not mark as such."""
 _NORMS = frozenset(["native_layer_norm", "_fused_rms_norm"])
 
 
 def is_known(func: Any) -> bool:
-    """Whether more is known of an operation than that it has arguments."""
+    """Whether there is a rule for an operation."""
     name = func._schema.name.removeprefix("aten::")
     return name in RULES or name in _ALONG or name in _LEADING or name in _NORMS or _is_by_element(func)
 
 
 def step_for(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    """How a region of an operation's result is had."""
+    """The step that computes a region of an operation's result."""
     name = value.node.name
     if name in RULES:
         return RULES[name](value, region, known)
@@ -60,7 +60,7 @@ def step_for(value: TraceValue, region: Region, known: Known) -> SliceStep:
 
 
 def mapped(value: TraceValue, region: Region, maps: Sequence[Map]) -> SliceStep:
-    """A region of an operation that treats all places along the mapped dimensions alike."""
+    """A region of an operation that treats all positions along the mapped dimensions alike."""
     reached = {dim for each in maps for dim in each}
     if (wider := widened(value, region, [dim for dim in range(len(region)) if dim not in reached])) is not None:
         return wider
@@ -78,7 +78,7 @@ def result_of(value: TraceValue, results: Any) -> torch.Tensor:
 
 
 def _maps(value: TraceValue) -> list[Map]:
-    """One map for every tensor argument."""
+    """One map per tensor argument."""
     node, rank = value.node, len(value.shape)
     if not node.values:
         return []
@@ -105,7 +105,7 @@ def _dims(node: TraceNode, rank: int) -> Sequence[int]:
 
 
 def _outside(value: TraceValue, argument: TraceValue, dims: Sequence[int]) -> Map:
-    """Dimensions but these: in their place where the result keeps all of them, else moved up."""
+    """All dimensions except these: at the same place if the result keeps them all, else shifted."""
     left = [dim for dim in range(len(argument.shape)) if dim not in dims]
     if len(value.shape) == len(argument.shape):
         return {dim: dim for dim in left}
@@ -117,7 +117,7 @@ def _is_by_element(func: Any) -> bool:
 
 
 def _flops(value: TraceValue) -> float:
-    """Of what is cubic in its last dimension; nothing is known of its constant."""
+    """Flops of operations that are cubic in their last dimension, up to a constant."""
     if "linalg" not in value.node.name and "cholesky" not in value.node.name:
         return 0.0
     shape = value.node.values[0].shape

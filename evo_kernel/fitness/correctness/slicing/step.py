@@ -1,4 +1,4 @@
-"""What a rule answers: from which regions of its arguments a region of an operation's result comes, and how."""
+"""`SliceStep`, the result of a slicing rule: the argument regions that a region needs, and how to compute it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from evo_kernel.fitness.correctness.slicing.tracing import TraceValue
 
 @dataclass(frozen=True)
 class SliceStep:
-    """`compute` makes the region of the pieces that it needs, and leaves those as they are."""
+    """`compute` makes the region from the pieces that it needs, without modifying them."""
 
     needs: Sequence[tuple[TraceValue, Region]]
     compute: Callable[..., torch.Tensor]
-    flops: float = 0.0  # of contractions; what costs as much as it has elements counts none
+    flops: float = 0.0  # of contractions; 0 if the cost is proportional to the elements
 
 
 Known = Callable[[TraceValue, Region], torch.Tensor]
-"""A region of a value that depends on integer inputs alone."""
+"""Returns a region of a value that depends on integer inputs only."""
 Rule = Callable[[TraceValue, Region, Known], SliceStep]
 RULES: dict[str, Rule] = {}
 """By the operation's name."""
@@ -38,9 +38,9 @@ def rule(names: str) -> Callable[[Rule], Rule]:
 
 
 def widened(value: TraceValue, region: Region, dims: Sequence[int]) -> SliceStep | None:
-    """The region as part of one that is whole along these dimensions; None where it is that already.
+    """The region as part of one that is whole along these dimensions; None if it already is.
 
-    Whoever else needs another part of the same then shares what it comes from.
+    Other parts of the same value then share its computation.
     """
     if all(regions.is_whole(region[dim], value.shape[dim]) for dim in dims):
         return None
@@ -60,7 +60,7 @@ def replaced(region: Sequence[Index], dim: int, index: Index) -> Region:
 
 
 def put(target: torch.Tensor, places: Region, piece: torch.Tensor) -> None:
-    """Write a piece to these places."""
+    """Write a piece to these positions."""
     if all(isinstance(index, range) for index in places):
         regions.take(target, places).copy_(piece)
         return
@@ -74,7 +74,7 @@ def normal(dim: int, rank: int) -> int:
 
 
 def listed(dims: Any, rank: int) -> list[int]:
-    """Dimensions as an operation takes them: a number, several, or none for all."""
+    """Dimensions as an operation takes them: a number, several, or None for all."""
     if dims is None or (isinstance(dims, Sequence) and not dims):
         return list(range(rank))
     return [normal(int(dim), rank) for dim in (dims if isinstance(dims, Sequence) else [dims])]

@@ -1,7 +1,7 @@
-"""A reference as a graph of operations, found by running it once on tensors without data.
+"""Traces a reference into a graph of operations by running it once on tensors without data.
 
-In-place operations become functional ones (`torch.func.functionalize`). Where the reference asks for values, of offsets
-say, they are computed from the integer inputs; floating-point values are refused, because they differ in every run.
+In-place operations become functional ones (`torch.func.functionalize`). Values that the reference reads, such as
+offsets, are computed from integer inputs; reading floating-point values is refused, because they differ in every run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 functionalization: Any = torch
-"""PyTorch exports none of what its own tracers use for it."""
+"""PyTorch does not export what its own tracers use for this."""
 
 
 class NotSliceable(Exception):
@@ -54,19 +54,19 @@ class TraceNode:
 
     @property
     def name(self) -> str:
-        """The operation without its overload."""
+        """The operation's name without overload."""
         return self.func._schema.name.removeprefix("aten::")
 
     @cached_property
     def values(self) -> list[TraceValue]:
         """The tensor arguments, in order."""
-        found: list[TraceValue] = []
-        _mapped((self.args, self.kwargs), TraceValue, found.append)
-        return found
+        values_found: list[TraceValue] = []
+        _mapped((self.args, self.kwargs), TraceValue, values_found.append)
+        return values_found
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """Arguments by their names in the schema, defaults filled in; `TraceValue` in place of tensors."""
+        """Arguments by their names in the schema, with defaults; `TraceValue` in place of tensors."""
         named = {parameter.name: parameter.default_value for parameter in self.func._schema.arguments}
         named |= {
             parameter.name: given for parameter, given in zip(self.func._schema.arguments, self.args, strict=False)
@@ -74,7 +74,7 @@ class TraceNode:
         return {**named, **self.kwargs}
 
     def call(self, pieces: Sequence[torch.Tensor]) -> Any:
-        """The operation on these in place of its tensor arguments."""
+        """Call the operation with these tensors in place of its tensor arguments."""
         left = iter(pieces)
         args, kwargs = _mapped((self.args, self.kwargs), TraceValue, lambda _: next(left))
         return self.func(*args, **kwargs)
@@ -82,16 +82,16 @@ class TraceNode:
 
 @dataclass(frozen=True)
 class Graph:
-    """What a reference does, for inputs of one set of shapes and dtypes (and these values of integer ones)."""
+    """The operations of a reference, for given shapes and dtypes of inputs and values of integer inputs."""
 
     outputs: tuple[TraceValue, ...]
 
 
 class Lazy(torch.Tensor):
-    """A tensor without data, which knows the value that it stands for."""
+    """A tensor without data that represents a TraceValue."""
 
     value: TraceValue
-    blank: torch.Tensor  # of the same shape, strides and dtype, on the device "meta"
+    blank: torch.Tensor  # meta tensor of the same shape, strides and dtype
     tracer: ReferenceTracer
     has_views: bool  # whether other tensors may be views of the same memory
 
@@ -99,11 +99,11 @@ class Lazy(torch.Tensor):
     def __new__(
         cls: type[Lazy], value: TraceValue, blank: torch.Tensor, tracer: ReferenceTracer, has_views: bool = False
     ) -> Lazy:
-        made = torch.Tensor._make_wrapper_subclass(
+        lazy = torch.Tensor._make_wrapper_subclass(
             cls, blank.shape, strides=blank.stride(), dtype=blank.dtype, device=torch.device("cpu")
         )
-        made.value, made.blank, made.tracer, made.has_views = value, blank, tracer, has_views
-        return made
+        lazy.value, lazy.blank, lazy.tracer, lazy.has_views = value, blank, tracer, has_views
+        return lazy
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"Lazy({self.dtype}, {tuple(self.shape)})"
@@ -112,9 +112,9 @@ class Lazy(torch.Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found: list[Lazy] = []
-        _mapped((args, kwargs or {}), Lazy, found.append)
-        return found[0].tracer.__torch_dispatch__(func, types, args, kwargs)
+        lazies: list[Lazy] = []
+        _mapped((args, kwargs or {}), Lazy, lazies.append)
+        return lazies[0].tracer.__torch_dispatch__(func, types, args, kwargs)
 
 
 def trace(
@@ -123,10 +123,10 @@ def trace(
     concrete: Callable[[TraceValue], torch.Tensor],
     is_known: Callable[[Any], bool],
 ) -> Graph:
-    """The graph of `function` on inputs like these, of which only shapes, dtypes and plain numbers are looked at.
+    """The graph of `function` for inputs like these; only shapes, dtypes and plain numbers are used.
 
-    `concrete` computes a value that depends on integer inputs alone; `is_known` says of which operations the slicing
-    rules know something, so that they need not be broken up. Raises NotSliceable.
+    `concrete` computes a value that depends on integer inputs only; `is_known` tells for which operations there are
+    slicing rules, so that they are not decomposed. Raises NotSliceable.
     """
     tracer = ReferenceTracer(concrete, is_known)
     given = [tracer.input(number, value) for number, value in enumerate(inputs)]
@@ -135,7 +135,7 @@ def trace(
             results = _functional(function, given)
     except NotSliceable:
         raise
-    except Exception as error:  # whatever the user's reference or PyTorch's tracing raises: it cannot be sliced
+    except Exception as error:  # whatever the reference or PyTorch's tracing raises, it cannot be sliced
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, NotSliceable):
             cause = cause.__cause__ or cause.__context__
@@ -144,9 +144,9 @@ def trace(
 
 
 def _functional(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any]) -> Sequence[Any]:
-    """The results of a function whose in-place operations are made functional ones before anybody sees them.
+    """The results of a function whose in-place operations are replaced by functional ones.
 
-    As torch.func.functionalize does it, but that refuses references that ask for gradients.
+    Like torch.func.functionalize, which however refuses references that compute gradients.
     """
     wrapped = [functionalization._to_functional_tensor(value) if isinstance(value, Lazy) else value for value in given]
     functionalization._enable_functionalization(reapply_views=True)
@@ -168,7 +168,7 @@ def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Reading(TorchFunctionMode):
-    """Answers what reads the memory of a tensor without asking an operation for it."""
+    """Handles functions that read a tensor's memory without dispatching an operation."""
 
     def __init__(self, tracer: ReferenceTracer) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class _Reading(TorchFunctionMode):
 
 
 class ReferenceTracer(TorchDispatchMode):
-    """Records every operation while it is on."""
+    """Records every operation while it is active."""
 
     def __init__(self, concrete: Callable[[TraceValue], torch.Tensor], is_known: Callable[[Any], bool]) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class ReferenceTracer(TorchDispatchMode):
         return Lazy(TraceValue(node, 0), blank, self, True)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The values of a tensor that depends on integer inputs alone."""
+        """The values of a tensor that depends on integer inputs only."""
         tensor = _unwrapped(tensor)
         return self._concrete(tensor.value) if isinstance(tensor, Lazy) else tensor
 
@@ -215,7 +215,7 @@ class ReferenceTracer(TorchDispatchMode):
         if func._schema.is_mutable:
             return self._in_place(func, args, kwargs)
         if not self._is_known(func) and (steps := _steps(func)) is not None:
-            with self:  # off while an operation is recorded, so that what is computed is not
+            with self:  # inactive while an operation is recorded, so that its computation is not
                 return steps(*args, **kwargs)
         return self._recorded(func, args, kwargs)
 
@@ -230,19 +230,19 @@ class ReferenceTracer(TorchDispatchMode):
         blank_args, blank_kwargs = _mapped((args, kwargs), torch.Tensor, _blank)
         if "device" in node.arguments:
             blank_kwargs["device"] = "meta"
-        made = func(*blank_args, **blank_kwargs)
-        node.results = _results(made if isinstance(made, (tuple, list)) else [made])
+        blanks = func(*blank_args, **blank_kwargs)
+        node.results = _results(blanks if isinstance(blanks, (tuple, list)) else [blanks])
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
         if is_view:
             _mapped((args, kwargs), Lazy, _share)
         numbers = itertools.count()
-        return _mapped(made, torch.Tensor, lambda blank: Lazy(TraceValue(node, next(numbers)), blank, self, is_view))
+        return _mapped(blanks, torch.Tensor, lambda blank: Lazy(TraceValue(node, next(numbers)), blank, self, is_view))
 
     def _in_place(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What PyTorch's own composites do to a tensor that they have just made: it stands for the result then."""
+        """An in-place operation of PyTorch's own composites on a new tensor, which then represents the result."""
         target = args[0] if args else None
-        found = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").removesuffix("_"), None)
-        functional = getattr(found, func._overloadname, None)
+        packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").removesuffix("_"), None)
+        functional = getattr(packet, func._overloadname, None)
         if not isinstance(target, Lazy) or target.has_views or functional is None or functional._schema.is_mutable:
             raise NotSliceable(f"it changes its input, or a tensor of another module, by {func}")
         result = self.__torch_dispatch__(functional, (), args, kwargs)
@@ -252,11 +252,11 @@ class ReferenceTracer(TorchDispatchMode):
         return target
 
     def _computed(self, node: TraceNode) -> Any:
-        """The result of an operation that depends on values: they must follow from integer inputs."""
+        """The result of a data-dependent operation, whose values must follow from integer inputs."""
         if node.is_floating:
             raise NotSliceable(f"{node.func} depends on floating-point values")
-        made = node.call([self._concrete(value) for value in node.values])
-        return _mapped(made, torch.Tensor, self._wrapped)
+        computed = node.call([self._concrete(value) for value in node.values])
+        return _mapped(computed, torch.Tensor, self._wrapped)
 
     def _wrapped(self, value: torch.Tensor) -> Lazy:
         return Lazy(self.constant(value), _blank(value), self, True)
@@ -267,10 +267,10 @@ class ReferenceTracer(TorchDispatchMode):
 
 @cache
 def _steps(func: Any) -> Callable[..., Any] | None:
-    """How PyTorch takes an operation apart, where it does so into operations of the same kind."""
-    found = decomposition_table.get(func)
-    if found is not None and found.__module__.startswith("torch._decomp"):
-        return found
+    """PyTorch's decomposition of an operation, if it uses operations of the same kind."""
+    decomposition = decomposition_table.get(func)
+    if decomposition is not None and decomposition.__module__.startswith("torch._decomp"):
+        return decomposition
     return func.decompose if func._can_decompose() else None
 
 
@@ -280,8 +280,8 @@ def _results(parts: Sequence[Any]) -> tuple[tuple[tuple[int, ...], torch.dtype],
 
 
 def _depends_on_values(node: TraceNode) -> bool:
-    """Whether values decide what comes out, or how much of it."""
-    if node.name in ("index", "_unsafe_index"):  # by a mask
+    """Whether values determine the result's shape."""
+    if node.name in ("index", "_unsafe_index"):  # a boolean mask
         return any(value.dtype in (torch.bool, torch.uint8) for value in node.values[1:])
     tags = node.func.tags
     return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
@@ -298,7 +298,7 @@ def _share(tensor: Lazy) -> None:
 
 
 def _mapped(given: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Nested lists, tuples and dictionaries with everything of this kind changed."""
+    """Nested lists, tuples and dictionaries with all objects of this kind replaced."""
     if isinstance(given, kind):
         return change(given)
     if isinstance(given, (list, tuple)):

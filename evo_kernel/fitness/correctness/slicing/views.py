@@ -1,4 +1,4 @@
-"""Rules for operations that move elements: views, joins, pads and what is made of nothing."""
+"""Slicing rules for operations that move elements: views, concatenations, pads and constant fills."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _FILLS = {"zeros": 0, "ones": 1, "empty": 0}
 @rule("view reshape _unsafe_view _reshape_alias view_copy _reshape_copy")
 def _view(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
-    if "dtype" in value.node.arguments:  # the same bytes as other numbers
+    if "dtype" in value.node.arguments:  # the same bytes as another dtype
         return _reinterpreted(value, source, region)
     return reshaped(value, source, region)
 
 
 def reshaped(value: TraceValue, source: TraceValue, region: Region) -> SliceStep:
-    """The region of `source` seen in another shape, elements in the same order."""
+    """The region of `source` in another shape with the same order of elements."""
     if 0 in source.shape:
         return SliceStep([], lambda: torch.empty(regions.shape_of(region), dtype=value.dtype))
     wanted: list[Index] = []
@@ -60,9 +60,9 @@ def _grouped(indices: Sequence[Index], before: Sequence[int], after: Sequence[in
 
 
 def _through(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]) -> tuple[list[Index], Index]:
-    """What dimensions of these sizes must have for the wanted region of the same elements in another shape.
+    """Positions needed along dimensions of these sizes for a region of the same elements in another shape.
 
-    Second, where the wanted elements are among them, both flattened.
+    Second, the positions of the wanted elements among them, both flattened.
     """
     if all(map(regions.is_whole, wanted, shape)):
         return [range(size) for size in sizes], range(math.prod(sizes))
@@ -71,16 +71,16 @@ def _through(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]
     if (simple := _merged(sizes, wanted, shape)) is not None:
         return simple
     numbers = regions.flat_of(tuple(wanted), shape)
-    found = [along.unique(return_inverse=True) for along in regions.coordinates(numbers, sizes)]
+    uniques = [along.unique(return_inverse=True) for along in regions.coordinates(numbers, sizes)]
     places = torch.zeros_like(numbers)
-    for unique, inverse in found:
+    for unique, inverse in uniques:
         places = places * unique.numel() + inverse
-    return [regions.index_of(unique) for unique, _ in found], regions.index_of(places)
+    return [regions.index_of(unique) for unique, _ in uniques], regions.index_of(places)
 
 
 def _merged(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]) -> tuple[list[Index], Index] | None:
-    """The same where one dimension, and others whole or of one, become another number of them: no look at elements."""
-    if len(wanted) == 1 and isinstance(wanted[0], range) and wanted[0].step == 1 and sizes:  # one is cut into several
+    """The same if only one dimension changes and the others are whole or of size 1: no element is inspected."""
+    if len(wanted) == 1 and isinstance(wanted[0], range) and wanted[0].step == 1 and sizes:  # one dimension is split
         inner = math.prod(sizes[1:])
         start, stop = wanted[0].start, wanted[0].stop
         if inner and start % inner == 0 and stop % inner == 0:
@@ -162,7 +162,7 @@ def _sliced(arguments: Mapping[str, Any], size: int) -> range:
 
 
 def _moved(source: TraceValue, region: Region, dim: int, index: Index) -> SliceStep:
-    """Of what lies at `index` along one dimension, the region."""
+    """The region of the elements at `index` along one dimension."""
     return SliceStep([(source, replaced(region, dim, regions.chosen(index, region[dim])))], lambda piece: piece)
 
 
@@ -212,7 +212,7 @@ def _squeeze(value: TraceValue, region: Region, known: Known) -> SliceStep:
 
 @rule("unfold unfold_copy")
 def _unfold(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    """Windows along one dimension, which becomes the number of the window; places in a window are the last one."""
+    """Windows along one dimension, which then counts windows; the last dimension is the position in the window."""
     (source,), arguments = value.node.values, value.node.arguments
     if not source.shape:
         return SliceStep([(source, ())], lambda piece: piece.unfold(0, arguments["size"], arguments["step"]))
@@ -283,7 +283,7 @@ def _select_scatter(value: TraceValue, region: Region, known: Known) -> SliceSte
 
 
 def _overwritten(target: TraceValue, source: TraceValue, region: Region, dim: int, written: range) -> SliceStep:
-    """`target`, but for what `source` overwrites along one dimension (which it may lack)."""
+    """`target`, except where `source` overwrites it along one dimension (which `source` may lack)."""
     wanted = regions.positions(region[dim])
     is_new = torch.isin(wanted, regions.positions(written))
     new, old = (regions.index_of(chosen.nonzero().flatten()) for chosen in (is_new, ~is_new))

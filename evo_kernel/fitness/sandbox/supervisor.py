@@ -1,8 +1,7 @@
-"""The process between a judge and its zygote: when either ends, it ends the zygote and everything that came of it.
+"""Supervisor process between a judge and its zygote: when either ends, it kills the zygote and all its descendants.
 
-It imports next to nothing and runs no job. With namespaces the kernel does the work: the zygote is process 1 of one,
-and takes all others with it. Without, whatever is in the session of this process is killed, which confined children
-cannot leave (see seccomp.py).
+It imports little and runs no job. With namespaces, the zygote is process 1 of one and the kernel kills the others.
+Without them, the supervisor kills all processes of its session, which confined children cannot leave (seccomp.py).
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import NoReturn
 from evo_kernel.fitness.sandbox import guards, namespaces
 from evo_kernel.fitness.sandbox.namespaces import Namespaces
 
-_ROUNDS, _PAUSE_S = 200, 0.01  # of killing a session: what is being forked meanwhile is found in the next
+_ROUNDS, _PAUSE_S = 200, 0.01  # of killing a session: the next round finds what was forked during this one
 
 
-def guarded(control: socket.socket, zygote: Callable[[Namespaces], None]) -> NoReturn:
-    """Run `zygote` in a child until it ends, the judge's end of `control` closes, or SIGTERM. For session leaders.
+def supervise(control: socket.socket, zygote: Callable[[Namespaces], None]) -> NoReturn:
+    """Run `zygote` in a child until it ends, the judge's end of `control` closes, or SIGTERM arrives.
 
-    The working folder is the zygote's own: it is tried as a mount point.
+    The caller must be a session leader. The working folder belongs to the zygote and is used as a trial mount point.
     """
     entered = namespaces.enter()
     pid = os.fork()
@@ -44,35 +43,35 @@ def guarded(control: socket.socket, zygote: Callable[[Namespaces], None]) -> NoR
 def _zygote(zygote: Callable[[Namespaces], None], entered: bool) -> NoReturn:
     status = 1
     try:
-        # The parent has one thread, so that this is its own end and not a thread's.
+        # The death signal fires when the forking thread ends; the parent has only one.
         guards.die_with_parent()
         zygote(namespaces.inside(os.getcwd()) if entered else Namespaces())
         status = 0
-    except BaseException:  # noqa: BLE001  whatever it was, the log tells it; the judge sees that the process is gone
+    except BaseException:  # noqa: BLE001  the log holds the traceback; the judge sees that the process ended
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
 def _end(pid: int, entered: bool) -> NoReturn:
-    """Returns to nobody: when this process ends, nothing of the zygote is left."""
+    """Kill the zygote and its descendants, then exit."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)  # of process 1 of a namespace: when all others in it are gone
+        os.waitpid(pid, 0)  # for process 1 of a namespace, this waits until all others in it have ended
     for _ in range(0 if entered else _ROUNDS):
-        left = list(_session(os.getpid()))
-        for one in left:
+        remaining = list(_session(os.getpid()))
+        for pid_left in remaining:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(one, signal.SIGKILL)
-        if not left:
+                os.kill(pid_left, signal.SIGKILL)
+        if not remaining:
             break
         time.sleep(_PAUSE_S)
     os._exit(0)
 
 
 def _session(leader: int) -> Iterator[int]:
-    """Living processes of a session, its leader left out."""
+    """Ids of a session's living processes, without its leader."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != leader:
             with contextlib.suppress(OSError):

@@ -1,0 +1,138 @@
+"""Checks of memory accesses: undefined addresses and masks, lanes out of bounds, races, wrong hints."""
+
+from __future__ import annotations
+
+import torch
+
+from evo_kernel.fitness.ir import hint_checks
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported
+from evo_kernel.fitness.ir.lanes import Lanes
+from evo_kernel.fitness.ir.memory import (
+    MANY,
+    PADDING,
+    DeviceBuffer,
+    MemoryAccess,
+    MemoryFault,
+    unit_places,
+)
+from evo_kernel.fitness.ir.types import Type
+
+RAW_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def programs_of(frame: Frame, *values: Lanes | None) -> int:
+    """Size of the program axis of an access: one if all programs do the same."""
+    return frame.programs.numel() if any(v is not None and v.programs > 1 for v in values) else 1
+
+
+def require_defined_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: str) -> None:
+    """Raise MemoryFault if an active lane's address or mask is undefined, Unsupported inside a combiner."""
+    if machine.combining:
+        raise Unsupported(f"a combiner that {what}")
+    if mask is not None and mask.undefined is not None and bool(mask.undefined.any()):
+        raise MemoryFault("undefined", f"{what} with an undefined mask")
+    if pointer.undefined is not None:
+        active = pointer.undefined if mask is None else pointer.undefined & mask.data
+        if bool(active.any()):
+            raise MemoryFault("undefined", f"{what} at an undefined address")
+
+
+def check_hints(frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type) -> None:
+    """Raise MemoryFault if a vector access would store to other addresses than the kernel's."""
+    torn = hint_checks.torn(pointer, mask, type_.item_bytes, access_shape(frame, type_, pointer, mask))
+    if torn is not None:
+        program = int(torn.nonzero()[0][0]) if torn.shape[0] > 1 else 0
+        message = "stores with a wrong promise (multiple_of, max_contiguous, max_constancy)"
+        raise MemoryFault("undefined", message, int(frame.programs[program]))
+
+
+def none_if_false(data: torch.Tensor) -> torch.Tensor | None:
+    return data if bool(data.any()) else None
+
+
+def check_active_lanes(
+    machine: Machine, frame: Frame, access: MemoryAccess, mask: Lanes, pointer: Lanes, item: int
+) -> None:
+    """Raise MemoryFault if an active lane is outside the buffer (the whole access may extend into its padding)."""
+    total = pointer.sum
+    number = machine.memory.buffers.index(access.buffer)
+    base = machine.memory.address(number)
+    if total.low >= base and total.high + item <= base + access.buffer.size:
+        return
+    offsets = access.offsets() - PADDING
+    outside = ((offsets < 0) | (offsets + item > access.buffer.size)) & mask.data
+    if bool(outside.any()):
+        where = outside.nonzero()[0].tolist()
+        place = offsets.expand(outside.shape)[tuple(where)]
+        raise MemoryFault(
+            "out_of_bounds",
+            f"accesses {item} bytes {machine.memory.describe(base + int(place))}",
+            int(frame.programs[min(where[0], frame.programs.numel() - 1)]),
+        )
+
+
+def undefined_at(access: MemoryAccess, item: int) -> torch.Tensor | None:
+    defined = access.buffer.defined
+    if defined is None:
+        return None
+    unit = access.buffer.unit(item)
+    assert access.buffer.defined is not None
+    defined = access.gathered(access.buffer.defined, unit, item // unit)
+    if item > unit:
+        defined = defined.all(-1)
+    return none_if_false(~defined)
+
+
+def access_shape(frame: Frame, type_: Type, *values: Lanes | None) -> tuple[int, ...]:
+    return (programs_of(frame, *values), *(type_.shape or ()))
+
+
+def shadow_units(buffer: DeviceBuffer, name: str, places: torch.Tensor, item: int) -> torch.Tensor:
+    """Shadow elements of items, as a last axis."""
+    if name == "defined":
+        unit = buffer.unit(item)
+        shadow = buffer.defined
+        assert shadow is not None
+    else:
+        shadow = buffer.shadow(name, item)
+        unit = buffer.unit(item)
+    return shadow[unit_places(places, item, unit)]
+
+
+def record_reads(
+    machine: Machine, buffer: DeviceBuffer, places: torch.Tensor, programs: torch.Tensor, item: int
+) -> None:
+    """Raise MemoryFault if another program stored what is read; record the readers."""
+    me = (programs + 1).int().unsqueeze(-1)
+    if buffer.writer is not None:
+        writer = shadow_units(buffer, "writer", places, item)
+        foreign = (writer != 0) & (writer != me)
+        if bool(foreign.any()):
+            check_race(machine, writer, me.expand(writer.shape), foreign, "reads what", "stored")
+    reader = buffer.shadow("reader", item)
+    where = unit_places(places, item, buffer.unit(item))
+    before = reader[where]
+    others = (before != 0) & (before != me)
+    if bool(others.any()):  # readers ordered by atomic operations: the last one represents them
+        them = torch.where(before > 0, machine.synchronised[(before.long() - 1).clamp(min=0)], False)
+        others = others & ~(them & machine.synchronised[me.long() - 1])
+    reader[where] = torch.where(others, MANY, me)
+    after = reader[where]  # of several programs in this chunk, one is recorded
+    lost = (after != me) & (after != MANY)
+    if bool(lost.any()):
+        reader[where[lost]] = MANY
+
+
+def check_race(
+    machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str
+) -> None:
+    """Raise MemoryFault unless all these programs took part in atomic operations."""
+    if not machine.memory.strict:
+        return
+    a, b = theirs[where].long() - 1, mine[where].long() - 1
+    met = torch.where(a >= 0, machine.synchronised[a.clamp(min=0)], False) & machine.synchronised[b]
+    if bool(met.all()):
+        return
+    first = int((~met).nonzero()[0])
+    other = f"program {int(a[first])}" if int(a[first]) >= 0 else "another program"
+    raise MemoryFault("race", f"{what} {other} {did} in the same launch", int(b[first]))

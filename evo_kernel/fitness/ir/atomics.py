@@ -1,0 +1,193 @@
+"""Handlers of atomic operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from evo_kernel.fitness.ir.access_checks import (
+    check_hints,
+    check_race,
+    none_if_false,
+    require_defined_access,
+    shadow_units,
+)
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.lanes import Lanes, nothing
+from evo_kernel.fitness.ir.memory import (
+    MANY,
+    DeviceBuffer,
+    scattered,
+    typed,
+    unit_places,
+)
+from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.stores import begin_shadow
+from evo_kernel.fitness.ir.types import Type
+
+
+def _unsigned_order(data: torch.Tensor) -> torch.Tensor:
+    return data ^ torch.iinfo(data.dtype).min
+
+
+ATOMIC_UPDATES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": torch.add, "fadd": torch.add, "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
+    "max": torch.maximum, "min": torch.minimum, "exch": lambda old, new: new.expand_as(old),
+    "umax": lambda a, b: torch.where(_unsigned_order(a) >= _unsigned_order(b), a, b),
+    "umin": lambda a, b: torch.where(_unsigned_order(a) <= _unsigned_order(b), a, b),
+}  # fmt: skip
+
+
+@handles("tt.atomic_rmw")
+def _atomic_rmw(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    pointer, value = operands[0], operands[1]
+    mask = operands[2] if len(operands) > 2 else None
+    kind = operation.words[0]
+    if kind not in ATOMIC_UPDATES:
+        raise Unsupported(f"tt.atomic_rmw {kind}")
+    update = ATOMIC_UPDATES[kind]
+    returns_old = operation.results[0].name in machine.used
+    return [
+        atomic(machine, frame, operation, pointer, [value], mask, lambda old, new: update(old, new[0]), returns_old)
+    ]
+
+
+@handles("tt.atomic_cas")
+def _atomic_cas(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    pointer, expected, value = operands
+
+    def exchange(old: torch.Tensor, new: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.where(old == new[0], new[1], old)
+
+    return [atomic(machine, frame, operation, pointer, [expected, value], None, exchange, True)]
+
+
+def atomic(
+    machine: Machine,
+    frame: Frame,
+    operation: Operation,
+    pointer: Lanes,
+    values: Sequence[Lanes],
+    mask: Lanes | None,
+    update: Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor],
+    returns_old: bool,
+) -> Lanes:
+    """Read, update and write; lanes that share an element take turns. Returns the old values."""
+    require_defined_access(machine, pointer, mask, "updates memory")
+    type_ = values[-1].type
+    check_hints(frame, pointer, mask, type_)
+    item = type_.item_bytes
+    shape = (frame.programs.numel(), *(type_.shape or ()))
+    if mask is not None and mask.boolean() is False:
+        return nothing(type_)
+    if machine.observer is not None:
+        machine.observer.access(operation, pointer, mask, frame.programs, item, type_.shape or ())
+    lanes = scattered(pointer, None if mask is None else mask.data, frame.programs, shape)
+    flat = [value.data.expand(shape).reshape(-1) for value in values]
+    marks = torch.zeros(1, dtype=torch.bool).expand(shape)
+    for value in values:
+        if value.undefined is not None:
+            marks = marks | value.undefined.expand(shape)
+    marks = marks.reshape(-1)
+    if lanes.active is not None:
+        flat, marks = [data[lanes.active] for data in flat], marks[lanes.active]
+    before = torch.zeros(lanes.addresses.numel(), dtype=type_.dtype)
+    undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
+    if machine.skips_floats and any(value.is_nothing for value in values):
+        for buffer, places, _ in lanes.by_buffer(machine.memory, item):
+            shadow = buffer.shadow("writer", item)
+            shadow[unit_places(places, item, buffer.unit(item))] = MANY
+        machine.synchronised[frame.programs] |= machine.learns and _orders(operation)
+        return nothing(type_)
+    for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
+        some = slice(None) if chosen is None else chosen
+        new = [data[some] for data in flat]
+        old, old_marks = _update(
+            machine, buffer, places, new, marks[some], lanes.programs[some], type_, update, operation, returns_old
+        )
+        before[some], undefined[some] = old, old_marks
+    machine.synchronised[frame.programs] |= machine.learns and _orders(operation)
+    if lanes.active is not None:
+        spread = torch.zeros(lanes.active.numel(), dtype=type_.dtype)
+        spread[lanes.active] = before
+        spread_marks = ~lanes.active
+        spread_marks[lanes.active] = undefined
+        before, undefined = spread, spread_marks
+    return Lanes(type_, before.reshape(shape), undefined=none_if_false(undefined.reshape(shape)))
+
+
+def _orders(operation: Operation) -> bool:
+    """Whether the operation orders stores of different programs: not if it is relaxed or has block scope."""
+    return not {"relaxed", "cta"} & set(operation.words)
+
+
+def _update(
+    machine: Machine,
+    buffer: DeviceBuffer,
+    places: torch.Tensor,
+    new: Sequence[torch.Tensor],
+    marks: torch.Tensor,
+    programs: torch.Tensor,
+    type_: Type,
+    update: Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor],
+    operation: Operation,
+    returns_old: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Update lanes of one buffer: their old values, and where those were undefined."""
+    item = type_.item_bytes
+    buffer.changed = True
+    memory = typed(buffer, type_)
+    me = (programs + 1).int().unsqueeze(-1)
+    if buffer.writer is not None:
+        writer = shadow_units(buffer, "writer", places, item)
+        foreign = (writer != 0) & (writer != me)
+        if bool(foreign.any()):
+            check_race(machine, writer, me.expand(writer.shape), foreign, "updates what", "stored")
+    undefined = torch.zeros(places.numel(), dtype=torch.bool)
+    if bool(marks.any()) and buffer.defined is None:
+        begin_shadow(buffer, item)
+    if buffer.defined is not None:
+        where = unit_places(places, item, buffer.unit(item))
+        undefined = ~buffer.defined[where].all(-1)
+        good = ~marks if operation.words[:1] == ("exch",) else ~(marks | undefined)
+        buffer.defined[where] = good.unsqueeze(-1)
+        bad = where[~good]
+        if bad.numel():
+            buffer.defined[bad.reshape(-1)] = False  # one undefined lane suffices
+    if torch.unique(places).numel() == places.numel():
+        old = memory[places].clone()
+        memory[places] = update(old, new)
+        return old, undefined
+    if not returns_old and operation.words[0] in ("add", "fadd") and type_.element not in ("f16", "bf16"):
+        order = torch.arange(places.numel() - 1, -1, -1) if machine.reverse else slice(None)
+        memory.index_add_(0, places[order], new[0][order])
+        return new[0], undefined
+    return _one_after_another(memory, places, new, update, machine.reverse), undefined
+
+
+def _one_after_another(
+    memory: torch.Tensor,
+    places: torch.Tensor,
+    new: Sequence[torch.Tensor],
+    update: Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor],
+    reverse: bool,
+) -> torch.Tensor:
+    """Apply updates in rounds in which every element is accessed once: lanes that share one take turns in order."""
+    if reverse:
+        flipped = _one_after_another(memory, places.flip(0), [data.flip(0) for data in new], update, False)
+        return flipped.flip(0)
+    order = torch.argsort(places, stable=True)
+    ordered = places[order]
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    starts = torch.where(first, torch.arange(ordered.numel()), 0).cummax(0).values
+    turn = torch.empty_like(order)
+    turn[order] = torch.arange(ordered.numel()) - starts
+    old = torch.empty(places.numel(), dtype=memory.dtype)
+    for number in range(int(turn.max()) + 1):
+        now = (turn == number).nonzero().squeeze(1)
+        current = memory[places[now]]
+        old[now] = current
+        memory[places[now]] = update(current, [data[now] for data in new])
+    return old

@@ -1,0 +1,125 @@
+"""Handlers of type conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.lanes import Lanes
+from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.pointwise import as_sum, elementwise_result, unsigned_of
+from evo_kernel.fitness.ir.types import Type
+
+
+@handles("arith.extsi", "arith.index_cast", "arith.trunci")
+def _resize(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    if type_.element == "i1":
+        return elementwise_result(operation, (value.data & 1).bool(), operands)
+    if value.type.element == "i1":
+        return elementwise_result(operation, -value.data.to(type_.dtype), operands)
+    if value.has_sum:
+        return [as_sum(type_, value.sum, value.undefined)]
+    return elementwise_result(operation, value.data.to(type_.dtype), operands)
+
+
+@handles("arith.extui", "arith.index_castui")
+def _widen(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    if value.type.element == "i1":
+        return elementwise_result(operation, value.data.to(type_.dtype), operands)
+    if value.has_sum and value.sum.low >= 0:
+        return [as_sum(type_, value.sum, value.undefined)]
+    return elementwise_result(operation, unsigned_of(value.data, value.type).to(type_.dtype), operands)
+
+
+@handles("arith.sitofp", "arith.uitofp")
+def _to_float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    if operation.name == "arith.sitofp":
+        data = -value.data.to(type_.dtype) if value.type.element == "i1" else value.data.to(type_.dtype)
+    elif value.type.bits == 64:
+        data = torch.from_numpy(value.data.contiguous().numpy().view(np.uint64).astype(np.float64)).to(type_.dtype)
+        if type_.element == "f32":
+            data = torch.from_numpy(value.data.contiguous().numpy().view(np.uint64).astype(np.float32))
+    else:
+        data = unsigned_of(value.data, value.type).to(type_.dtype)
+    return elementwise_result(operation, data, operands)
+
+
+@handles("arith.fptosi", "arith.fptoui")
+def _to_integer(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    bits = type_.bits
+    low, high = (0.0, 2.0**bits) if operation.name == "arith.fptoui" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))
+    whole = torch.trunc(value.data.double())
+    outside = ~((whole >= low) & (whole < high))  # NaN too
+    whole = torch.where(outside, 0.0, whole) if bool(outside.any()) else whole
+    if operation.name == "arith.fptoui" and bits == 64:
+        data = torch.from_numpy(np.ascontiguousarray(whole.numpy()).astype(np.uint64).view(np.int64))
+    elif type_.element == "i1":
+        data = whole != 0
+    else:
+        data = whole.long().to(type_.dtype)
+    return elementwise_result(operation, data, operands, outside)
+
+
+@handles("arith.extf", "arith.truncf")
+def _round(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return elementwise_result(operation, operands[0].data.to(operation.results[0].type.dtype), operands)
+
+
+_FINITE = {"f8E4M3FN": 448.0, "f8E5M2": 57344.0}
+
+
+@handles("tt.fp_to_fp")
+def _float_to_float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    data, type_ = operands[0].data, operation.results[0].type
+    source = operands[0].type
+    if type_.bits > source.bits:
+        wide = data.to(torch.float32)
+        if source.element == "f8E5M2" and type_.element == "bf16":
+            wide = _without_specials(data, wide)
+        return elementwise_result(operation, wide.to(type_.dtype), operands)
+    if operation.attributes.get("rounding") == "rtz":
+        if type_.element not in ("f16", "bf16") or source.element != "f32":
+            raise Unsupported(f"tt.fp_to_fp from {source.element} to {type_.element} towards zero")
+        return elementwise_result(operation, _towards_zero(data, type_), operands)
+    if type_.element in _FINITE:  # the device saturates: cvt.rn.satfinite
+        most = _FINITE[type_.element]
+        data = data.float().clamp(-most, most)
+    return elementwise_result(operation, data.to(type_.dtype), operands)
+
+
+def _without_specials(data: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Triton widens e5m2 to bf16 by a multiplication: infinities and NaN become numbers of the next binade."""
+    codes = data.contiguous().view(torch.uint8).int()
+    numbers = (1.0 + (codes & 3) / 4.0) * 65536.0 * torch.where(codes >= 128, -1.0, 1.0)
+    return torch.where((codes & 0x7C) == 0x7C, numbers, wide)
+
+
+def _towards_zero(data: torch.Tensor, type_: Type) -> torch.Tensor:
+    rounded = data.to(type_.dtype)
+    larger = (rounded.float().abs() > data.abs()) & data.isfinite()
+    bits = rounded.view(torch.int16)
+    return torch.where(larger, bits - 1, bits).view(type_.dtype)
+
+
+@handles("tt.bitcast", "arith.bitcast")
+def _bitcast(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    (value,), type_ = operands, operation.results[0].type
+    if type_.element == "ptr":
+        return [Lanes(type_, sum_=value.sum, undefined=value.undefined)]
+    data = value.data
+    if value.type.element == "i1" or type_.element == "i1":
+        data = data.view(torch.int8) if type_.element != "i1" else data
+        return elementwise_result(operation, data.to(type_.dtype), operands)
+    return elementwise_result(operation, data.contiguous().view(type_.dtype), operands)
+
+
+@handles("tt.int_to_ptr", "tt.ptr_to_int")
+def _address(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return [Lanes(operation.results[0].type, sum_=operands[0].sum, undefined=operands[0].undefined)]

@@ -1,0 +1,180 @@
+"""Handlers of control flow: branches, loops and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from evo_kernel.fitness.ir.engine import (
+    MAX_ITERATIONS,
+    PATIENCE,
+    Frame,
+    Machine,
+    OutOfTime,
+    Stuck,
+    handles,
+    merged,
+    skip_operation,
+    split_rows,
+)
+from evo_kernel.fitness.ir.lanes import Lanes, sum_of
+from evo_kernel.fitness.ir.memory import MemoryFault
+from evo_kernel.fitness.ir.module import Operation, Region
+from evo_kernel.fitness.ir.types import IRError, Type
+
+_STORES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
+           "tt.descriptor_scatter", "tt.call"}  # fmt: skip
+
+
+_LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
+
+
+def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lanes]) -> bool:
+    """Whether a survey may skip regions: they hold no stores that depend on skipped data.
+
+    After a write, they must hold no loads either: it would be unknown which programs' results are loaded.
+    """
+    if not machine.surveys or not any(v.undefined is not None and bool(v.undefined.any()) for v in deciding):
+        return False
+    matter = _STORES | _LOADS if any(buffer.changed for buffer in machine.memory.buffers) else _STORES
+    return not any(_holds(region, matter) for region in operation.regions)
+
+
+def _holds(region: Region, names: set[str]) -> bool:
+    """Whether the region contains one of these operations at any depth."""
+    operations = (operation for block in region.blocks for operation in block.operations)
+    return any(o.name in names or any(_holds(inner, names) for inner in o.regions) for o in operations)
+
+
+@handles("scf.if")
+def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    if _passes_over(machine, operation, operands):
+        return skip_operation(machine, frame, operation, operands)
+    yes, no = split_rows(operands[0], frame.programs.numel(), operation)
+    parts = []
+    for region, rows in zip(operation.regions, (yes, no), strict=False):
+        if rows.numel() == frame.programs.numel():
+            return machine.region(frame, region)
+        if rows.numel():
+            inner = Frame(frame.programs[rows], frame, rows)
+            parts.append((rows, machine.block(inner, region.operations)))
+    return merged(parts, frame.programs.numel()) if operation.results else []
+
+
+@handles("scf.for")
+def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    low, high, step, *carried = operands
+    if _passes_over(machine, operation, operands[:3]):
+        return skip_operation(machine, frame, operation, operands)
+    if any(bound.undefined is not None and bool(bound.undefined.any()) for bound in operands[:3]):
+        raise MemoryFault("undefined", "loops between bounds that are undefined")
+    counts = _trip_counts(low, high, step, "unsigned" in operation.words)
+    body = operation.regions[0]
+    index = body.arguments[0].type
+    loop = _Loop(machine, frame, carried)
+    trips = 0
+    while True:
+        over = trips >= counts if isinstance(counts, int) else not loop.keep(counts[loop.rows] > trips)
+        if over:
+            return loop.finish()
+        counter = _counter(index, loop.of(low), loop.of(step), trips)
+        loop.carried = list(machine.region(loop.frame, body, [counter, *loop.carried]))
+        trips += 1
+        if machine.observer is not None:
+            machine.observer.iteration(operation, loop.frame.programs)
+        machine.check_time()
+
+
+def _counter(type_: Type, low: Lanes, step: Lanes, trips: int) -> Lanes:
+    counter = Lanes(type_, sum_=low.sum.plus(step.sum.times(trips)))
+    if low.promised is None and step.promised is None:
+        return counter
+    return counter.taken_for(_counter(type_, low.promised or low, step.promised or step, trips))
+
+
+def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | torch.Tensor:
+    """Iterations of each program; one number if all have the same."""
+    numbers = [number for bound in (low, high, step) if (number := bound.integer()) is not None]
+    if len(numbers) == 3:
+        a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)
+        if c <= 0:
+            raise MemoryFault("undefined", f"loops with a step of {c}")
+        return max(0, -(-(b - a) // c))
+    a, b, c = (bound.data.long().reshape(-1) for bound in (low, high, step))
+    if bool((c <= 0).any()) or (unsigned and bool(((a < 0) | (b < 0)).any())):
+        raise MemoryFault("undefined", "loops with a step or bounds below zero")
+    counts = torch.div(b - a + c - 1, c, rounding_mode="floor").clamp(min=0)
+    total = sum_of(counts)
+    return total.constant if not total.terms else counts
+
+
+def _unsigned(number: int, type_: Type) -> int:
+    return number % (1 << type_.bits)
+
+
+class _Loop:
+    """Programs still in a loop, their carried values, and the results of those that left."""
+
+    def __init__(self, machine: Machine, frame: Frame, carried: Sequence[Lanes]) -> None:
+        self.machine, self.outer, self.frame = machine, frame, frame
+        self.carried = list(carried)
+        self.rows = torch.arange(frame.programs.numel())
+        self._left: list[tuple[torch.Tensor, Sequence[Lanes]]] = []
+
+    def keep(self, staying: torch.Tensor, results: Sequence[Lanes] | None = None) -> bool:
+        """Remove all but the `staying` programs, with their carried values or `results`; False if none stays."""
+        if bool(staying.all()):
+            return True
+        leaving = (~staying).nonzero().squeeze(1)
+        rows = staying.nonzero().squeeze(1)
+        values = self.carried if results is None else results
+        self._left.append((self.rows[leaving], [lanes.rows(leaving) for lanes in values]))
+        self.rows = self.rows[rows]
+        if rows.numel() == 0:
+            return False
+        self.carried = [lanes.rows(rows) for lanes in self.carried]
+        self.frame = Frame(self.outer.programs[self.rows], self.outer, self.rows)
+        return True
+
+    def of(self, value: Lanes) -> Lanes:
+        """A value of the enclosing frame for the remaining programs."""
+        return value if self.frame is self.outer else value.rows(self.rows)
+
+    def finish(self) -> Sequence[Lanes]:
+        if not self._left:
+            return self.carried
+        if self.rows.numel():
+            self._left.append((self.rows, self.carried))
+        return merged(self._left, self.outer.programs.numel())
+
+
+@handles("scf.while")
+def _while(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    before, after = operation.regions
+    loop = _Loop(machine, frame, operands)
+    for trips in range(MAX_ITERATIONS):
+        if machine.impatient and trips > PATIENCE:
+            raise Stuck
+        condition, *passed = machine.region(loop.frame, before, loop.carried)
+        if _passes_over(machine, operation, [condition]):
+            return skip_operation(machine, frame, operation, operands)
+        yes, _ = split_rows(condition, loop.rows.numel(), operation)
+        staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
+        staying[yes] = True
+        loop.carried = passed
+        if not loop.keep(staying, passed):
+            return loop.finish()
+        loop.carried = list(machine.region(loop.frame, after, loop.carried))
+        if machine.observer is not None:
+            machine.observer.iteration(operation, loop.frame.programs)
+        machine.check_time()
+    raise OutOfTime
+
+
+@handles("tt.call")
+def _call(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    function = machine.module.functions.get(operation.attributes["callee"])
+    if function is None:
+        raise IRError(f"{operation.attributes['callee']} is called but not defined")
+    return machine.call(function, operands, frame.programs)

@@ -1,0 +1,131 @@
+"""Handler of loads: as strided views where addresses are regular, else lane by lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from evo_kernel.fitness.ir import hint_checks
+from evo_kernel.fitness.ir.access_checks import (
+    RAW_DTYPES,
+    access_shape,
+    check_active_lanes,
+    none_if_false,
+    record_reads,
+    require_defined_access,
+    shadow_units,
+    undefined_at,
+)
+from evo_kernel.fitness.ir.engine import Frame, Machine, handles
+from evo_kernel.fitness.ir.lanes import Lanes, nothing
+from evo_kernel.fitness.ir.memory import (
+    PADDING,
+    scattered,
+    typed,
+)
+from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.types import Type
+
+
+@handles("tt.load")
+def _load(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    pointer = operands[0]
+    mask = operands[1] if len(operands) > 1 else None
+    other = operands[2] if len(operands) > 2 else None
+    return [load(machine, frame, operation, pointer, mask, other, operation.results[0].type)]
+
+
+def load(
+    machine: Machine,
+    frame: Frame,
+    operation: Operation,
+    pointer: Lanes,
+    mask: Lanes | None,
+    other: Lanes | None,
+    type_: Type,
+) -> Lanes:
+    """Elements at addresses; `other`, or undefined, where the mask is off."""
+    require_defined_access(machine, pointer, mask, "loads")
+    torn = hint_checks.torn(pointer, mask, type_.item_bytes, access_shape(frame, type_, pointer, mask))
+    if torn is not None:  # replaces what a vector access loads there
+        loaded = load(machine, frame, operation, pointer.alone(), mask and mask.alone(), other, type_)
+        return Lanes(type_, loaded.data, undefined=torn if loaded.undefined is None else loaded.undefined | torn)
+    known = True if mask is None else mask.boolean()
+    if known is True:
+        mask = None
+    if machine.observer is not None and known is not False:
+        machine.observer.access(operation, pointer, mask, frame.programs, type_.item_bytes, type_.shape or ())
+    if known is False:
+        return other if other is not None else nothing(type_)
+    if other is None and not machine.memory.strict:
+        other = nothing(type_)
+    item, rank = type_.item_bytes, type_.rank + 1
+    access = machine.memory.access(pointer.sum, item, rank, PADDING // 2 if mask is not None else 0)
+    if access is None or access.buffer.track_reads:
+        data, undefined = _load_scattered(machine, frame, pointer, mask, type_)
+        if machine.skips_floats and type_.is_float:
+            return nothing(type_)
+    else:
+        if mask is not None and machine.memory.strict:
+            check_active_lanes(machine, frame, access, mask, pointer, item)
+        if machine.skips_floats and type_.is_float:
+            return nothing(type_)
+        raw = Type("i8") if type_.element.startswith("f8") else type_  # torch cannot gather 8-bit floats
+        data = access.gathered(typed(access.buffer, raw), item)
+        data = data if raw is type_ else data.contiguous().view(type_.dtype)
+        undefined = undefined_at(access, item)
+    if type_.element == "i1":
+        data = data != 0
+    if mask is None:
+        return Lanes(type_, data, undefined=undefined)
+    active = mask.data
+    if undefined is not None:
+        undefined = none_if_false(undefined & active)
+    if other is None:
+        off = ~active
+        return Lanes(type_, data, undefined=off if undefined is None else undefined | off)
+    if other.undefined is not None:
+        off = ~active & other.undefined
+        undefined = off if undefined is None else undefined | off
+    if type_.element.startswith("f8"):
+        chosen = torch.where(active, data.contiguous().view(torch.int8), other.data.view(torch.int8)).view(type_.dtype)
+    else:
+        chosen = torch.where(active, data, other.data)
+    return Lanes(type_, chosen, undefined=undefined)
+
+
+def _load_scattered(
+    machine: Machine, frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Lane by lane: addresses in several buffers, or in one that this launch also writes."""
+    item = type_.item_bytes
+    every = frame.programs.numel() > 1 and any(buffer.track_reads for buffer in machine.memory.buffers)
+    shape = (frame.programs.numel(), *(type_.shape or ())) if every else access_shape(frame, type_, pointer, mask)
+    lanes = scattered(pointer, None if mask is None else mask.data, frame.programs[: shape[0]], shape)
+    dtype = torch.int8 if type_.element == "i1" else type_.dtype
+    raw = torch.zeros(lanes.addresses.numel(), dtype=RAW_DTYPES[item])
+    undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
+    for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
+        loaded = typed(buffer, Type({1: "i8", 2: "i16", 4: "i32", 8: "i64"}[item]))[places]
+        marks = None
+        if buffer.defined is not None:
+            marks = ~shadow_units(buffer, "defined", places, item).all(-1)
+        if buffer.track_reads:
+            record_reads(machine, buffer, places, lanes.programs if chosen is None else lanes.programs[chosen], item)
+        if chosen is None:
+            raw = loaded
+            undefined = marks if marks is not None else undefined
+        else:
+            raw[chosen] = loaded
+            if marks is not None:
+                undefined[chosen] = marks
+    data = raw.view(dtype)
+    if lanes.active is not None:
+        spread = torch.zeros(lanes.active.numel(), dtype=RAW_DTYPES[item])
+        spread[lanes.active] = raw
+        data = spread.view(dtype)
+        marks = torch.zeros(lanes.active.numel(), dtype=torch.bool)
+        marks[lanes.active] = undefined
+        undefined = marks
+    return data.reshape(shape), none_if_false(undefined.reshape(shape))
