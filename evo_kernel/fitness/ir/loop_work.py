@@ -59,7 +59,8 @@ def _work(operation: Operation, threads: int) -> Mapping[str, float]:
         return _combined(operation, each, threads)
     if name in FREE:
         return {}
-    return {"all": each, "arithmetic": each * _takes(name, result)}
+    shifted = name == "arith.extf" and operation.types and operation.types[0].element == "bf16"
+    return {"all": each, "arithmetic": 0.0 if shifted else each * _takes(name, result)}
 
 
 def _combined(operation: Operation, each: float, threads: int) -> Mapping[str, float]:
