@@ -58,7 +58,7 @@ class Judge(Protocol):
     ) -> Evaluation:
         """Never raises for a broken kernel; raises InfraError when the machine failed beyond retries.
 
-        `anew`: measure again, closely, what may be known already; the knobs are taken as they are.
+        `remeasure`: measure again, closely, what may be known already; the knobs are taken as they are.
         `against`: the champion that a confirmation is to be timed beside, its knobs written in. The evaluation tells
         what was found; whether its kernel stands is for who promotes it: types/promotion.py.
         `effort`: knob settings to try, in multiples of what is usual.
