@@ -130,8 +130,10 @@ def test_tuning_is_cut_and_the_verdict_kept(task, judge):
 
 
 def test_a_closed_judge_leaves_no_process(task):
+    open_judge(task, device="cpu").close()  # its preloader stays, for the next judge of this process
     before = set(psutil.Process().children(recursive=True))
     judge = open_judge(task, device="cpu")
     started = set(psutil.Process().children(recursive=True)) - before
     judge.close()
-    assert len(started) >= 3 and not [one for one in started if one.is_running()]
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert len(started) >= 3 and not alive
