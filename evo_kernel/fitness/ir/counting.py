@@ -121,7 +121,7 @@ class Counter:
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
         kind = "load" if operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") else "store"
-        self.waits.access(operation, pointer, int(programs[0]))  # one at a time where they wait
+        self.waits.access(operation, pointer, programs)
         self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)
         self._by_program[f"{kind}_bytes"][programs] += lanes * item

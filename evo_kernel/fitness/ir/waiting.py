@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
+import torch
+
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import BASE_BITS
 from evo_kernel.fitness.ir.module import IRModule, Operation, Region
@@ -49,9 +51,10 @@ class WaitCounter:
         self._posted: dict[int, Work] = {}  # by address
         self._anywhere: defaultdict[int, Work] = defaultdict(dict)  # by buffer: posted over many addresses at once
 
-    def access(self, operation: Operation, pointer: Lanes, program: int) -> None:
-        if not self._spins:
+    def access(self, operation: Operation, pointer: Lanes, programs: torch.Tensor) -> None:
+        if not self._spins or not programs.numel():
             return
+        program = int(programs[0])  # one at a time where they wait
         low, high = pointer.sum.low, pointer.sum.high
         if operation.ordinal in self._spins:
             self._take_over(low, high, program)
