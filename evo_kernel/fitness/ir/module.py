@@ -77,6 +77,14 @@ class Region:
     def arguments(self) -> tuple[IRValue, ...]:
         return self.blocks[0].arguments
 
+    def walk(self) -> Iterator[Operation]:
+        """All operations, outer before inner."""
+        for block in self.blocks:
+            for operation in block.operations:
+                yield operation
+                for inner in operation.regions:
+                    yield from inner.walk()
+
 
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -98,12 +106,4 @@ class IRModule:
     def operations(self) -> Iterator[Operation]:
         """All operations of all functions, outer before inner."""
         for function in self.functions.values():
-            yield from _walk(function.body)
-
-
-def _walk(region: Region) -> Iterator[Operation]:
-    for block in region.blocks:
-        for operation in block.operations:
-            yield operation
-            for inner in operation.regions:
-                yield from _walk(inner)
+            yield from function.body.walk()

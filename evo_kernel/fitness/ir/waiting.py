@@ -7,13 +7,13 @@ behind it, and a loop's condition that reads what was posted takes that over: no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import BASE_BITS
-from evo_kernel.fitness.ir.module import IRModule, Operation, Region
+from evo_kernel.fitness.ir.module import IRModule, Operation
 
 ATOMICS = ("tt.atomic_rmw", "tt.atomic_cas")
 _MOST_POSTED = 1 << 18  # addresses; beyond, stores to a buffer count as one
@@ -29,16 +29,8 @@ def spins_of(module: IRModule) -> frozenset[int]:
         return frozenset()
     conditions = [operation.regions[0] for operation in operations if operation.name == "scf.while"]
     return frozenset(
-        inner.ordinal for region in conditions for inner in _inner(region) if inner.name in (*ATOMICS, "tt.load")
+        inner.ordinal for region in conditions for inner in region.walk() if inner.name in (*ATOMICS, "tt.load")
     )
-
-
-def _inner(region: Region) -> Iterator[Operation]:
-    for block in region.blocks:
-        for operation in block.operations:
-            yield operation
-            for deeper in operation.regions:
-                yield from _inner(deeper)
 
 
 class WaitCounter:
