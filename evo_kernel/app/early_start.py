@@ -19,7 +19,9 @@ def begin(task: str | None, device: str | None, *, now: bool = True) -> None:
     preloaded.start()
     has_gpu = device != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Nvml().arch
     if has_gpu and task is not None and (spec := _spec(task)) is not None:
-        process.load_ahead(process.usual_command(spec), now=now)
+        ahead = process.load_ahead(process.usual_command(spec), now=now)
+        if not now:
+            ahead.load()  # it has the time
 
 
 def _spec(task: str) -> str | None:

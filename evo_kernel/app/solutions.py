@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from evo_kernel.app.recorded_kernels import recorded_launches
 from evo_kernel.errors import TaskError, UserError
 from evo_kernel.export import flashinfer, kernelbench, tritonbench
 from evo_kernel.export.standalone import standalone
@@ -19,6 +18,8 @@ from evo_kernel.types import Source
 
 def solution_text(spec: str, source: Source, device: str) -> str:
     """The module of a benchmark's file: what a source launches on all cases of the problem. Raises UserError."""
+    from evo_kernel.app.recorded_kernels import recorded_launches  # slow: it imports the judge
+
     return standalone(recorded_launches(load(spec), source, device), source.text)
 
 

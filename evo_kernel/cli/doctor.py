@@ -29,11 +29,11 @@ def doctor(device: str, clear: bool, as_json: bool) -> None:
     needed does not work.
     """
     if clear:
-        from evo_kernel.fitness.timing import reference_cache
+        from evo_kernel import user_cache
 
-        count = reference_cache.clear()
-        told = f"{count} file(s) removed from {reference_cache.folder()}"
-        click.echo(json.dumps({"removed": count, "folder": str(reference_cache.folder())}) if as_json else told)
+        count = user_cache.clear()
+        told = f"{count} file(s) removed from {user_cache.folder()}"
+        click.echo(json.dumps({"removed": count, "folder": str(user_cache.folder())}) if as_json else told)
         return
     from evo_kernel.fitness.doctor import diagnose
 

@@ -2,7 +2,8 @@
 
 A program: its arguments are a descriptor, a device and the task that is likely to come. It imports what a search
 needs and waits: the command comes by the descriptor as a line of JSON, `words` and the two files for what it prints.
-Where the other end is closed instead, it ends.
+With `solution`, it then writes the benchmark's file of the best kernel (app/suite/harnesses.py), since it has imported
+what that takes. Where the other end is closed instead, it ends.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def prepare(device: str, task: str) -> None:
     for module in NEEDED:
         importlib.import_module(module)
     from evo_kernel.tasks.loading import load
-    from evo_kernel.tasks.lowering import lower
+    from evo_kernel.tasks.lowering.lower import lower
 
     lower(load("softmax"))  # the first one fills tables
 
@@ -42,15 +43,22 @@ def wait() -> None:
     if not line:
         return
     from evo_kernel.app.session import leave_at_once
+    from evo_kernel.app.suite.harnesses import write_best
 
     order = json.loads(line)
     for stream, path in enumerate(order["output"], 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), stream)
     sys.argv = ["evo-kernel", *order["words"]]
+    code = 0
     try:
         main()
     except SystemExit as ended:
-        leave_at_once(ended.code if isinstance(ended.code, int) else ended.code is not None)
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    try:
+        if order["solution"]:
+            write_best(**order["solution"])
+    finally:  # what it raises is no fault of the search
+        leave_at_once(code)
 
 
 if __name__ == "__main__":

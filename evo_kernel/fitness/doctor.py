@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from evo_kernel import user_cache
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness import gpus
 from evo_kernel.fitness.compile.assembler import BUNDLED, FAULTY, assembler_of, other_version
@@ -105,7 +106,7 @@ def diagnose_cache() -> Diagnosis:
     named = f" ({', '.join(tasks[:8])}{', ...' if len(tasks) > 8 else ''})" if tasks else ""
     detail = f"ceilings of {cards} environment(s), baselines of {len(files) - cards} task(s){named}"
     return Diagnosis(
-        "remembered", True, f"{detail}, in {reference_cache.folder()}; `evo-kernel doctor --clear` forgets them"
+        "remembered", True, f"{detail}, in {user_cache.folder()}; `evo-kernel doctor --clear` forgets them"
     )
 
 

@@ -39,7 +39,7 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
         return First(_compiled(task), "compiled")
     if task.seed is not None:
         return First(task.seed, "seed")
-    from evo_kernel.tasks.lowering import lower  # only here: a task with a seed need not pay for tracing
+    from evo_kernel.tasks.lowering.lower import lower  # only here: a task with a seed need not pay for tracing
 
     try:
         lowered = lower(task)

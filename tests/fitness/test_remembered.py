@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from evo_kernel import user_cache
 from evo_kernel.cli.main import cli
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.doctor import diagnose_cache
@@ -48,7 +49,7 @@ def test_numbers_come_back_where_nothing_has_changed():
 def test_numbers_of_other_circumstances_are_not_used(other):
     MeasurementCache(FOUND).add("m1", {"eager": 2.0})
     assert MeasurementCache(other).read() == {}
-    (file,) = reference_cache.folder().glob("*.json")
+    (file,) = user_cache.folder().glob("*.json")
     file.rename(MeasurementCache(other).path)  # not by the name alone
     assert MeasurementCache(other).read() == {}
 
@@ -56,7 +57,7 @@ def test_numbers_of_other_circumstances_are_not_used(other):
 @pytest.mark.parametrize("text", ["", '{"found": {', "[]", '{"found": {}, "values": {"m1": {"eager": -1.0}}}', "\xff"])
 def test_torn_files_are_ignored_and_written_anew(text):
     MeasurementCache(FOUND).add("m1", {"eager": 2.0})
-    (file,) = reference_cache.folder().glob("*.json")
+    (file,) = user_cache.folder().glob("*.json")
     file.write_text(text, encoding="latin-1")
     assert MeasurementCache(FOUND).read() == {} and reference_cache.listed() == []
     MeasurementCache(FOUND).add("m2", {"eager": 3.0})

@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from evo_kernel import user_cache
 from evo_kernel.errors import TaskError
+from evo_kernel.tasks.importers.checkout import remembered
 from evo_kernel.tasks.importers.kernelbench import entries
 from evo_kernel.tasks.importers.shrink_sizes import ODD, constants, reduced, telling
 from evo_kernel.tasks.importers.survey import survey
 from evo_kernel.tasks.loading import load
-from evo_kernel.tasks.lowering import lower
+from evo_kernel.tasks.lowering.lower import lower
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.problems import Problem
 from evo_kernel.types import CaseKind
@@ -178,6 +180,22 @@ def test_the_task_text_is_a_task_file_of_its_own(root, rest, tmp_path):
     case = task.cases_of(CaseKind.CHECK)[0]
     for mine, theirs in itertools.zip_longest(drawn(task, case), drawn(again, again.case(case.name))):
         assert torch.equal(mine, theirs)
+
+
+def test_a_task_is_written_once_for_all_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made: list[str] = []
+
+    def text_of() -> str:  # as in a new process
+        return remembered(lambda entry, text: made.append(text) or f"# {text}")(found, problem.read_text())
+
+    root = checkout(tmp_path)
+    (found,) = entries(f"{root}/level1/1")
+    problem = found.path
+    assert text_of() == text_of() and len(made) == 1
+    problem.write_text(problem.read_text() + "\n")
+    assert text_of().endswith("\n\n") and len(made) == 2
+    assert user_cache.clear() == 2 and text_of() and len(made) == 3
 
 
 def test_surveys_tell_the_degenerate_apart(root):

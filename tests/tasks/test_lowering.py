@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks import loading
-from evo_kernel.tasks.lowering import lower, lower_function
-from evo_kernel.tasks.lowering.lower import NETWORK
+from evo_kernel.tasks.lowering.lower import NETWORK, lower, lower_function
 from tests.support.scripts import script
 from tests.tasks.test_lowering_references import TABLE, Entry
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from evo_kernel.tasks.lowering import lower_function
+from evo_kernel.tasks.lowering.lower import lower_function
 from tests.tasks.test_lowering_references import TABLE
 
 pytest.importorskip("triton")

@@ -5,6 +5,7 @@ A program: its argument is a file with the arguments of `asked` as JSON. The las
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -23,26 +24,59 @@ from evo_kernel.tasks.loading import load, problem_of
 from evo_kernel.types import CaseKind, Source
 
 
-def asked(spec: str, kernel: str, folder: str, device: str, ask: bool, expected_us: float | None = None) -> Stock:
+def asked(
+    spec: str, kernel: str, folder: str, device: str, ask: bool, module: str = "", expected_us: float | None = None
+) -> Stock:
     """Write the kernel into `folder` as a solution of the problem; then, if wanted, ask KernelBench's harness about it.
 
-    `expected_us`: kernel and reference together, where they were measured. Raises UserError, and what a harness does.
+    `module`: a file for the text that the solution is written around, which takes seconds to make. `expected_us`:
+    kernel and reference together, where they were measured. Raises UserError, and what a harness does.
     """
-    text = solution_text(spec, Source(kernel), device)  # what the file is written around: its launches
+    source, place = Source(kernel), Path(folder)
+    kept = written_module(module, source)
+    text = kept or solution_text(spec, source, device)
     if spec.startswith("kernelbench:"):
-        return _kernelbench(spec, text, Path(folder), device, ask, expected_us)
-    for name in (f"{Path(spec).name}.py", PREDICTIONS):  # of an earlier kernel, as TritonBench wants them
-        (Path(folder) / name).unlink(missing_ok=True)
-    write_solution(spec, text, Path(folder))
-    return Stock(NONE)
+        (place / kernelbench_solution(spec, text).file_name(0)).unlink(missing_ok=True)  # of an earlier kernel
+    else:
+        for name in (f"{Path(spec).name}.py", PREDICTIONS):  # of an earlier kernel, as TritonBench wants them
+            (place / name).unlink(missing_ok=True)
+    write_solution(spec, text, place)
+    if module and kept is None:
+        Path(module).write_text(json.dumps({"kernel": source.sha256, "text": text}), encoding="utf-8")
+    return _asked(spec, text, device, expected_us) if ask else Stock(NONE)
 
 
-def _kernelbench(spec: str, text: str, folder: Path, device: str, ask: bool, expected_us: float | None) -> Stock:
+def write_best(spec: str, population: str, folder: str, module: str, device: str) -> None:
+    """Write the best kernel of a population as a solution; where that fails, who asks about it is told why."""
+    source = best_source(Path(population))
+    if source is not None:
+        with contextlib.suppress(EvoKernelError):
+            asked(spec, source.text, folder, device, False, module)
+
+
+def best_source(population: Path) -> Source | None:
+    """The champion's source, or the best one's, as it was scored; None where nothing passed."""
+    from populations.reading import PopulationReader
+
+    if not population.exists():
+        return None
+    with PopulationReader(population) as reader:
+        best = reader.leader()
+        return reader.relative(best.candidate).source if best is not None else None
+
+
+def written_module(module: str, source: Source) -> str | None:
+    """The text that a solution of this kernel was written around; None where there is none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        written = json.loads(Path(module).read_text(encoding="utf-8"))
+        if written["kernel"] == source.sha256:
+            return str(written["text"])
+    return None
+
+
+def _asked(spec: str, text: str, device: str, expected_us: float | None) -> Stock:
+    """What KernelBench's harness says of a module with `run`."""
     solution = kernelbench_solution(spec, text)
-    (folder / solution.file_name(0)).unlink(missing_ok=True)  # of an earlier kernel
-    write_solution(spec, text, folder)
-    if not ask:
-        return Stock(NONE)
     entry = problem_of(spec)
     source = read_text(entry.path)
     harness = kernelbench_harness.harness_of(kernelbench_harness.home_of(entry.path))

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,10 +129,12 @@ class EarlySearch:
     def alive(self) -> bool:
         return self._process.alive()
 
-    def run(self, words: Sequence[str], log: Path, deadline_s: float, halt: Halt) -> OrderEnd:
-        """`evo-kernel` with these words, as `run_logged` has it."""
+    def run(
+        self, words: Sequence[str], log: Path, deadline_s: float, halt: Halt, solution: Mapping[str, str] | None = None
+    ) -> OrderEnd:
+        """`evo-kernel` with these words, as `run_logged` has it; then `harnesses.write_best` with these arguments."""
         files = _logs(log)
-        order = {"words": list(words), "output": [str(file.absolute()) for file in files]}
+        order = {"words": list(words), "output": [str(file.absolute()) for file in files], "solution": solution}
         began = time.monotonic()
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._orders, "w") as orders:  # else it tells how it ended
             orders.write(json.dumps(order) + "\n")

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.remaining_torch_operations import own_share, torch_calls
+from evo_kernel.app.suite.harnesses import best_source, written_module
 from evo_kernel.app.suite.lanes import EarlySearch, Halt, Lane, OrderEnd, run_logged
 from evo_kernel.app.suite.tasks import SuiteTask
 from evo_kernel.observe.harness_verdict import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
-from evo_kernel.types import Evaluation, Source
+from evo_kernel.types import Evaluation
 
 if TYPE_CHECKING:
     from populations.reading import PopulationReader
@@ -81,8 +82,17 @@ class SuiteWorker:
             early = None
         early = early or self._start(one)
         self._early = self._start(following) if following is not None else None
-        ended = early.run(words, self._folder / LOGS / one.name, 60 * minutes + GRACE_S, self._halt)
+        solution = None
+        if benchmark_of(one) in WRITTEN:
+            solution = {"spec": one.spec, "population": str(population), "device": self.device, **self._files(one)}
+        ended = early.run(words, self._folder / LOGS / one.name, 60 * minutes + GRACE_S, self._halt, solution)
         return self.row(one, population, ended)
+
+    def _files(self, one: SuiteTask) -> dict[str, str]:
+        """Folder of the benchmark's file of a task, and the module that it is written around."""
+        in_one = benchmark_of(one) == "tritonbench"
+        folder = self._folder / SOLUTIONS / (one.name if in_one else "")
+        return {"folder": str(folder), "module": str(self._folder / LOGS / f"{one.name}.module.json")}
 
     def _start(self, one: SuiteTask) -> EarlySearch:
         return EarlySearch(self._lane, self._options.device, one.spec)
@@ -132,9 +142,10 @@ class SuiteWorker:
             return row
         eager_us = row.baselines_us.get("eager", row.best_us or 0.0)
         expected_us = row.best_us + eager_us if row.measured and row.best_us else None
-        in_one = one.spec.partition(":")[0] == "tritonbench"
-        folder = str(self._folder / SOLUTIONS / (one.name if in_one else ""))
-        order = {"spec": one.spec, "kernel": source.text, "folder": folder, "device": self.device, "ask": stock}
+        files = self._files(one)
+        if not stock and written_module(files["module"], source) is not None:
+            return row
+        order = {"spec": one.spec, "kernel": source.text, "device": self.device, "ask": stock, **files}
         ended = ask_harness(
             order | {"expected_us": expected_us}, self._lane, self._folder / LOGS / f"{one.name}.stock", self._halt
         )
@@ -241,17 +252,6 @@ def _with_best(row: SuiteRow, judged: Evaluation, status: str) -> SuiteRow:
         own_share=1.0 if not operations else min((one for one in shares if one is not None), default=None),
         torch_operations=tuple(name.removeprefix("aten.") for name in operations),
     )
-
-
-def best_source(population: Path) -> Source | None:
-    """The champion's source, or the best one's, as it was scored; None where nothing passed."""
-    from populations.reading import PopulationReader
-
-    if not population.exists():
-        return None
-    with PopulationReader(population) as reader:
-        best = reader.leader()
-        return reader.relative(best.candidate).source if best is not None else None
 
 
 def kind_of(text: str) -> str:

@@ -149,8 +149,7 @@ _AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
 def load_ahead(command: Sequence[str], gpu: int = 0, *, now: bool = True) -> WorkerProcess:
     """Start the worker of the next runner with this command; one that was started for another runner ends.
 
-    `now`: it takes the GPU while the runner's process loads; else when the runner lets it. It does not load what only
-    baselines need: they may be known.
+    `now`: it takes the GPU while the runner's process loads; else when the runner lets it.
     """
     key = (tuple(command), gpu)
     for other in [one for one in _AHEAD if one[1] == gpu and one != key]:

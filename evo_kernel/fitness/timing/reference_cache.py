@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from evo_kernel import user_cache
 from evo_kernel.types import Environment, content_hash
 
 _Time = Annotated[float, Field(gt=0.0, lt=math.inf)]
@@ -39,17 +38,12 @@ class _File(BaseModel):
     values: Annotated[dict[_Name, dict[_Name, _Time]], Field(max_length=1000)]
 
 
-def folder() -> Path:
-    """Folder of the files: $XDG_CACHE_HOME/evo-kernel, by default in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "evo-kernel"
-
-
 class MeasurementCache:
     """Cached values of one key. Processes may share the files; the last writer of a case wins."""
 
     def __init__(self, found: Mapping[str, str]) -> None:
         self._found = dict(found)
-        self.path = folder() / f"{content_hash(self._found)[:32]}.json"
+        self.path = user_cache.folder() / f"{content_hash(self._found)[:32]}.json"
 
     def read(self) -> Values:
         """Empty where there is nothing, or nothing whole."""
@@ -58,28 +52,17 @@ class MeasurementCache:
 
     def add(self, name: str, values: Mapping[str, float]) -> None:
         """Store the numbers of one case. Failures are ignored: the values will be measured again."""
-        with contextlib.suppress(OSError, ValidationError):
+        with contextlib.suppress(ValidationError):
             kept = _File(found=self._found, values={**_plain(self.read()), name: dict(values)})
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".new", delete=False) as file:
-                file.write(kept.model_dump_json())
-            os.replace(file.name, self.path)
+            user_cache.write(self.path, kept.model_dump_json())
 
 
 def listed() -> list[Mapping[str, str]]:
     """Keys of the files, newest first."""
     with contextlib.suppress(OSError):
-        files = sorted(folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        files = sorted(user_cache.folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         return [file.found for file in map(_read, files) if file is not None]
     return []
-
-
-def clear() -> int:
-    """Remove all files, damaged ones too; returns how many. Raises OSError."""
-    files = [*folder().glob("*.json"), *folder().glob("*.new")]
-    for file in files:
-        file.unlink(missing_ok=True)
-    return len(files)
 
 
 def _read(path: Path) -> _File | None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from evo_kernel import user_cache
 from evo_kernel.errors import LoweringError, TaskError
 from evo_kernel.tasks.task import describe, did_you_mean, without_data
+from evo_kernel.types import content_hash
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,32 @@ def read_text(path: Path, what: str = "file") -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} cannot be read: {describe(error)}. Check the {what} out again.") from error
+
+
+def remembered(write: Callable[..., str]) -> Callable[..., str]:
+    """Keep the text of each task, in this process and in the user's cache folder: writing one may take seconds.
+
+    `write(entry, *texts)` depends on its arguments, on the code of `evo_kernel.tasks` and on PyTorch alone.
+    """
+
+    @lru_cache(maxsize=512)
+    def text(entry: Entry, *texts: str) -> str:
+        versions = [torch.__version__, sys.version, _code()]
+        path = user_cache.folder() / f"{content_hash([entry.spec, *texts, *versions])[:32]}.task"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return path.read_text(encoding="utf-8")
+        written = write(entry, *texts)
+        user_cache.write(path, written)
+        return written
+
+    return text
+
+
+@cache
+def _code() -> str:
+    """Hash of all code that tasks are written with."""
+    tasks = Path(__file__).parents[1]
+    return content_hash([path.read_text(encoding="utf-8") for path in sorted(tasks.rglob("*.py"))])
 
 
 def parted(rest: str, group: str) -> tuple[Path, str | None, str | None]:
@@ -90,7 +123,7 @@ def allow_of(reference: Callable[[], Callable[..., Any]], inputs: Callable[[], S
 
     `inputs`: of each check case, tensors or their specs; None where it is not worth trying.
     """
-    from evo_kernel.tasks.lowering import lower_function
+    from evo_kernel.tasks.lowering.lower import lower_function
 
     try:
         if (cases := inputs()) is None:

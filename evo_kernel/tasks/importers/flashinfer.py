@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.definitions import Definition, dtype_of
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, existing, read_text, task_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, existing, read_text, remembered, task_text
 from evo_kernel.tasks.task import describe, did_you_mean
 
 SCHEME = "flashinfer"
@@ -84,7 +83,7 @@ def text_of(entry: Entry) -> str:
     return _text(entry, root, json.dumps(definition_at(entry.path)), read_text(found[0], "data set"))
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _text(entry: Entry, root: str, definition_text: str, lines: str) -> str:
     definition = json.loads(definition_text)
     _refuse(entry, definition)

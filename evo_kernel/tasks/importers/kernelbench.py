@@ -9,13 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module, quoted
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text, task_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text, remembered, task_text
 from evo_kernel.tasks.importers.shrink_sizes import ODD, WIDE, Size, constants, reduced, run_fake, telling
 from evo_kernel.tasks.problems import NEEDED, Problem
 from evo_kernel.tasks.task import describe, line_in
@@ -75,9 +74,9 @@ def text_of(entry: Entry) -> str:
     return _text(entry, read_text(entry.path))
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _text(entry: Entry, source: str) -> str:
-    """The task file. Finding its sizes takes up to some seconds, so it is made once a process."""
+    """The task file. Finding its sizes takes up to some seconds."""
     own = _own_sizes(entry, source)
     cast = _castable(entry, source, own)
     problem = Problem(source, str(entry.path), cast=cast)

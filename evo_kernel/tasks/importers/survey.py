@@ -99,7 +99,7 @@ def surveyed(specs: Sequence[str], deadline_s: float, memory_gb: float) -> Itera
 
 def main(memory_gb: float) -> None:
     """A child that surveys one problem after the other; a request of None asks whether it is ready."""
-    from evo_kernel.tasks.lowering import lower_function
+    from evo_kernel.tasks.lowering.lower import lower_function
 
     limit = int(memory_gb * 1e9) + MAPPED
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.call_template import CallForm, Form
 from evo_kernel.tasks.calls import CUT, Called
-from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text, task_text
+from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text, remembered, task_text
 from evo_kernel.tasks.interpreted import Interpreted
 from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, same_values
 
@@ -85,9 +84,9 @@ class ChosenCalls:
     known: tuple[int, ...] = ()  # positions of small integers beside floating point: page tables, offsets
 
 
-@lru_cache(maxsize=512)
+@remembered
 def _text(entry: Entry, source: str, timings: str) -> str:
-    """The task file. Finding its cases runs the test, so it is made once a process."""
+    """The task file. Finding its cases runs the test."""
     picked, called = choose(entry, source, timings)
     triton = entry.group == "G"
     draws = (called.inputs(case, torch.Generator("cpu").manual_seed(1), torch.device("cpu")) for case in picked.check)

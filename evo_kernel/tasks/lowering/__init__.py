@@ -8,7 +8,3 @@ registry.py          which function lowers which operation; a new lowering is on
                      pointwise activations reduction rows contraction convolution indexing joining recurrent sorting
                      views
 """
-
-from evo_kernel.tasks.lowering.lower import lower, lower_function
-
-__all__ = ["lower", "lower_function"]

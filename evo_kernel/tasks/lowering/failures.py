@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from evo_kernel.tasks.task import describe
 
@@ -29,6 +28,8 @@ REMARKING = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_te
 
 def reads_values(error: Exception) -> bool:
     """Whether a trace failed because the reference wanted to know what is in a tensor."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # slow: it imports sympy
+
     known = isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode)
     return known or ".numpy() is not supported" in str(error)
 

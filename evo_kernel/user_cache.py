@@ -1,0 +1,30 @@
+"""The folder in which runs leave what other runs need not find again. Each file is written whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+
+def folder() -> Path:
+    """$XDG_CACHE_HOME/evo-kernel, by default in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "evo-kernel"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file of the folder; processes may do so side by side. Failures are ignored: it will be found again."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8") as file:
+            file.write(text)
+        os.replace(file.name, path)
+
+
+def clear() -> int:
+    """Remove all files; returns how many. Raises OSError."""
+    files = [path for path in folder().glob("*") if path.is_file()]
+    for file in files:
+        file.unlink(missing_ok=True)
+    return len(files)
