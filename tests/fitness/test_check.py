@@ -184,6 +184,20 @@ def test_overflow_of_the_dtype_alone_binds_nobody():
     assert verdict(MATMUL, inputs, tiled_matmul).passed
 
 
+def test_where_only_the_dtype_overflows_a_number_must_be_the_true_one():
+    task = task_of(lambda x: x.abs().sum(-1))
+    (x,) = draw((3, 1 << 17), dtype=torch.float16)
+    assert verdict(task, (x,), lambda x: x.float().abs().sum(-1).half()).passed
+    assert verdict(task, (x,), lambda x: torch.full((3,), 65504.0).half()).passed
+    result = verdict(task, (x,), lambda x: torch.zeros(3).half())
+    assert not result.passed and "may overflow" in result.reason
+
+
+def test_bounds_do_not_grow_with_a_flat_tensor():
+    step = task_of(lambda w, g: w - 3e-5 * g)
+    assert not verdict(step, draw((1 << 21,), (1 << 21,)), lambda w, g: w).passed
+
+
 def test_integers_are_exact():
     task = task_of(lambda x: x.argmax(-1))
     (x,) = draw((16, 50))
