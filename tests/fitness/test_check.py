@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.correctness import check, error_bounds, regimes
+from evo_kernel.fitness.correctness import binding, check, error_bounds, regimes
 from evo_kernel.fitness.correctness.references import ANSWERS, SeedPool
-from evo_kernel.tasks.task import Task, Tolerance
+from evo_kernel.tasks.task import Case, Task, Tolerance
+from evo_kernel.types import CaseKind
 
 
 def task_of(reference, tolerance=None):
@@ -225,3 +226,22 @@ def test_seeds_are_drawn_anew_before_answers_tell_what_they_draw():
     seeds.answered("a", shows_values=True)
     assert len({first, second, seeds.seed("a", "nominal")}) == 3
     assert seeds.seed("b", "nominal") == other
+
+
+def test_a_timed_case_that_binds_nothing_is_told_unless_check_cases_bind_nothing_either():
+    def steps_of(case, generator, device):
+        return torch.rand(99, generator=generator, device=device), case["steps"]
+
+    def map_of(x, steps):
+        for _ in range(steps):
+            x = 3.9 * x * (1.0 - x)
+        return x
+
+    def told(checked):
+        cases = (Case("few", CaseKind.CHECK, {"steps": checked}), Case("many", CaseKind.SEARCH, {"steps": 200}))
+        task = dataclasses.replace(task_of(map_of), cases=cases, inputs_function=steps_of)
+        inputs = task.inputs(cases[1], torch.Generator().manual_seed(1), "cpu")
+        return binding.unbound(task, cases[1], error_bounds.expect(task, inputs))
+
+    assert "zeros would pass" in told(5)
+    assert told(190) == ""

@@ -100,10 +100,7 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
             f"{got.numel()} elements are like that",
             math.inf,
         )
-    bounds = (
-        max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(got.numel())),
-        max(tolerance.max_multiple * wanted.largest, tolerance.absolute),
-    )
+    bounds = bounds_of(wanted, tolerance)
     ratio = max(_ratio(frobenius, bounds[0]), _ratio(largest, bounds[1]))
     if ratio <= 1.0:
         return _overflow_fault(got, wanted, bounds[0]) if any_overflow else "", ratio
@@ -113,6 +110,14 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
         f"is off by {ratio:.3g}x what is allowed: at {where} it is {got[where].item():.9g} where the reference is "
         f"{truth[where].item():.9g} (an honest kernel's error there is at most {wanted.largest:.3g})",
         ratio,
+    )
+
+
+def bounds_of(wanted: Expected, tolerance: Tolerance) -> tuple[float, float]:
+    """The largest Frobenius norm and the largest magnitude that errors may have."""
+    return (
+        max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(wanted.honest.numel())),
+        max(tolerance.max_multiple * wanted.largest, tolerance.absolute),
     )
 
 

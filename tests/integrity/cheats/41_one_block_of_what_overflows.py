@@ -1,4 +1,4 @@
-"""Adds one block of a long row, where the reference overflows and nothing was compared.
+"""Adds one block of each long row whose total overflows in the reference, where nothing was compared.
 
 row: 41
 task: half_totals
@@ -14,6 +14,7 @@ import triton.language as tl
 @triton.jit
 def total_kernel(x_ptr, y_ptr, n, end, BLOCK: tl.constexpr):
     row = tl.program_id(0)
+    end = tl.where(row < tl.num_programs(0) // 2, n, end)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, end, BLOCK):
         at = start + tl.arange(0, BLOCK)
