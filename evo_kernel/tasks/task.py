@@ -236,6 +236,15 @@ class Task:
         """The reference computed on float64 copies of the floating-point inputs: what errors are measured from."""
         return self.outputs(*(as_float64(value) for value in inputs))
 
+    @cached_property
+    def returned_inputs(self) -> frozenset[int]:
+        """Numbers of outputs for which the reference returns an input, or a view of one."""
+        case = min(self.cases_of(CaseKind.CHECK), key=self.elements)
+        inputs = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
+        given = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
+        outputs = enumerate(self.outputs(*inputs))
+        return frozenset(number for number, output in outputs if output.untyped_storage().data_ptr() in given)
+
     def flops(self, case: Case) -> float | None:
         """Floating-point operations that the computation needs on this case; None where the file does not say."""
         return self._formula("flops", self.flops_function, case)

@@ -404,6 +404,12 @@ class Plan(_Data):
         return tuple(number for number, view in enumerate(self.outputs) if view.buffer in copied)
 
     @property
+    def returned_inputs(self) -> tuple[int, ...]:
+        """Numbers of outputs that lie in the buffer of an input."""
+        views = enumerate(self.outputs)
+        return tuple(n for n, view in views if view.elements and self.buffers[view.buffer].kind == "input")
+
+    @property
     def scratch_bytes(self) -> int:
         """Bytes of buffers that are neither inputs nor outputs."""
         outputs = {view.buffer for view in self.outputs}
