@@ -250,4 +250,9 @@ def rule_fault(task: Task, plan: CompiledPlan) -> str:
         return "run launches no kernel of its own"
     if task.allow == "kernels" and plan.plan.copied_outputs:
         return f"output {plan.plan.copied_outputs[0]} is a copy of a tensor: compute it in a kernel"
+    if borrowed := [number for number in plan.plan.borrowed_outputs if number not in task.borrowed_outputs]:
+        return (
+            f"output {borrowed[0]} is a view of an input, shares its memory with another output, or several of its "
+            "elements share theirs, where the reference returns a tensor of its own"
+        )
     return ""

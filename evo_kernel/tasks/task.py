@@ -236,6 +236,23 @@ class Task:
         """The reference computed on float64 copies of the floating-point inputs: what errors are measured from."""
         return self.outputs(*(as_float64(value) for value in inputs))
 
+    @cached_property
+    def borrowed_outputs(self) -> frozenset[int]:
+        """Numbers of outputs for which the reference returns memory of an input or of another output, or a tensor
+        several of whose elements share memory."""
+        case = min(self.cases_of(CaseKind.CHECK), key=self.elements)
+        inputs = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
+        given = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
+        borrowed: set[int] = set()
+        for number, output in enumerate(self.outputs(*inputs)):
+            storage = output.untyped_storage()
+            is_expanded = any(step == 0 and size > 1 for step, size in zip(output.stride(), output.shape, strict=True))
+            is_larger = output.numel() * output.element_size() > storage.nbytes()  # windows
+            if storage.data_ptr() in given or is_expanded or is_larger:
+                borrowed.add(number)
+            given.add(storage.data_ptr())
+        return frozenset(borrowed)
+
     def flops(self, case: Case) -> float | None:
         """Floating-point operations that the computation needs on this case; None where the file does not say."""
         return self._formula("flops", self.flops_function, case)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.correctness import check, error_bounds, regimes
+from evo_kernel.fitness.correctness import binding, check, error_bounds, regimes
 from evo_kernel.fitness.correctness.references import ANSWERS, SeedPool
-from evo_kernel.tasks.task import Task, Tolerance
+from evo_kernel.tasks.task import Case, Task, Tolerance
+from evo_kernel.types import CaseKind
 
 
 def task_of(reference, tolerance=None):
@@ -184,6 +185,20 @@ def test_overflow_of_the_dtype_alone_binds_nobody():
     assert verdict(MATMUL, inputs, tiled_matmul).passed
 
 
+def test_where_only_the_dtype_overflows_a_number_must_be_the_true_one():
+    task = task_of(lambda x: x.abs().sum(-1))
+    (x,) = draw((3, 1 << 17), dtype=torch.float16)
+    assert verdict(task, (x,), lambda x: x.float().abs().sum(-1).half()).passed
+    assert verdict(task, (x,), lambda x: torch.full((3,), 65504.0).half()).passed
+    result = verdict(task, (x,), lambda x: torch.zeros(3).half())
+    assert not result.passed and "may overflow" in result.reason
+
+
+def test_bounds_do_not_grow_with_a_flat_tensor():
+    step = task_of(lambda w, g: w - 3e-5 * g)
+    assert not verdict(step, draw((1 << 21,), (1 << 21,)), lambda w, g: w).passed
+
+
 def test_integers_are_exact():
     task = task_of(lambda x: x.argmax(-1))
     (x,) = draw((16, 50))
@@ -211,3 +226,22 @@ def test_seeds_are_drawn_anew_before_answers_tell_what_they_draw():
     seeds.answered("a", shows_values=True)
     assert len({first, second, seeds.seed("a", "nominal")}) == 3
     assert seeds.seed("b", "nominal") == other
+
+
+def test_a_timed_case_that_binds_nothing_is_told_unless_check_cases_bind_nothing_either():
+    def steps_of(case, generator, device):
+        return torch.rand(99, generator=generator, device=device), case["steps"]
+
+    def map_of(x, steps):
+        for _ in range(steps):
+            x = 3.9 * x * (1.0 - x)
+        return x
+
+    def told(checked):
+        cases = (Case("few", CaseKind.CHECK, {"steps": checked}), Case("many", CaseKind.SEARCH, {"steps": 200}))
+        task = dataclasses.replace(task_of(map_of), cases=cases, inputs_function=steps_of)
+        inputs = task.inputs(cases[1], torch.Generator().manual_seed(1), "cpu")
+        return binding.unbound(task, cases[1], error_bounds.expect(task, inputs))
+
+    assert "zeros would pass" in told(5)
+    assert told(190) == ""

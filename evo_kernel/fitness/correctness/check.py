@@ -76,14 +76,15 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
     truth, values = wanted.truth, (got, wanted.truth, wanted.honest, wanted.compared)
     size = _AT_ONCE if got.device.type == "cpu" else got.numel()
     parts = zip(*(value.reshape(-1).split(size) for value in values), strict=True)
-    parts_figures = torch.stack([_figures(*_marks(*part)) for part in parts])
+    parts_figures = torch.stack([_figures(*_marks(*part), part[-1]) for part in parts])
     figures = [
         parts_figures[:, 0].max(),
         parts_figures[:, 1].max(),
         parts_figures[:, 2].norm(),
         parts_figures[:, 3].max(),
+        parts_figures[:, 4].max(),
     ]
-    any_unwritten, any_odd, frobenius, largest = torch.stack(figures).tolist()
+    any_unwritten, any_odd, frobenius, largest, any_overflow = torch.stack(figures).tolist()
     if any_unwritten:
         unwritten, _, _ = _marks(*values)
         return (
@@ -99,19 +100,43 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
             f"{got.numel()} elements are like that",
             math.inf,
         )
-    bounds = (
-        max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(got.numel())),
-        max(tolerance.max_multiple * wanted.largest, tolerance.absolute),
-    )
+    bounds = bounds_of(wanted, tolerance)
     ratio = max(_ratio(frobenius, bounds[0]), _ratio(largest, bounds[1]))
     if ratio <= 1.0:
-        return "", ratio
+        return _overflow_fault(got, wanted, bounds[0]) if any_overflow else "", ratio
     _, _, error = _marks(*values)
     where = _first(error == error.max())
     return (
         f"is off by {ratio:.3g}x what is allowed: at {where} it is {got[where].item():.9g} where the reference is "
         f"{truth[where].item():.9g} (an honest kernel's error there is at most {wanted.largest:.3g})",
         ratio,
+    )
+
+
+def bounds_of(wanted: Expected, tolerance: Tolerance) -> tuple[float, float]:
+    """The largest Frobenius norm and the largest magnitude that errors may have."""
+    return (
+        max(tolerance.relative_multiple * wanted.frobenius, tolerance.absolute * math.sqrt(wanted.honest.numel())),
+        max(tolerance.max_multiple * wanted.largest, tolerance.absolute),
+    )
+
+
+_NEAR = 0.5
+"""Relative error of finite results where the reference overflows in the task's dtype."""
+
+
+def _overflow_fault(got: torch.Tensor, wanted: Expected, bound: float) -> str:
+    """The fault of elements that are not compared: an honest kernel may overflow there, or give about the true value
+    (cut to the largest number), but no other number."""
+    wide, most = got.double(), torch.finfo(got.dtype).max
+    where = ~wanted.compared & wanted.truth.isfinite() & wide.isfinite()
+    truth = wanted.truth[where]
+    cut = truth.clamp(-most, most)
+    if float((wide[where] - cut).norm()) <= _NEAR * float(cut.norm()) + bound:
+        return ""
+    return (
+        f"is {wide[where][0].item():.6g} at {_first(where)}, where it may overflow, but the reference is "
+        f"{truth[0].item():.6g}"
     )
 
 
@@ -125,9 +150,11 @@ def _marks(
     return unwritten, compared & ~same, torch.where(compared & finite, (got - truth).abs(), 0.0)
 
 
-def _figures(unwritten: torch.Tensor, odd: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """Whether there are elements of the first two kinds, the norm of the errors, and the largest error."""
-    return torch.stack([unwritten.any().double(), odd.any().double(), error.norm(), error.max()])
+def _figures(unwritten: torch.Tensor, odd: torch.Tensor, error: torch.Tensor, compared: torch.Tensor) -> torch.Tensor:
+    """Whether there are elements of the first two kinds, the norm of the errors, the largest error, and whether an
+    element is not compared."""
+    missed = ~compared.all()
+    return torch.stack([unwritten.any().double(), odd.any().double(), error.norm(), error.max(), missed.double()])
 
 
 def _ratio(error: float, bound: float) -> float:

@@ -46,6 +46,11 @@ class Recipe:
 
 
 RECIPE = Recipe()
+LONGEST = 1 << 20
+"""Terms that an honest kernel adds one after the other at most: it splits longer sums over lanes and programs."""
+LONGEST_ELEMENTWISE = 1 << 10
+"""The same of a reference that adds nothing up, as an allowance for its approximations of functions: else it would grow
+with the number of elements of a flat tensor."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ def expect_by(
     if precision == "tf32":
         _add_result(estimates, run(_as_tf32))
     length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
+    length = min(length, LONGEST)
     few = min(filter(None, (part.numel() for part in own)), default=0) < recipe.many_outputs
     for pattern in range(recipe.patterns if few else 1):
         _add_result(estimates, run(partial(_moved, units=recipe.perturbation, pattern=pattern)))
@@ -92,10 +98,11 @@ def expect_by(
     unit = max(map(_unit, dtypes), default=_unit(torch.float32))
     for pattern in range(recipe.rounded_patterns if few else min(1, recipe.rounded_patterns)):
         try:
-            with Rounding(unit, recipe.growth, length, pattern):
+            with Rounding(unit, recipe.growth, length, pattern) as seen:
                 rounded = run(_double)
         except TaskError:  # it succeeded before: it does not allow the dispatch mode
             continue
+        length = length if seen.sums else min(length, LONGEST_ELEMENTWISE)
         _add_result(estimates, rounded)
         del rounded
     positive = run(_positive)

@@ -64,6 +64,7 @@ class Rounding(TorchDispatchMode):
         self._unit, self._growth, self._longest, self._pattern = unit, growth, longest, pattern
         self._signs: dict[torch.device, torch.Tensor] = {}
         self._moved = 0  # operations so far: each uses another offset in the signs
+        self.sums = False  # whether an operation may have added elements up
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -74,6 +75,7 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        self.sums = self.sums or _may_sum(func)
         if (steps := _steps(func)) is not None:
             return self._by_steps(steps, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
@@ -154,6 +156,15 @@ def _name(func: Any) -> str:
     """An operation's name without overload and in-place suffix."""
     name = func._schema.name.partition("::")[2]
     return name if name.endswith("__") else name.removesuffix("_")
+
+
+@cache
+def _may_sum(func: Any) -> bool:
+    """Whether it may add elements up: all operations but elementwise ones, moves and selections."""
+    name = _name(func)
+    if name in ("index_put", "scatter"):
+        return True  # with `accumulate` and `reduce`
+    return name not in _EXACT and not _is_view(func) and torch.Tag.pointwise not in func.tags
 
 
 def _is_view(func: Any) -> bool:

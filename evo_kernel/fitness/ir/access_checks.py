@@ -46,6 +46,11 @@ def check_hints(frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type) -
         raise MemoryFault("undefined", message, int(frame.programs[program]))
 
 
+def use_of(type_: Type) -> str:
+    """What a load is to its buffer: numbers that may decide where programs go on are indices."""
+    return "loads" if type_.is_float else "indexes"
+
+
 def none_if_false(data: torch.Tensor) -> torch.Tensor | None:
     return data if bool(data.any()) else None
 

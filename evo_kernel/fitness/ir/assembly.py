@@ -11,6 +11,7 @@ from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined
 from evo_kernel.fitness.ir.libdevice import device_function
 from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.reductions import tf32
 
 _INSTRUCTION = re.compile(r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|-?\d{1,9}))+) *;?\s*")
 _LOW = 0xFFFFFFFF
@@ -51,7 +52,7 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     **{f"{name}.approx{flush}.f32": made for flush in ("", ".ftz") for name, made in (
         ("ex2", torch.exp2), ("lg2", torch.log2), ("rcp", torch.reciprocal), ("sqrt", torch.sqrt),
         ("rsqrt", torch.rsqrt), ("sin", torch.sin), ("cos", torch.cos))},
-    "tanh.approx.f32": torch.tanh,
+    "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from evo_kernel.fitness.ir.access_checks import (
     none_if_false,
     require_defined_access,
     shadow_units,
+    use_of,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, nothing
@@ -96,6 +97,7 @@ def atomic(
     undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
     if machine.skips_floats and any(value.is_nothing for value in values):
         for buffer, places, _ in lanes.by_buffer(machine.memory, item):
+            buffer.require("stores")
             shadow = buffer.shadow("writer", item)
             shadow[unit_places(places, item, buffer.unit(item))] = MANY
         machine.synchronised[frame.programs] |= machine.learns and _orders(operation)
@@ -136,6 +138,8 @@ def _update(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Update lanes of one buffer: their old values, and where those were undefined."""
     item = type_.item_bytes
+    for use in ("stores", use_of(type_) if operation.results else "loads"):
+        buffer.require(use)
     buffer.changed = True
     memory = typed(buffer, type_)
     me = (programs + 1).int().unsqueeze(-1)

@@ -191,9 +191,16 @@ def launch(
         impatient=shuffled, skips_floats=skips_floats, surveys=surveys,
     )  # fmt: skip
     arguments = bind(module.entry, args)
-    shared = buffers_of(module.entry, args, traits.loaded) & buffers_of(module.entry, args, traits.stored)
+    uses = {
+        use: buffers_of(module.entry, args, positions)
+        for use, positions in (("loads", traits.loaded), ("indexes", traits.indexed), ("stores", traits.stored))
+    }
     for number, buffer in enumerate(memory.buffers):
-        buffer.begin_launch(number in shared and memory.strict)
+        own = frozenset(use for use, numbers in uses.items() if number in numbers)
+        if memory.strict:
+            buffer.begin_launch({"loads", "stores"} <= own, own)
+        else:
+            buffer.begin_launch(False)
     total = math.prod(grid)
     ids = torch.arange(total) if programs is None else programs
     executed = 0

@@ -100,6 +100,11 @@ def _reversed(x: torch.Tensor) -> torch.Tensor:
     return sum(((x >> n) & 1) << (bits - 1 - n) for n in range(bits))  # pyright: ignore[reportReturnType]
 
 
+def _high_word(x: torch.Tensor) -> torch.Tensor:
+    """A float64 whose lower half is cut off."""
+    return (x.contiguous().view(torch.int64) >> 32 << 32).view(torch.float64)
+
+
 _UNARY = {
     name: getattr(torch, name)
     for name in (
@@ -150,7 +155,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fmul_rn": torch.mul,
     "fma": fused,
     "fmaf_rn": fused,
-    "rcp64h": torch.reciprocal,
+    "rcp64h": lambda x: _high_word(torch.reciprocal(_high_word(x))),
+    "fast_powf": lambda x, y: torch.exp2(y * torch.log2(x)),  # NaN for a base below zero
     "nextafter": torch.nextafter,
     "popc": _bits_set,
     "popcll": _bits_set,
@@ -167,8 +173,9 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 def device_function(symbol: str) -> Callable[..., torch.Tensor] | None:
     """The torch function for a symbol (`__nv_tanhf`, `__nv_fast_expf`); None if unknown."""
-    name = symbol.removeprefix("__nv_").removeprefix("fast_")
-    for spelling in (name, name[:-1] if name[-1:] in ("f", "d") else name):
+    given = symbol.removeprefix("__nv_")
+    name = given.removeprefix("fast_")
+    for spelling in (given, name, name[:-1] if name[-1:] in ("f", "d") else name):
         if spelling in _FUNCTIONS:
             return _FUNCTIONS[spelling]
     return None

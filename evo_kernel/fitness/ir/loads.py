@@ -16,6 +16,7 @@ from evo_kernel.fitness.ir.access_checks import (
     require_defined_access,
     shadow_units,
     undefined_at,
+    use_of,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes, nothing
@@ -67,6 +68,7 @@ def load(
         if machine.skips_floats and type_.is_float:
             return nothing(type_)
     else:
+        access.buffer.require(use_of(type_))
         if mask is not None and machine.memory.strict:
             check_active_lanes(machine, frame, access, mask, pointer, item)
         if machine.skips_floats and type_.is_float:
@@ -107,6 +109,7 @@ def _load_scattered(
     raw = torch.zeros(lanes.addresses.numel(), dtype=RAW_DTYPES[item])
     undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
+        buffer.require(use_of(type_))
         loaded = typed(buffer, Type({1: "i8", 2: "i16", 4: "i32", 8: "i64"}[item]))[places]
         marks = None
         if buffer.defined is not None:

@@ -51,17 +51,29 @@ class DeviceBuffer:
         self.writer: torch.Tensor | None = None
         self.reader: torch.Tensor | None = None
         self.track_reads = False
+        self.uses: frozenset[str] | None = None  # loads, indexes, stores: of the launch, by its text; None: any
         self.changed = False  # a kernel may have stored here
 
     @property
     def data(self) -> torch.Tensor:
         return self.storage[PADDING : PADDING + self.size]
 
-    def begin_launch(self, tracks_reads: bool) -> None:
+    def begin_launch(self, tracks_reads: bool, uses: frozenset[str] | None = None) -> None:
         """Clear writers and readers; definedness stays."""
         self.changed = self.changed or self.writer is not None
         self.writer = self.reader = None
-        self.track_reads = tracks_reads
+        self.track_reads, self.uses = tracks_reads, uses
+
+    def require(self, use: str) -> None:
+        """Raise MemoryFault if the launch has no such use for the buffer by its text.
+
+        Reads are tracked, and traffic is counted, for the buffers of the arguments that addresses derive from.
+        """
+        if self.uses is not None and use not in self.uses:
+            does = "stores to" if use == "stores" else "loads from"
+            raise MemoryFault(
+                "out_of_bounds", f"{does} a buffer by an address made from another one's, or from numbers"
+            )
 
     def unit(self, item: int) -> int:
         """Bytes per shadow element, a divisor of `item`; refined permanently if necessary."""

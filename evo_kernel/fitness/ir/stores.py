@@ -156,6 +156,7 @@ def _inside(access: MemoryAccess, item: int) -> bool:
 def _store_window(machine: Machine, window: _Window, item: int) -> None:
     """Store to a strided view whose elements are all distinct."""
     access, buffer = window.access, window.access.buffer
+    buffer.require("stores")
     raw = RAW_DTYPES[item]
     target = access.view(typed(buffer, Type({1: "i8", 2: "i16", 4: "i32", 8: "i64"}[item])), item)
     data = window.data.to(torch.int8) if window.data.dtype is torch.bool else window.data
@@ -219,6 +220,7 @@ def _store_scattered(machine: Machine, frame: Frame, pointer: Lanes, value: Lane
         flat = flat[lanes.active]
         marks = None if marks is None else marks[lanes.active]
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
+        buffer.require("stores")
         new = flat if chosen is None else flat[chosen]
         mark = marks if chosen is None or marks is None else marks[chosen]
         programs = lanes.programs if chosen is None else lanes.programs[chosen]

@@ -82,6 +82,16 @@ class _Data(BaseModel):
     )
 
 
+def shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether several elements of a dense or sliced tensor lie at one address: it is expanded, or has windows."""
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
 class View(_Data):
     """A tensor in a buffer. `offset` and `strides` count elements of `dtype`."""
 
@@ -402,6 +412,21 @@ class Plan(_Data):
             elif isinstance(node, Copy):
                 copied.add(node.target.buffer)
         return tuple(number for number, view in enumerate(self.outputs) if view.buffer in copied)
+
+    @property
+    def borrowed_outputs(self) -> tuple[int, ...]:
+        """Numbers of outputs in an input's buffer, or whose elements share memory with each other or another output."""
+        begins = [(view.buffer, view.offset * view.item_bytes) for view in self.outputs]
+        return tuple(
+            number
+            for number, (view, begin) in enumerate(zip(self.outputs, begins, strict=True))
+            if view.elements
+            and (
+                self.buffers[view.buffer].kind == "input"
+                or shares_memory(view.shape, view.strides)
+                or begin in begins[:number]
+            )
+        )
 
     @property
     def scratch_bytes(self) -> int:

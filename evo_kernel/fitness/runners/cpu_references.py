@@ -13,6 +13,7 @@ import torch
 
 from evo_kernel.errors import InfraError, TaskError
 from evo_kernel.fitness.correctness import check, regimes
+from evo_kernel.fitness.correctness.binding import unbound
 from evo_kernel.fitness.correctness.check import poisoned
 from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
 from evo_kernel.fitness.correctness.references import References
@@ -81,7 +82,8 @@ class CpuReferences:
             found = self._compare_drawn(draw, sliced, outputs)
             if found is not None:
                 return found
-        return _verdict(draw, self.compare(draw, inputs, outputs))
+        whole = self._expected(draw, inputs)
+        return self._verdict(draw, check.compare(draw[0].name, outputs, whole, self._task.tolerance), whole)
 
     def _compare_drawn(self, draw: Draw, sliced: SlicedReference, outputs: Sequence[torch.Tensor]) -> Checked | None:
         """Compare random elements with slices, and check that no element is unwritten; None as in `_compare_slices`."""
@@ -118,7 +120,7 @@ class CpuReferences:
             return checked
         whole = self._expected(draw, inputs)
         expected = [_chosen(full, numbers) for full, numbers in zip(whole, elements, strict=True)]
-        return _verdict(draw, check.compare(draw[0].name, values, expected, self._task.tolerance))
+        return self._verdict(draw, check.compare(draw[0].name, values, expected, self._task.tolerance), whole)
 
     def _compare_slices(
         self, draw: Draw, sliced: SlicedReference, elements: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
@@ -142,7 +144,15 @@ class CpuReferences:
         for numbers, asked, found in zip(sample.elements, elements, values, strict=True):
             order = torch.argsort(asked)
             kept.append(found[order[torch.searchsorted(asked[order], numbers)]])
-        return _verdict(draw, check.compare(draw[0].name, kept, expected, self._task.tolerance))
+        return self._verdict(draw, check.compare(draw[0].name, kept, expected, self._task.tolerance), expected)
+
+    def _verdict(self, draw: Draw, result: CheckResult, expected: Sequence[Expected]) -> Checked:
+        case, _, regime = draw
+        if not result.passed:
+            return Checked(Status.WRONG, f"wrong on {case.name}: {result.reason}", math.inf)
+        if regime == "nominal" and (why := unbound(self._task, case, expected)):
+            return Checked(Status.REJECTED, f"on {case.name}: {why}")
+        return Checked(Status.PASSED, "", result.error)
 
     def _slices(self, draw: Draw, inputs: Sequence[Input]) -> SlicedReference:
         case, seed, regime = draw
@@ -176,9 +186,3 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
         compared=full.compared.flatten()[places],
         frobenius=full.frobenius * min(1.0, _SLACK * share),
     )
-
-
-def _verdict(draw: Draw, result: CheckResult) -> Checked:
-    if result.passed:
-        return Checked(Status.PASSED, "", result.error)
-    return Checked(Status.WRONG, f"wrong on {draw[0].name}: {result.reason}", math.inf)

@@ -7,6 +7,7 @@ freed memory is overwritten before the next kernel.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ import torch
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness import check, regimes
+from evo_kernel.fitness.correctness.binding import unbound
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.sealed_references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
@@ -153,6 +155,9 @@ class WorkerState:
         """Compare launches with the reference after their kernels have finished: first failure, or last result."""
         with self._expected(case, seed, regime, inputs) as expected:
             results = [check.compare(case.name, outputs, expected, self.task.tolerance) for outputs in launches]
+            passed = all(result.passed for result in results)
+            if passed and regime == "nominal" and (why := unbound(self.task, case, expected)):
+                return CheckResult(case.name, passed=False, error=math.inf, reason=why)
         return next((result for result in results if not result.passed), results[-1])
 
     def make_reference(self, case: Case, seed: int, regime: str) -> None:

@@ -277,3 +277,30 @@ def test_what_nobody_wrote_is_undefined():
     assert fault(text, 1, torch.ones(1), torch.ones(1), scratch=(0,)) == "undefined"
     assert not fault(text, 1, torch.ones(1), torch.ones(1))
     assert not fault(scratch, 1, torch.ones(8), torch.ones(8), N=8, scratch=(0,))  # copying it is no fault yet
+
+
+@triton.jit
+def elsewhere(x, y, N: tl.constexpr, USE: tl.constexpr):
+    at = tl.arange(0, N)
+    far = x + (1 << 38)  # where y happens to be
+    if USE == "loads":
+        tl.store(y + at, tl.load(far + at))
+    elif USE == "stores":
+        tl.store(far + at, tl.load(x + at) + tl.load(y + at))
+    elif USE == "indexes":
+        tl.store(y + at, tl.load(y + at) + tl.load(far.to(tl.pointer_type(tl.int32), bitcast=True) + at))
+    elif USE == "difference":
+        between = y.to(tl.int64, bitcast=True) - x.to(tl.int64, bitcast=True)
+        tl.store(y + at, tl.load(x + between // 4 + at))
+
+
+@pytest.mark.parametrize("use", ["loads", "stores", "indexes"])
+def test_an_address_from_numbers_reaches_no_other_buffer(use):
+    done = run(elsewhere, 1, torch.ones(16), torch.zeros(16), N=16, USE=use)
+    assert done.finding is not None and "another one's" in done.finding.message
+
+
+def test_an_address_may_come_from_the_difference_of_two():
+    y = torch.arange(16.0)
+    fine(elsewhere, 1, torch.ones(16), y, N=16, USE="difference")
+    assert torch.equal(y, torch.arange(16.0))

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from evo_kernel.fitness.ir.libdevice import device_function
 from tests.fitness.ir.support import ELEMENTS, fault, fine, pointwise
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -279,6 +280,19 @@ def test_narrowing_to_eight_bits_takes_the_nearest_and_of_two_the_even():
     distance = (codes.view(torch.float8_e4m3fn).double() - x.double().unsqueeze(1)).abs()
     least = distance.amin(1, keepdim=True)
     assert torch.equal(made.view(torch.uint8), codes[(distance == least).int().mul(2).sub(codes % 2).argmax(1)])
+
+
+def test_approximations_are_as_coarse_as_the_gpus():
+    x = torch.linspace(0.1, 3.0, SIZE)
+    how = '{{constraints = "=f,f", packed_element = 1 : i32, pure = true}} {0} : {t} -> {r}'
+    made = pointwise(f'tt.elementwise_inline_asm "tanh.approx.f32 $0, $1;" {how}', x, out=torch.float32)
+    error = (made / torch.tanh(x) - 1).abs().max()
+    assert 2.0**-12 < error <= 2.0**-11
+    wide = x.double() + 2.0**-45
+    reciprocal = device_function("__nv_rcp64h")
+    assert reciprocal and 2.0**-22 < (reciprocal(wide) * wide - 1).abs().max() < 2.0**-19
+    power = device_function("__nv_fast_powf")
+    assert power and power(-x, torch.full_like(x, 3.0)).isnan().all()
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """Returns one element, expanded to the whole shape with strides of zero.
 
 row: 35
-ends: wrong
+ends: rejected
 """
 
 import torch

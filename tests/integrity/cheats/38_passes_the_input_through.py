@@ -1,7 +1,8 @@
 """Returns its input, after a kernel that touches something else.
 
 row: 38
-ends: wrong
+ends: rejected
+says: view of an input
 """
 
 import torch
