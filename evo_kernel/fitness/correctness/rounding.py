@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -101,7 +102,7 @@ class Rounding(TorchDispatchMode):
         if any(stride == 0 and size > 1 for stride, size in zip(values.stride(), values.shape, strict=True)):
             return  # a broadcast number cannot be perturbed separately in each place
         self._moved += 1
-        flat = _flat(values)
+        flat = flat_of(values)
         start = self._moved * 7919 % PATTERN
         factors = 1.0 + amount * self._signs_on(values.device)[start : start + min(flat.numel(), PATTERN)]
         whole = flat.numel() // PATTERN * PATTERN
@@ -113,9 +114,7 @@ class Rounding(TorchDispatchMode):
 
     def _signs_on(self, device: torch.device) -> torch.Tensor:
         if device not in self._signs:
-            generator = torch.Generator(device).manual_seed(20240229 + self._pattern)
-            up = torch.randint(0, 2, (PATTERN,), generator=generator, dtype=torch.int8, device=device)
-            self._signs[device] = up.double().mul_(2.0).sub_(1.0).repeat(2)  # so that any place can be the first
+            self._signs[device] = signs(self._pattern).to(device).repeat(2)  # so that any place can be the first
         return self._signs[device]
 
     def _length(self, func: Any, args: Sequence[Any], result: Any) -> float:
@@ -135,7 +134,14 @@ class Rounding(TorchDispatchMode):
         return 0.0
 
 
-def _flat(values: torch.Tensor) -> torch.Tensor:
+def signs(pattern: int) -> torch.Tensor:
+    """`PATTERN` random numbers, 1.0 or -1.0, of float64 on the host; the same for the same pattern."""
+    random = np.random.default_rng(20240229 + pattern).bytes(PATTERN // 8 + 1)
+    bits = np.unpackbits(np.frombuffer(random, dtype=np.uint8), count=PATTERN)
+    return torch.from_numpy(bits).double().mul_(2.0).sub_(1.0)
+
+
+def flat_of(values: torch.Tensor) -> torch.Tensor:
     """All elements as one row: a view if they are dense, else a copy."""
     places = sorted((s, n) for s, n in zip(values.stride(), values.shape, strict=True) if n > 1)
     reach = 1

@@ -23,7 +23,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from evo_kernel import cuda
-from evo_kernel.fitness.record import light_dynamo
+from evo_kernel.fitness import light_dynamo
 from evo_kernel.fitness.record.device import impersonate
 from evo_kernel.fitness.record.indexing import get_item, set_item
 from evo_kernel.fitness.record.launches import LaunchWriter

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import InfraError, TaskError
+from evo_kernel.fitness import light_dynamo
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.binding import unbound
 from evo_kernel.fitness.correctness.check import poisoned
@@ -45,6 +46,7 @@ class CpuReferences:
     """Inputs and expected outputs of one task by (case, seed, regime). Thread-safe."""
 
     def __init__(self, task: Task, deadline_s: float, limits: LookLimits) -> None:
+        light_dynamo.install()
         self._task, self._deadline_s, self._limits = task, deadline_s, limits
         self._drawing = threading.Lock()
         self._references = References(_REFERENCE_BYTES)

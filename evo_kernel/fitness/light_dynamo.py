@@ -1,6 +1,7 @@
-"""Keeps `torch._dynamo`, which takes as long to import as half of torch, out of the recorder.
+"""Keeps `torch._dynamo`, which takes as long to import as half of torch, out of a process that compiles nothing.
 
-Fake tensors import it for its configuration, and to call `disable`, which means nothing where nothing is compiled.
+Fake tensors and operations on the meta device import it for its configuration, and to call `disable`, which means
+nothing there.
 """
 
 from __future__ import annotations
