@@ -105,7 +105,7 @@ class JudgeConfig(_Section):
 
 
 class ModelConfig(_Section):
-    """One language model. Several are an ensemble: which of them answers is learnt from gain per dollar."""
+    """One language model. Several share the conversations by weight."""
 
     name: str = Field(description="provider/model as litellm spells it, a name that your server knows, or `scripted`")
     base_url: str | None = Field(default=None, description="a server that speaks the chat-completions protocol")
@@ -113,7 +113,7 @@ class ModelConfig(_Section):
     price_in: _Dollars | None = Field(default=None, description="dollars a million prompt tokens, if litellm has none")
     price_out: _Dollars | None = Field(default=None, description="dollars a million answered tokens")
     price_cached: _Dollars | None = Field(default=None, description="dollars a million prompt tokens from the cache")
-    weight: _Weight = Field(default=1.0, description="share of the draws that are not by gain per dollar")
+    weight: _Weight = Field(default=1.0, description="share of conversations; 0: asked where no other answers")
     max_tokens: _Count = Field(default=16384, description="of one answer, at most")
     temperature: Annotated[float, Field(ge=0)] | None = Field(default=None, description="the provider's if left out")
     structured: bool | None = Field(default=None, description="takes a JSON schema; by litellm's table if left out")

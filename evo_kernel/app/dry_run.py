@@ -13,8 +13,7 @@ import click
 from evo_kernel.app import operator_factory, prompt_context
 from evo_kernel.app.compose import judge_settings
 from evo_kernel.app.model_breaker import ModelBreaker
-from evo_kernel.app.operator_factory import WITH_MODEL, weights_of, with_models
-from evo_kernel.app.run_config import Traffic
+from evo_kernel.app.operator_factory import WITH_MODEL, weights_of
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.config import Config
 from evo_kernel.errors import OperatorFailed
@@ -30,39 +29,34 @@ ANSWER_TOKENS = {"policy": 300, "coder": 2000}  # what an answer is taken to hol
 CALLS = {"avo": 30}  # an attempt of an agent; else an edit and, half of the time, more
 
 
-def dry_run(config: Config, task: Task, path: Path, traffic: Traffic) -> None:
+def dry_run(config: Config, task: Task, path: Path) -> None:
     """Print it. Raises UserError for what would stop the run at once: a key that is missing, a price not known."""
     first = first_kernel(task, config.first)
-    models = with_models(config, traffic)
     click.echo(f"task        {task.name} ({task.path})")
     click.echo(f"population  {path}{' (exists: this would be a resume)' if path.exists() else ''}")
     click.echo(f"budget      {_listed(config.budget.model_dump(exclude_none=True)) or 'no limit'}")
-    weights = weights_of(config, models)
+    weights = weights_of(config)
     click.echo(f"operators   {', '.join(f'{name} at weight {weight:g}' for name, weight in weights.items())}")
     click.echo(f"policy      {config.operators.policy}, at most {config.operators.max_steps} step(s) a proposal")
     for one in config.models.values():
         click.echo(f"model       {one.name}{f' at {one.base_url}' if one.base_url else ''}")
-    if traffic.replay:
-        click.echo(f"model       none is asked: answers come from {traffic.replay}")
     with open_judge(task, device=config.device, settings=judge_settings(config), gpus=config.gpus) as judge:
         evaluation = judge.evaluate(first, Purpose.PROBE)
         click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
     click.echo(f"first kernel {evaluation.status}: {evaluation.reason or 'right on every check case'}")
-    if models:
+    if config.models:
         parent = ScoredCandidate(1, first, 0, 0, evaluation)
         brief = Brief(1, task.card(), parent, (), (), 0, (config.seed, 1, 1), evaluation.environment)
-        _models(config, brief, evaluation, traffic)
+        _models(config, brief, evaluation)
 
 
-def _models(config: Config, brief: Brief, evaluation: Evaluation, traffic: Traffic) -> None:
+def _models(config: Config, brief: Brief, evaluation: Evaluation) -> None:
     from evo_kernel.app import models
     from operators.llm.cost_reservation import NoLimit
 
     with contextlib.ExitStack() as stack:
-        prices = {}
-        if not traffic.replay:
-            stack.enter_context(models.opened(config, Traffic(), NoLimit(), threading.Event()))  # finds what is missing
-            prices = {one.name: models.known_price(one) for one in config.models.values()}
+        stack.enter_context(models.opened(config, NoLimit(), threading.Event()))  # finds what is missing
+        prices = {one.name: models.known_price(one) for one in config.models.values()}
         prompts = first_prompts(config, brief, evaluation)
     for name, asked in prompts.items():
         for number, messages in enumerate(asked, start=1):
@@ -81,7 +75,7 @@ def first_prompts(config: Config, brief: Brief, evaluation: Evaluation) -> dict[
     with Scratch("dry") as folder:
         peek = _Peek()
         outfit = _outfit(config, brief, peek, folder)
-        for name in weights_of(config, True):
+        for name in weights_of(config):
             if name not in WITH_MODEL:
                 continue
             agents = config.agents.model_copy(update={"coder": "llm"})  # a rewriter would answer in place of the model
@@ -116,7 +110,7 @@ def _outfit(config: Config, brief: Brief, peek: _Peek, folder: Path) -> operator
 
 def cost_lines(config: Config, prompts: Mapping[str, Sequence[Sequence[Any]]], prices: Mapping[str, Any]) -> list[str]:
     """What an hour would cost at most, by what was shown: a guess, with what it rests on."""
-    weights = weights_of(config, True)
+    weights = weights_of(config)
     total = sum(weights.values())
     calls = tokens_in = tokens_out = 0.0
     for name, asked in prompts.items():

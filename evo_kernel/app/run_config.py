@@ -12,22 +12,12 @@ from evo_kernel.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What is said to models. `record`: a file that all is appended to. `replay`: a recording that answers instead."""
-
-    record: Path | None = None
-    replay: Path | None = None
-
-
-@dataclass(frozen=True)
 class ModelOptions:
-    """Language models as the command line names them, and where what is said to them goes to or comes from."""
+    """Language models as the command line names them."""
 
     names: tuple[str, ...] = ()  # PROVIDER/NAME
     base_url: str | None = None
     api_key_env: str | None = None
-    record: Path | None = None
-    replay: Path | None = None
 
     def put_into(self, config: Config) -> Config:
         """The configuration with these models in place of its own. Raises ConfigError."""
@@ -46,14 +36,6 @@ class ModelOptions:
         }
         return config_from({**config.model_dump(mode="json"), "models": named}, "--model")
 
-    def traffic(self) -> Traffic:
-        """Raises ConfigError."""
-        if self.record is not None and self.record == self.replay:
-            raise ConfigError(f"{self.record} cannot be recorded to while it is replayed: give --record another file.")
-        if self.replay is not None and not self.replay.is_file():
-            raise ConfigError(f"there is no recording {self.replay}; make one with --record.")
-        return Traffic(self.record, self.replay)
-
 
 def run_config(
     config_file: Path | None,
@@ -65,7 +47,7 @@ def run_config(
 
     Without a file it is a shipped one: agents.toml where a model is asked, else quickstart.toml.
     """
-    shipped = Path("configs/agents.toml" if models.names or models.replay else "configs/quickstart.toml")
+    shipped = Path("configs/agents.toml" if models.names else "configs/quickstart.toml")
     late = [one for one in overrides if models.names and one.startswith("models.")]  # on top of --model
     config = load_config(config_file or shipped, [one for one in overrides if one not in late])
     config = with_overrides(models.put_into(config), late)

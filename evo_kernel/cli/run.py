@@ -58,13 +58,13 @@ def run(
     """
     began = time.monotonic()
     confining = ["judge.unconfined=true"] if unconfined else []
-    config, traffic = run_config(config_file, [*overrides, *confining], named, models), models.traffic()
+    config = run_config(config_file, [*overrides, *confining], named, models)
     from evo_kernel.app import early_start
 
     early_start.begin(config.task, config.device)
     from evo_kernel.app import session
 
-    sys.exit(session.run(config, traffic, dry=dry_run, as_json=as_json, began=began))
+    sys.exit(session.run(config, dry=dry_run, as_json=as_json, began=began))
 
 
 @click.command()

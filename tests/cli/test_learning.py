@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from evo_kernel.errors import ConfigError, UserError
+from operators.llm.transcript import unpack
 from tests.cli.test_end_to_end import NAME, TASK
 from tests.support.commands import evo
 
@@ -41,14 +43,15 @@ def first(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def second(first: Path, folder: Path) -> str:
     """A run on another task that is told of the first one's lessons and kernel: all that its models were asked."""
-    more = ["--set", "operators.use=['llm-mtmc']", "--set", "budget.tokens=16000", "--record", "said.jsonl"]
+    more = ["--set", "operators.use=['llm-mtmc']", "--set", "budget.tokens=16000"]
     ended = evo("run", f"{OTHER}.py", "--start-from", first.name, *QUICK, *AGENT, *LESSONS, *more)
     assert ended.exit_code == 0, ended.output
-    return prompts_in(folder / "said.jsonl")
+    return prompts_in(folder / f"{OTHER}.db")
 
 
-def prompts_in(recording: Path) -> str:
-    said = [json.loads(line) for line in recording.read_text().splitlines()[1:]]
+def prompts_in(population: Path) -> str:
+    with sqlite3.connect(population) as connection:
+        said = [unpack(row[0]) for row in connection.execute("SELECT messages FROM calls")]
     return "\n".join(message["content"] for one in said for message in one["request"]["messages"])
 
 
@@ -78,9 +81,9 @@ def test_nothing_is_told_that_was_not_asked_for(first: Path) -> None:
 
 
 def test_within_a_population_what_was_learnt_is_told_after_a_resume(second: str, folder: Path) -> None:
-    ended = evo("resume", f"{OTHER}.db", "--set", "budget.tokens=60000", "--record", "again.jsonl")
+    ended = evo("resume", f"{OTHER}.db", "--set", "budget.tokens=60000")
     assert ended.exit_code == 0, ended.output
-    assert "## What has paid in this population\n- " in prompts_in(folder / "again.jsonl")
+    assert "## What has paid in this population\n- " in prompts_in(folder / f"{OTHER}.db")
 
 
 def test_prompts_tell_of_the_task_that_the_kernels_come_from(second: str, first: Path) -> None:
