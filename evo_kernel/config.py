@@ -162,8 +162,6 @@ class AgentsConfig(_Section):
     turns: _Count = Field(default=120, description="answers of one attempt of an agent (avo)")
     attempt_hours: _Seconds = Field(default=3.0, description="that one attempt of an agent may work (avo)")
     answer_tokens: _Count = Field(default=8192, description="of one answer of a coder, at most")
-    lessons: tuple[Path, ...] = Field(default=(), description="what other runs learnt (agents.keep_lessons), told too")
-    keep_lessons: Path | None = Field(default=None, description="write what strategies earned here to this file")
     when_money_is_out: Literal["go on", "end"] = Field(
         default="go on",
         description="go on with operators that need no model until another limit is reached, or end the run",

@@ -96,13 +96,6 @@ def price_of(one: ModelConfig) -> Price | None:
     return Price(0.0, 0.0) if one.base_url is not None and _near(one.base_url) else None
 
 
-def known_price(one: ModelConfig) -> Price | None:
-    """As configured, else as litellm's own table has it."""
-    if one.name.partition(":")[0] in ("scripted", "scratch"):
-        return Price(0.0, 0.0)
-    return price_of(one) or LiteLLMModel(one.name, one.base_url).price
-
-
 def _near(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:

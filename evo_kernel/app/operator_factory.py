@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
 from evo_kernel.app.profiles import Profiles
-from evo_kernel.app.prompt_context import knowledge_of, lessons_kept, memory_of, prompts_of
+from evo_kernel.app.prompt_context import knowledge_of, prompts_of
 from evo_kernel.app.run_operator import RunOperator
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
@@ -20,6 +20,7 @@ from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import Operator
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
+from operators.macro.memory import StrategyMemory
 from operators.macro.policies import Policy, UniformPolicy
 from operators.micro.coder import RewriteCoder
 from operators.mix import MixOperator
@@ -135,7 +136,6 @@ def build_operator(
 def check(config: Config) -> None:
     """Raises UserError for what cannot be put together: before a judge is started, or a population made that would
     keep the mistake."""
-    memory_of(config)
     weights = weights_of(config)
     for name in weights:
         if name == EXTERNAL:
@@ -224,16 +224,15 @@ def operating(
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
-    task, memory = population.task, memory_of(config)
+    task, memory = population.task, StrategyMemory()
 
     def outside() -> Operator:
         from evo_kernel.app.external_agent import external_operator
 
-        elsewhere = prompts_of(config, task, None, memory).elsewhere
+        elsewhere = prompts_of(config, task, None, memory).elsewhere()
         return external_operator(config, population, judge, knowledge_of(config), ledger.charge, elsewhere)
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(lessons_kept(config, memory, task, tell))
         if not config.models:
             yield RunOperator(build_operator(config, outside=outside), stages, memory)
             return
@@ -254,7 +253,7 @@ def operating(
         def agent(model: Model) -> Operator:
             return AvoOperator(
                 model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending,
-                elsewhere=prompts.elsewhere,
+                elsewhere=prompts.elsewhere(),
             )  # fmt: skip
 
         outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)

@@ -29,7 +29,7 @@ _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that 
 @SET
 @UNCONFINED
 @with_models
-@click.option("--dry-run", is_flag=True, help="Judge the first kernel, print plan, prompts and cost, and stop.")
+@click.option("--dry-run", is_flag=True, help="Judge the first kernel, print what would be done, and stop.")
 @JSON
 def run(
     config_file: Path | None,

@@ -58,26 +58,19 @@ def test_a_resume_goes_on_with_the_model_that_it_had(searched) -> None:
     assert told(ended)["models"][0]["calls"] > before
 
 
-def test_a_dry_run_prints_the_first_prompts_and_asks_nobody(folder: Path) -> None:
+def test_a_dry_run_asks_nobody(folder: Path) -> None:
     with ChatServer([Answer("")]) as server:
         ended = evo(
-            "run", f"{NAME}.py", "--model", "my-model", "--base-url", server.url, "--dry-run", *QUICK,
-            "--set", "models.main.max_tokens=4096", "--set", "operators.avo=1",
+            "run", f"{NAME}.py", "--population", "my-model.db", "--model", "my-model", "--base-url", server.url,
+            "--dry-run", *QUICK, "--set", "operators.avo=1",
         )  # fmt: skip
         assert not server.requests
     assert ended.exit_code == 0, ended.output
     for said in (
         f"model       my-model at {server.url}",
         "llm-mtmc at weight 3",
-        "=== prompt 1 of llm-mtmc: about ",
-        "=== prompt 2 of llm-mtmc: about ",
-        "=== prompt 1 of avo: about ",
-        "cached where the provider does",
-        "def reference(x, y):",  # the task
-        "## Choose one",
-        "## Passages from the knowledge base",
-        "an hour     about ",
-        "my-model: about $0.00 an hour",
+        "avo at weight 1",
+        "first kernel pass",
     ):
         assert said in ended.output, said
     assert not Path("my-model.db").exists()
