@@ -215,12 +215,6 @@ class Config(_Section):
     gpus: Annotated[str, BeforeValidator(str), Field(pattern=r"^([1-9][0-9]*|all)$")] = Field(
         default="1", description="how many of this machine's GPUs judge side by side: a number, or all"
     )
-    on_event: str | None = Field(
-        default=None,
-        description="what /bin/sh runs on a new best, a new champion and the end; the event is JSON on its "
-        "standard input (docs/guides/watch.md)",
-    )
-    on_event_s: _Seconds = Field(default=30.0, description="seconds that this command may take")
     budget: BudgetConfig = Field(default=BudgetConfig(), description="when the run ends")
     search: PopulationConfig = Field(default=PopulationConfig(), description="the memory of the search")
     operators: OperatorsConfig = Field(default=OperatorsConfig(), description="the variation operators")

@@ -54,13 +54,10 @@ def run_config(
     return config.model_copy(update={key: value for key, value in named.items() if value is not None})
 
 
-def without_commands(
-    stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]
-) -> dict[str, Any]:
-    """A stored configuration without the shell commands in it: files are handed on, and nobody expects one there."""
-    left = {**stored, "external": dict(stored.get("external", {}))}
-    for section, key, name in ((left, "on_event", "on_event"), (left["external"], "command", "external.command")):
-        command = section.pop(key, None)
-        if command and not any(override.startswith(f"{name}=") for override in overrides):
-            tell(f"{name} is not taken from the file; to run it again: --set {name}={command!r}")
-    return left
+def without_command(stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]) -> dict[str, Any]:
+    """A stored configuration without the shell command in it: files are handed on, and nobody expects one there."""
+    external = dict(stored.get("external", {}))
+    command = external.pop("command", None)
+    if command and not any(override.startswith("external.command=") for override in overrides):
+        tell(f"external.command is not taken from the file; to run it again: --set external.command={command!r}")
+    return {**stored, "external": external}

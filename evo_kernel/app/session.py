@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from evo_kernel.app import compose, notifications, operator_factory, summary
+from evo_kernel.app import compose, operator_factory, summary
 from evo_kernel.app.console import open_console, say
-from evo_kernel.app.run_config import ModelOptions, without_commands
+from evo_kernel.app.run_config import ModelOptions, without_command
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.observe.live import LiveProgress
@@ -54,7 +54,7 @@ def resume(
     """A population searched on; the exit code. `named`: keys that options set, where they are not None."""
     with PopulationReader(path) as reader:
         stored = dict(reader.sessions()[-1].config)
-    config = compose.resumed_config(path, without_commands(stored, overrides, _complain))
+    config = compose.resumed_config(path, without_command(stored, overrides, _complain))
     options = [f"{key}={value}" for key, value in named.items() if value is not None]
     config = with_overrides(models.put_into(config), [*options, *overrides])
     task = compose.task_of(config)
@@ -74,12 +74,8 @@ def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bo
         say(console, head, summary.scale_line(environment))
         ledger = compose.ledger_of(config, parts.population, began)
         best, state = parts.population.best(), parts.judge.stages.state
-        with (
-            LiveProgress(console, environment, ledger.left, best, state) as progress,
-            notifications.told(config, task.name, path, progress) as (observer, tell_end),
-        ):
-            ended = compose.search(config, parts, observer, ledger)
-            tell_end(ended)
+        with LiveProgress(console, environment, ledger.left, best, state) as progress:
+            ended = compose.search(config, parts, progress, ledger)
         cut_off = max(progress.in_flight, len(parts.population.pending()))
         if as_json:
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))
