@@ -105,7 +105,7 @@ class JudgeConfig(_Section):
 
 
 class ModelConfig(_Section):
-    """One language model. Several are an ensemble: which of them answers is learnt from gain per dollar."""
+    """One language model. Several share the conversations by weight."""
 
     name: str = Field(description="provider/model as litellm spells it, a name that your server knows, or `scripted`")
     base_url: str | None = Field(default=None, description="a server that speaks the chat-completions protocol")
@@ -113,7 +113,7 @@ class ModelConfig(_Section):
     price_in: _Dollars | None = Field(default=None, description="dollars a million prompt tokens, if litellm has none")
     price_out: _Dollars | None = Field(default=None, description="dollars a million answered tokens")
     price_cached: _Dollars | None = Field(default=None, description="dollars a million prompt tokens from the cache")
-    weight: _Weight = Field(default=1.0, description="share of the draws that are not by gain per dollar")
+    weight: _Weight = Field(default=1.0, description="share of conversations; 0: asked where no other answers")
     max_tokens: _Count = Field(default=16384, description="of one answer, at most")
     temperature: Annotated[float, Field(ge=0)] | None = Field(default=None, description="the provider's if left out")
     structured: bool | None = Field(default=None, description="takes a JSON schema; by litellm's table if left out")
@@ -162,8 +162,6 @@ class AgentsConfig(_Section):
     turns: _Count = Field(default=120, description="answers of one attempt of an agent (avo)")
     attempt_hours: _Seconds = Field(default=3.0, description="that one attempt of an agent may work (avo)")
     answer_tokens: _Count = Field(default=8192, description="of one answer of a coder, at most")
-    lessons: tuple[Path, ...] = Field(default=(), description="what other runs learnt (agents.keep_lessons), told too")
-    keep_lessons: Path | None = Field(default=None, description="write what strategies earned here to this file")
     when_money_is_out: Literal["go on", "end"] = Field(
         default="go on",
         description="go on with operators that need no model until another limit is reached, or end the run",
@@ -217,12 +215,6 @@ class Config(_Section):
     gpus: Annotated[str, BeforeValidator(str), Field(pattern=r"^([1-9][0-9]*|all)$")] = Field(
         default="1", description="how many of this machine's GPUs judge side by side: a number, or all"
     )
-    on_event: str | None = Field(
-        default=None,
-        description="what /bin/sh runs on a new best, a new champion and the end; the event is JSON on its "
-        "standard input (docs/guides/watch.md)",
-    )
-    on_event_s: _Seconds = Field(default=30.0, description="seconds that this command may take")
     budget: BudgetConfig = Field(default=BudgetConfig(), description="when the run ends")
     search: PopulationConfig = Field(default=PopulationConfig(), description="the memory of the search")
     operators: OperatorsConfig = Field(default=OperatorsConfig(), description="the variation operators")

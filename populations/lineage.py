@@ -89,15 +89,6 @@ def nodes(connection: sqlite3.Connection, numbers: Iterable[int] | None = None) 
     return fetch_dicts(connection, f"{NODES} {which} ORDER BY c.id", parameters)
 
 
-def donors(connection: sqlite3.Connection) -> list[tuple[int, int]]:
-    """(donor, child) of every parent that is not a candidate's main one, oldest first."""
-    sql = (
-        "SELECT p.candidate, c.id FROM parents p JOIN candidates c ON c.attempt = p.attempt"
-        " WHERE p.candidate != c.parent ORDER BY c.id, p.position"
-    )
-    return connection.execute(sql).fetchall()
-
-
 def lines(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """Every candidate in full, for a line of JSON each: as in `nodes`, with its parents by role and its source."""
     sql = "SELECT s.sha256, s.language, s.text FROM candidates c JOIN sources s ON s.id = c.source WHERE c.id = ?"

@@ -188,14 +188,6 @@ class OpenPopulation:
         """Tell other processes what this one is doing: overwritten by the next word, gone with the process."""
         self._store.announce(asdict(state))
 
-    def calls(self, limit: int = 10_000) -> Sequence[tuple[int, bool, str, float | None]]:
-        """(attempt, whether no candidate came of it, model, dollars) of the latest calls, oldest first."""
-        sql = (
-            "SELECT attempt, NOT EXISTS (SELECT 1 FROM candidates c WHERE c.attempt = calls.attempt), model, dollars"
-            " FROM calls ORDER BY attempt DESC, position DESC LIMIT ?"
-        )
-        return [(row[0], bool(row[1]), row[2], row[3]) for row in reversed(self._store.rows(sql, (limit,)))]
-
     # ---- what times are held against, and what is known about plans ------------------------------------------------
 
     def ceilings(self, environment_key: str) -> dict[str, float]:

@@ -293,10 +293,6 @@ class PopulationReader:
     def critical_path(self, candidate: int) -> list[lineage.PathStep]:
         return lineage.critical_path(self.connection, candidate, self.environment_row)
 
-    def donors(self) -> list[tuple[int, int]]:
-        """(donor, child) of every parent that is not a candidate's main one."""
-        return lineage.donors(self.connection)
-
     def graph(self) -> nx.DiGraph:
         return lineage.graph(self.connection)
 

@@ -1,10 +1,9 @@
-"""Which attempt asks a language model: every call is kept as it is made, and credit finds the models that earned it."""
+"""Which attempt asks a language model: every call is stored as it is made."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,25 +11,18 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.app.model_breaker import ModelBreaker
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
-from operators.llm.ensemble import Ensemble
 from operators.llm.redaction import redactor
 
 if TYPE_CHECKING:
     from populations.population import LineagePopulation
 
-REMEMBERED = 10_000  # attempts whose calls wait for their credit
-
 
 class CallAccounting:
-    """Knows which attempt each thread is at: its calls become rows as they are made, and credit finds its models."""
+    """Knows which attempt each thread is at: its calls become rows as they are made."""
 
-    def __init__(self, population: LineagePopulation, ensemble: Ensemble | None) -> None:
-        self._population, self._ensemble = population, ensemble
+    def __init__(self, population: LineagePopulation) -> None:
+        self._population = population
         self._here = threading.local()
-        self._lock = threading.Lock()
-        self._calls: OrderedDict[int, list[Call]] = OrderedDict()
-        if ensemble is not None:
-            self._remember()
 
     @contextlib.contextmanager
     def at(self, attempt: int) -> Iterator[None]:
@@ -42,33 +34,8 @@ class CallAccounting:
 
     def keep(self, calls: Sequence[Call]) -> None:
         attempt = getattr(self._here, "attempt", None)
-        if attempt is None or not calls:
-            return
-        self._population.spend(attempt, calls)
-        if self._ensemble is not None:
-            slim = [replace(call, messages="") for call in calls]
-            with self._lock:
-                self._calls.setdefault(attempt, []).extend(slim)
-                while len(self._calls) > REMEMBERED:
-                    self._calls.popitem(last=False)
-
-    def earned(self, attempt: int, log_gain: float) -> None:
-        """What came of an attempt. A kernel that is slower than its parent is no loss: it is not gone on with."""
-        if self._ensemble is None:
-            return
-        with self._lock:
-            calls = self._calls.pop(attempt, [])
-        self._ensemble.learn(calls, max(0.0, log_gain))
-
-    def _remember(self) -> None:
-        """What earlier sessions asked; what came of it is told by the credits that the engine replays."""
-        fruitless = set()
-        for attempt, failed, model, dollars in self._population.calls():
-            self._calls.setdefault(attempt, []).append(Call(model, dollars=dollars))
-            if failed:
-                fruitless.add(attempt)
-        for attempt in sorted(fruitless):
-            self.earned(attempt, 0.0)
+        if attempt is not None and calls:
+            self._population.spend(attempt, calls)
 
 
 class KeptModel:

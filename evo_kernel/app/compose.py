@@ -14,8 +14,7 @@ import click
 from pydantic import BaseModel
 
 from evo_kernel import plugins
-from evo_kernel.app.operator_factory import money_ends, operating, weights_of, with_models
-from evo_kernel.app.run_config import Traffic
+from evo_kernel.app.operator_factory import money_ends, operating, weights_of
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
@@ -158,17 +157,15 @@ def _leaders(path: Path) -> list[Source]:
     return [view.source for view in views]
 
 
-def ledger_of(
-    config: Config, population: LineagePopulation, traffic: Traffic | None = None, began: float | None = None
-) -> Ledger:
+def ledger_of(config: Config, population: LineagePopulation, began: float | None = None) -> Ledger:
     """The run's ledger, with what earlier sessions of the population have spent. `began`: when the command did."""
-    models, before = with_models(config, traffic), population.counters()
+    before = population.counters()
     spent = Spent(before.charged, before.wall_s / 3600, before.dollars, before.tokens, before.gpu_s)
     return Ledger(
         Budget(**config.budget.model_dump()),
         spent,
-        by_call=models,
-        ends_with_money=money_ends(config, models),
+        by_call=bool(config.models),
+        ends_with_money=money_ends(config),
         began=began,
     )
 
@@ -178,15 +175,14 @@ def search(
     parts: Prepared,
     observer: Observer,
     ledger: Ledger,
-    traffic: Traffic | None = None,
     settings: EngineSettings | None = None,
 ) -> RunSummary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
-    settings = settings or EngineSettings(width=config.width, barren=BARREN[with_models(config, traffic)])
+    settings = settings or EngineSettings(width=config.width, barren=BARREN[bool(config.models)])
     stop, population = threading.Event(), parts.population
     stages = parts.judge.stages
-    with operating(config, population, parts.judge, ledger, observer.trouble, stages, traffic, stop) as operator:
-        rewrites = weights_of(config, with_models(config, traffic)).keys() <= {"mtmc", "crossover"}
+    with operating(config, population, parts.judge, ledger, observer.trouble, stages, stop) as operator:
+        rewrites = weights_of(config).keys() <= {"mtmc", "crossover"}
         cut_waits = None if rewrites else stop.set
         engine = Engine(population, operator, parts.judge, ledger, settings, observer, cut_waits)
         parts.judge.baselines.on_baselines = kept_baselines(population, observer.trouble)

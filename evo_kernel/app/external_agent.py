@@ -11,7 +11,6 @@ from evo_kernel.app.workbench import rooms_of
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
-from evo_kernel.types import TaskCard
 from operators.external.operator import ExternalOperator, ExternalSettings
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
@@ -27,7 +26,7 @@ def external_operator(
     judge: PlanJudge,
     knowledge: KnowledgeBase | None,
     charge: Callable[[Spent], None],
-    elsewhere: Callable[[TaskCard], str],
+    elsewhere: str,
 ) -> ExternalOperator:
     """As `[external]` of the configuration has it. `charge`: `Ledger.charge`. Raises UserError."""
     from evo_kernel.app.mcp_tools import over_http

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from evo_kernel.app.external_session import ExternalSession
 from evo_kernel.app.workbench import open_workbench, rooms_of
-from evo_kernel.types import TaskCard
 from operators.external.attempt import ExternalAttempt
 from operators.external.brief import brief_text, limits_text
 from operators.knowledge.base import KnowledgeBase
@@ -36,9 +35,9 @@ class McpSession:
         folder: Path,
         allowed: Allowed,
         knowledge: KnowledgeBase | None,
-        elsewhere: Callable[[TaskCard], str],
+        elsewhere: str,
     ) -> None:
-        """`elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
+        """`elsewhere`: what another population has to say (`Prompts.elsewhere`)."""
         self._session, self._population, self._folder = session, session.population, folder
         self._allowed, self._knowledge, self._elsewhere = allowed, knowledge, elsewhere
         # What is spent is booked turn by turn.
@@ -65,7 +64,7 @@ class McpSession:
         with self._lock:
             head = f"# Attempt {self.number}: {limits_text(self._allowed)}\n{self.attempt.bench.left()}"
             brief = self.attempt.brief
-            return f"{head}\n\n{brief_text(brief, self._knowledge, self._elsewhere(brief.task))}"
+            return f"{head}\n\n{brief_text(brief, self._knowledge, self._elsewhere)}"
 
     def give_up(self, reason: str) -> str:
         """End the attempt with nothing, and begin another one."""

@@ -6,12 +6,9 @@ import contextlib
 import ipaddress
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import numpy as np
-
-from evo_kernel.app.run_config import Traffic
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError
 from operators.llm.base import Model
@@ -21,7 +18,6 @@ from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
 from operators.llm.litellm_model import LiteLLMModel, Patience, Price
 from operators.llm.litellm_request import LiteLLMWire, unready
-from operators.llm.recording import ModelRecorder, Replayer
 
 MILLION = 1e6
 
@@ -32,25 +28,16 @@ class Opened:
 
     model: Model
     endpoints: tuple[Endpoint, ...] = ()
-    ensemble: Ensemble | None = None
 
 
 @contextlib.contextmanager
-def opened(config: Config, traffic: Traffic, purse: Purse, stop: threading.Event) -> Iterator[Opened]:
-    """The configured models as one, or a recording of them. Raises UserError for what cannot work."""
-    with contextlib.ExitStack() as stack:
-        wire = LiteLLMWire()
-        stack.callback(wire.close)
-        found = Opened(Replayer(traffic.replay)) if traffic.replay else _open(config, purse, stop, wire)
-        if traffic.record is not None:
-            recorder = ModelRecorder(found.model, traffic.record)
-            stack.callback(recorder.close)
-            found = replace(found, model=recorder)
-        yield found
+def opened(config: Config, purse: Purse, stop: threading.Event) -> Iterator[Opened]:
+    """The configured models as one. Raises UserError for what cannot work."""
+    with contextlib.closing(LiteLLMWire()) as wire:
+        yield _open(config, purse, stop, wire)
 
 
 def _open(config: Config, purse: Purse, stop: threading.Event, wire: LiteLLMWire) -> Opened:
-    rng = np.random.default_rng([config.seed, 2])  # apart from the draws of the search
     endpoints = dict[str, Endpoint]()
     members = {key: _one(key, one, config, wire, endpoints, purse, stop) for key, one in config.models.items()}
     names = [member.name for member in members.values()]
@@ -60,8 +47,7 @@ def _open(config: Config, purse: Purse, stop: threading.Event, wire: LiteLLMWire
     if len(members) == 1:
         return Opened(next(iter(members.values())), asked)
     weights = {member.name: config.models[key].weight for key, member in members.items()}
-    ensemble = Ensemble(list(members.values()), rng, weights=weights)
-    return Opened(ensemble, asked, ensemble)
+    return Opened(Ensemble(list(members.values()), weights), asked)
 
 
 def _one(
@@ -73,7 +59,7 @@ def _one(
     purse: Purse,
     stop: threading.Event,
 ) -> Model:
-    if one.name.partition(":")[0] in ("scripted", "replay", "scratch"):
+    if one.name.partition(":")[0] in ("scripted", "scratch"):
         return open_model(one.name)
     if one.base_url is None and one.api_key_env is None and (reason := unready(one.name)):
         raise ConfigError(reason)
@@ -108,13 +94,6 @@ def price_of(one: ModelConfig) -> Price | None:
         cached = one.price_cached / MILLION if one.price_cached is not None else None
         return Price(one.price_in / MILLION, one.price_out / MILLION, cached)
     return Price(0.0, 0.0) if one.base_url is not None and _near(one.base_url) else None
-
-
-def known_price(one: ModelConfig) -> Price | None:
-    """As configured, else as litellm's own table has it."""
-    if one.name.partition(":")[0] in ("scripted", "replay", "scratch"):
-        return Price(0.0, 0.0)
-    return price_of(one) or LiteLLMModel(one.name, one.base_url).price
 
 
 def _near(url: str) -> bool:

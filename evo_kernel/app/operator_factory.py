@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
 from evo_kernel.app.profiles import Profiles
-from evo_kernel.app.prompt_context import knowledge_of, lessons_kept, memory_of, prompts_of
-from evo_kernel.app.run_config import Traffic
+from evo_kernel.app.prompt_context import knowledge_of, prompts_of
 from evo_kernel.app.run_operator import RunOperator
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
@@ -21,6 +20,7 @@ from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import Operator
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
+from operators.macro.memory import StrategyMemory
 from operators.macro.policies import Policy, UniformPolicy
 from operators.micro.coder import RewriteCoder
 from operators.mix import MixOperator
@@ -42,23 +42,18 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform
 TRAINED = "trained"
 
 
-def with_models(config: Config, traffic: Traffic | None = None) -> bool:
-    """Whether a run asks language models, or a recording of them."""
-    return bool(config.models) or bool(traffic is not None and traffic.replay)
-
-
-def weights_of(config: Config, models: bool) -> dict[str, float]:
+def weights_of(config: Config) -> dict[str, float]:
     """Operator → weight in the mix, those above zero. Raises ConfigError."""
     settings = config.operators
     if settings.use:
         weights = dict.fromkeys(settings.use, 1.0)
     else:
         weights = {"mtmc": settings.mtmc, "crossover": settings.crossover, **settings.installed}
-        if models:
+        if config.models:
             weights |= {"llm-mtmc": settings.llm_mtmc, "llm-crossover": settings.llm_crossover, "avo": settings.avo}
     weights = {name: weight for name, weight in weights.items() if weight > 0}
     lacking = [name for name in weights if name in WITH_MODEL]
-    if lacking and not models:
+    if lacking and not config.models:
         raise ConfigError(
             f"{', '.join(lacking)} need a language model: give --model PROVIDER/NAME, or [models.main] in the "
             "configuration (docs/guides/models.md)."
@@ -81,11 +76,11 @@ def policy_of(name: str, config: Config) -> Policy:
     return TrainedPolicy.load(config.operators.checkpoint or POLICY)
 
 
-def money_ends(config: Config, models: bool) -> bool:
+def money_ends(config: Config) -> bool:
     """Whether a run is over when its dollars or tokens are: where nothing else would go on, or ever end."""
-    if not models:
+    if not config.models:
         return True
-    offline = any(name not in WITH_MODEL for name in weights_of(config, models))
+    offline = any(name not in WITH_MODEL for name in weights_of(config))
     budget = config.budget
     others = (budget.evaluations, budget.hours, budget.gpu_seconds)
     return config.agents.when_money_is_out == "end" or not offline or all(limit is None for limit in others)
@@ -119,7 +114,7 @@ def build_operator(
 ) -> MixOperator:
     """The mix that the configuration asks for. `outside`: makes the operator `external`. Raises UserError."""
     rewriter = RewriteCoder()
-    weights = weights_of(config, outfit is not None)
+    weights = weights_of(config)
     made: list[Operator] = []
     for name in weights:
         if name == "mtmc":
@@ -138,12 +133,10 @@ def build_operator(
     return MixOperator(made, named, outfit.refusal) if outfit is not None else MixOperator(made, named)
 
 
-def check(config: Config, traffic: Traffic | None = None) -> None:
+def check(config: Config) -> None:
     """Raises UserError for what cannot be put together: before a judge is started, or a population made that would
     keep the mistake."""
-    memory_of(config)
-    asked = with_models(config, traffic)
-    weights = weights_of(config, asked)
+    weights = weights_of(config)
     for name in weights:
         if name == EXTERNAL:
             _check_external(config, weights)
@@ -153,12 +146,12 @@ def check(config: Config, traffic: Traffic | None = None) -> None:
         policy_of(config.operators.policy, config)
     if "llm-mtmc" in weights and config.agents.policy not in ("llm", "mixed"):
         policy_of(config.agents.policy, config)
-    if asked:
+    if config.models:
         from evo_kernel.app import models
         from operators.llm.cost_reservation import NoLimit
 
         knowledge_of(config)
-        with models.opened(config, traffic or Traffic(), NoLimit(), threading.Event()):
+        with models.opened(config, NoLimit(), threading.Event()):
             pass
 
 
@@ -228,21 +221,19 @@ def operating(
     ledger: Ledger,
     tell: Callable[[str], None],
     stages: Stages,
-    traffic: Traffic | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
-    task, memory = population.task, memory_of(config)
+    task, memory = population.task, StrategyMemory()
 
     def outside() -> Operator:
         from evo_kernel.app.external_agent import external_operator
 
-        elsewhere = prompts_of(config, task, None, memory).elsewhere
+        elsewhere = prompts_of(config, task, None, memory).elsewhere()
         return external_operator(config, population, judge, knowledge_of(config), ledger.charge, elsewhere)
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(lessons_kept(config, memory, task, tell))
-        if not with_models(config, traffic):
+        if not config.models:
             yield RunOperator(build_operator(config, outside=outside), stages, memory)
             return
         from evo_kernel.app import models, workbench
@@ -252,17 +243,17 @@ def operating(
 
         stop, knowledge = stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
-        opened = stack.enter_context(models.opened(config, traffic or Traffic(), ledger, stop))
+        opened = stack.enter_context(models.opened(config, ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
-        gate, accounting = ModelBreaker(opened.endpoints, ledger, tell), CallAccounting(population, opened.ensemble)
-        patient = all(name in WITH_MODEL for name in weights_of(config, True))
+        gate, accounting = ModelBreaker(opened.endpoints, ledger, tell), CallAccounting(population)
+        patient = all(name in WITH_MODEL for name in weights_of(config))
         model = KeptModel(opened.model, accounting, gate)
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
 
         def agent(model: Model) -> Operator:
             return AvoOperator(
                 model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending,
-                elsewhere=prompts.elsewhere,
+                elsewhere=prompts.elsewhere(),
             )  # fmt: skip
 
         outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)

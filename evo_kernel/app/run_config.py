@@ -12,22 +12,12 @@ from evo_kernel.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What is said to models. `record`: a file that all is appended to. `replay`: a recording that answers instead."""
-
-    record: Path | None = None
-    replay: Path | None = None
-
-
-@dataclass(frozen=True)
 class ModelOptions:
-    """Language models as the command line names them, and where what is said to them goes to or comes from."""
+    """Language models as the command line names them."""
 
     names: tuple[str, ...] = ()  # PROVIDER/NAME
     base_url: str | None = None
     api_key_env: str | None = None
-    record: Path | None = None
-    replay: Path | None = None
 
     def put_into(self, config: Config) -> Config:
         """The configuration with these models in place of its own. Raises ConfigError."""
@@ -46,14 +36,6 @@ class ModelOptions:
         }
         return config_from({**config.model_dump(mode="json"), "models": named}, "--model")
 
-    def traffic(self) -> Traffic:
-        """Raises ConfigError."""
-        if self.record is not None and self.record == self.replay:
-            raise ConfigError(f"{self.record} cannot be recorded to while it is replayed: give --record another file.")
-        if self.replay is not None and not self.replay.is_file():
-            raise ConfigError(f"there is no recording {self.replay}; make one with --record.")
-        return Traffic(self.record, self.replay)
-
 
 def run_config(
     config_file: Path | None,
@@ -65,20 +47,17 @@ def run_config(
 
     Without a file it is a shipped one: agents.toml where a model is asked, else quickstart.toml.
     """
-    shipped = Path("configs/agents.toml" if models.names or models.replay else "configs/quickstart.toml")
+    shipped = Path("configs/agents.toml" if models.names else "configs/quickstart.toml")
     late = [one for one in overrides if models.names and one.startswith("models.")]  # on top of --model
     config = load_config(config_file or shipped, [one for one in overrides if one not in late])
     config = with_overrides(models.put_into(config), late)
     return config.model_copy(update={key: value for key, value in named.items() if value is not None})
 
 
-def without_commands(
-    stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]
-) -> dict[str, Any]:
-    """A stored configuration without the shell commands in it: files are handed on, and nobody expects one there."""
-    left = {**stored, "external": dict(stored.get("external", {}))}
-    for section, key, name in ((left, "on_event", "on_event"), (left["external"], "command", "external.command")):
-        command = section.pop(key, None)
-        if command and not any(override.startswith(f"{name}=") for override in overrides):
-            tell(f"{name} is not taken from the file; to run it again: --set {name}={command!r}")
-    return left
+def without_command(stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]) -> dict[str, Any]:
+    """A stored configuration without the shell command in it: files are handed on, and nobody expects one there."""
+    external = dict(stored.get("external", {}))
+    command = external.pop("command", None)
+    if command and not any(override.startswith("external.command=") for override in overrides):
+        tell(f"external.command is not taken from the file; to run it again: --set external.command={command!r}")
+    return {**stored, "external": external}

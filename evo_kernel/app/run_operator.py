@@ -44,8 +44,6 @@ class RunOperator:
                 # A call that ended with the run is no failure of the attempt, which stays open as after a kill: an
                 # agent goes on with it in the next session, of any other operator it is abandoned.
                 failure.paused = failure.paused or (self._stop is not None and self._stop.is_set())
-                if self._accounting and not failure.paused:
-                    self._accounting.earned(brief.attempt, 0.0)
                 raise
 
     def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
@@ -54,6 +52,4 @@ class RunOperator:
     def learn(self, credit: Credit) -> None:
         if self._memory is not None:
             self._memory.learn(credit)
-        if self._accounting is not None and credit.depth == 0:
-            self._accounting.earned(credit.attempt, credit.log_gain)
         self._operator.learn(credit)

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from evo_kernel.app import compose, notifications, operator_factory, summary
+from evo_kernel.app import compose, operator_factory, summary
 from evo_kernel.app.console import open_console, say
-from evo_kernel.app.run_config import ModelOptions, Traffic, without_commands
+from evo_kernel.app.run_config import ModelOptions, without_command
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.observe.live import LiveProgress
@@ -22,7 +22,7 @@ from evo_kernel.tasks.task import Task
 from populations.reading import PopulationReader
 
 
-def run(config: Config, traffic: Traffic, *, dry: bool, as_json: bool, began: float) -> int:
+def run(config: Config, *, dry: bool, as_json: bool, began: float) -> int:
     """A new population, searched; its exit code. `dry`: say what would be done, and do no more. Raises UserError.
 
     `began`: when the command did, on the monotonic clock: what was asked for is its time, imports included.
@@ -33,13 +33,13 @@ def run(config: Config, traffic: Traffic, *, dry: bool, as_json: bool, began: fl
     if dry:
         from evo_kernel.app.dry_run import dry_run
 
-        dry_run(config, task, path, traffic)
+        dry_run(config, task, path)
         return 0
     if path.exists():
         raise ConfigError(
             f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
         )
-    return _search(config, task, path, create=True, as_json=as_json, traffic=traffic, began=began)
+    return _search(config, task, path, create=True, as_json=as_json, began=began)
 
 
 def resume(
@@ -54,17 +54,15 @@ def resume(
     """A population searched on; the exit code. `named`: keys that options set, where they are not None."""
     with PopulationReader(path) as reader:
         stored = dict(reader.sessions()[-1].config)
-    config = compose.resumed_config(path, without_commands(stored, overrides, _complain))
+    config = compose.resumed_config(path, without_command(stored, overrides, _complain))
     options = [f"{key}={value}" for key, value in named.items() if value is not None]
     config = with_overrides(models.put_into(config), [*options, *overrides])
     task = compose.task_of(config)
-    return _search(config, task, path, create=False, as_json=as_json, traffic=models.traffic(), began=began)
+    return _search(config, task, path, create=False, as_json=as_json, began=began)
 
 
-def _search(
-    config: Config, task: Task, path: Path, *, create: bool, as_json: bool, traffic: Traffic, began: float
-) -> int:
-    operator_factory.check(config, traffic)  # a mistake is told of before there is a population that would keep it
+def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float) -> int:
+    operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
     console = open_console(stderr=as_json)
     notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
     with compose.prepared(config, task, path, create) as parts:
@@ -74,14 +72,10 @@ def _search(
         side_by_side = f", {gpus} GPUs side by side" if gpus > 1 else ""
         head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}"
         say(console, head, summary.scale_line(environment))
-        ledger = compose.ledger_of(config, parts.population, traffic, began)
+        ledger = compose.ledger_of(config, parts.population, began)
         best, state = parts.population.best(), parts.judge.stages.state
-        with (
-            LiveProgress(console, environment, ledger.left, best, state) as progress,
-            notifications.told(config, task.name, path, progress) as (observer, tell_end),
-        ):
-            ended = compose.search(config, parts, observer, ledger, traffic)
-            tell_end(ended)
+        with LiveProgress(console, environment, ledger.left, best, state) as progress:
+            ended = compose.search(config, parts, progress, ledger)
         cut_off = max(progress.in_flight, len(parts.population.pending()))
         if as_json:
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))

@@ -29,13 +29,6 @@ from evo_kernel.cli.options import DEVICE, JSON, PATH, POPULATION
     metavar="POPULATION",
     help="Population whose champions compute the gradients; without it, autograd differentiates the reference.",
 )
-@click.option(
-    "--layout",
-    type=click.Choice(["package", "hub"]),
-    default="package",
-    show_default=True,
-    help="An installable package, or a repository for Hugging Face's `kernels`.",
-)
 @click.option("--unconfirmed", is_flag=True, help="Also export what was not confirmed; the folder says so.")
 @DEVICE
 @JSON
@@ -46,7 +39,6 @@ def export(
     candidate: int | None,
     also: tuple[Path, ...],
     backward: Path | None,
-    layout: str,
     unconfirmed: bool,
     device: str,
     as_json: bool,
@@ -69,11 +61,11 @@ def export(
 
     from evo_kernel.app.packaging import package  # from here on it takes seconds
     from evo_kernel.app.recorded_kernels import record
-    from evo_kernel.export.package import write_package, write_repository
+    from evo_kernel.export.package import write_package
 
     forward, backwards = ([record(chosen, device, unconfirmed) for chosen in each] for each in (groups, gradients))
     made = package(name, forward, backwards, evo_kernel.version())
-    written = write_package(made, folder) if layout == "package" else write_repository(made, folder)
+    written = write_package(made, folder)
     if as_json:
         data = {"candidate": first[0].view.candidate, "package": made.name, "kernels": list(made.kernels)}
         click.echo(json.dumps(data | {"files": [str(path) for path in written]}))

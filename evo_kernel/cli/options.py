@@ -69,8 +69,6 @@ _MODELS = (
     ),
     click.option("--base-url", metavar="URL", help="The server to ask; it must speak the chat-completions protocol."),
     click.option("--api-key-env", metavar="NAME", help="The environment variable that holds the server's key."),
-    click.option("--record", type=FILE, metavar="FILE", help="Append every prompt and answer to this file."),
-    click.option("--replay", type=FILE, metavar="FILE", help="Take answers from such a recording; no model is asked."),
 )  # fmt: skip
 
 
@@ -83,12 +81,10 @@ def with_models(command: Callable[..., None]) -> Callable[..., None]:
         models: tuple[str, ...],
         base_url: str | None,
         api_key_env: str | None,
-        record: Path | None,
-        replay: Path | None,
         **others: object,
     ) -> None:
         from evo_kernel.app.run_config import ModelOptions  # pydantic: slow, and few commands need it
 
-        command(models=ModelOptions(models, base_url, api_key_env, record, replay), **others)
+        command(models=ModelOptions(models, base_url, api_key_env), **others)
 
     return functools.reduce(lambda made, option: option(made), reversed(_MODELS), bundled)

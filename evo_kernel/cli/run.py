@@ -29,7 +29,7 @@ _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that 
 @SET
 @UNCONFINED
 @with_models
-@click.option("--dry-run", is_flag=True, help="Judge the first kernel, print plan, prompts and cost, and stop.")
+@click.option("--dry-run", is_flag=True, help="Judge the first kernel, print what would be done, and stop.")
 @JSON
 def run(
     config_file: Path | None,
@@ -58,13 +58,13 @@ def run(
     """
     began = time.monotonic()
     confining = ["judge.unconfined=true"] if unconfined else []
-    config, traffic = run_config(config_file, [*overrides, *confining], named, models), models.traffic()
+    config = run_config(config_file, [*overrides, *confining], named, models)
     from evo_kernel.app import early_start
 
     early_start.begin(config.task, config.device)
     from evo_kernel.app import session
 
-    sys.exit(session.run(config, traffic, dry=dry_run, as_json=as_json, began=began))
+    sys.exit(session.run(config, dry=dry_run, as_json=as_json, began=began))
 
 
 @click.command()

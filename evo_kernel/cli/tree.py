@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from evo_kernel.cli.options import JSON, PATH, POPULATION
-
-if TYPE_CHECKING:
-    from populations.reading import PopulationReader
 
 
 @click.command()
@@ -22,22 +19,16 @@ if TYPE_CHECKING:
     "files",
     type=PATH,
     multiple=True,
-    help="Draw it to a .svg or .png file, or write all candidates: .jsonl (with sources) or .graphml; repeatable.",
+    help="Write all candidates to a file: .jsonl (with sources) or .graphml; repeatable.",
 )
 @JSON
 def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: bool) -> None:
-    """Show the lineage: the paths of the champion and of the best candidate, a picture, or the whole graph to a file.
-
-    Pictures show what led to improvements; what led nowhere is counted at the candidate that it came from.
-    """
+    """Show the lineage: the paths of the champion and of the best candidate, or the whole graph to a file."""
     from populations.reading import PopulationReader
 
     with PopulationReader(population) as reader:
         for path in files:
-            if path.suffix in (".svg", ".png"):
-                _draw(reader, everything, path)
-            else:
-                reader.export_graph(path)
+            reader.export_graph(path)
         if files:
             said = {"files": [str(path) for path in files]}
             click.echo(json.dumps(said) if as_json else "\n".join(f"wrote {path}" for path in files))
@@ -60,17 +51,6 @@ def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: b
         click.echo(
             f"* the champion's path; candidate {ahead[-1]} is faster, and not confirmed: the next resume does that"
         )
-
-
-def _draw(reader: PopulationReader, everything: bool, file: Path) -> None:
-    from evo_kernel.observe import pictures
-
-    nodes, leader = reader.nodes(), reader.leader()
-    path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
-    leading = [row["candidate"] for row in reader.history()] or [node["candidate"] for node in nodes[:1]]
-    drawn = pictures.ancestry(nodes, leading, path, reader.donors(), everything)
-    label = next((f"{n['kind']} ({n['device']})" for n in nodes if n["kind"]), "not judged yet")
-    pictures.save(pictures.lineage(drawn, label), file, file.suffix[1:])
 
 
 def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:

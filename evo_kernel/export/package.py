@@ -17,7 +17,7 @@ import json
 import keyword
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,6 @@ from evo_kernel.export.standalone import SHIPPED, TENSOR_MAPS
 from evo_kernel.types import Source
 
 RUNTIME = ("_launch.py", "_layouts.py", "_task.py", "_op.py", "verify.py", "bench.py")
-VARIANT = "build/torch-universal"
-"""Where Hugging Face's `kernels` looks in a repository for code that needs no compilation."""
-CARD = "---\ntags:\n- kernels\n- triton\n---\n"
 LICENSE_NOTE = """# Whose is this?
 The kernels in {name}/kernels and {name}/sources were written by a search: by the program evo-kernel, and by language
 models where the lineage in {name}/provenance.json names any. They descend from the first kernel and the task file of
@@ -71,7 +68,7 @@ def identifier(text: str) -> str:
 
 
 def write_package(package: Package, folder: Path) -> list[Path]:
-    """Write the folder. Refuses one that holds other things. Returns what was written."""
+    """Write the folder; returns what was written. Raises UserError where it holds anything."""
     name = package.name
     files = {f"{name}/{path}": text for path, text in _module_files(package).items()} | {
         "pyproject.toml": _pyproject(package),
@@ -79,24 +76,6 @@ def write_package(package: Package, folder: Path) -> list[Path]:
         "LICENSE-NOTE.md": LICENSE_NOTE.format(name=name),
         "tests/test_package.py": _tests(package),
     }
-    return _write_files(files, folder)
-
-
-def write_repository(package: Package, folder: Path) -> list[Path]:
-    """The same as a repository for Hugging Face's `kernels`, which loads several versions of one into a process."""
-    content = json.dumps([package.kernels, package.manifest], sort_keys=True)
-    namespace = f"{package.name}_{hashlib.sha256(content.encode()).hexdigest()[:8]}"
-    package = replace(package, manifest={**package.manifest, "namespace": namespace})
-    files = {f"{VARIANT}/{path}": text for path, text in _module_files(package).items()} | {
-        f"{VARIANT}/metadata.json": json.dumps({"version": 1, "python-depends": []}) + "\n",
-        "README.md": CARD + readme(package.name, package.operator, package.manifest, package.provenance, VARIANT),
-        "LICENSE-NOTE.md": LICENSE_NOTE.format(name=VARIANT),
-    }
-    return _write_files(files, folder)
-
-
-def _write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write texts by path. Raises UserError where the folder holds anything."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty; name a new folder")
     for path, text in files.items():

@@ -9,10 +9,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
-def readme(
-    name: str, operator: str, manifest: Mapping[str, Any], provenance: Sequence[Mapping[str, Any]], home: str = ""
-) -> str:
-    """Markdown. `home`: where the files lie in a repository for the Hub; empty for a package."""
+def readme(name: str, operator: str, manifest: Mapping[str, Any], provenance: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, keep_trailing_newline=True
     )  # no markup is escaped: this is Markdown
@@ -21,7 +19,6 @@ def readme(
         operator=operator,
         manifest=manifest,
         provenance=provenance,
-        home=home,
         names=", ".join(manifest["names"]),
         gradients=", ".join(manifest["names"][place] for place in manifest["differentiable"]),
         groups=[*manifest["judged"], *(manifest["backward"]["judged"] if manifest["backward"] else [])],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Source, Strategy, TaskCard
+from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Source, Strategy
 from evo_kernel.types.protocols import TurnStore
 from operators.avo.attempt import OPENING, AttemptEnd, AvoAttempt, Paused, give_up
 from operators.avo.memory import AgentMemory, Record
@@ -38,13 +38,13 @@ class AvoOperator:
         name: str = "avo",
         supervisor: Model | None = None,
         stopping: Callable[[], bool] = lambda: False,
-        elsewhere: Callable[[TaskCard], str] = lambda task: "",
+        elsewhere: str = "",
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`folder`: where workspaces are made, one an attempt, and removed. `supervisor`: the model that reviews, the
         same one if None. `stopping`: whether the run is ending: attempts are set aside then, for a later session.
-        `elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
+        `elsewhere`: what another population has to say (`Prompts.elsewhere`)."""
         self.name, self.settings = name, settings or AvoSettings()
         self._model, self._store, self._folder = model, store, folder
         self._stopping, self._clock, self._sleep = stopping, clock, sleep
@@ -101,8 +101,7 @@ class AvoOperator:
         now = self._clock()
         self._memory.begin(now)
         calls = self._supervisor.look(self._memory, workbench.brief, now)
-        known = self._elsewhere(workbench.brief.task)
-        attempt.open(opening(self.settings, workbench, self._rooms, self._memory, known), calls)
+        attempt.open(opening(self.settings, workbench, self._rooms, self._memory, self._elsewhere), calls)
 
     def _record(self, brief: Brief, ended: AttemptEnd) -> Record:
         strategy = ended.submission.strategy if ended.submission else ""

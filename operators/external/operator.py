@@ -12,7 +12,7 @@ from pathlib import Path
 
 from evo_kernel import processes
 from evo_kernel.errors import InfraError, OperatorFailed
-from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, ScoredCandidate, TaskCard
+from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, ScoredCandidate
 from evo_kernel.types.protocols import TurnStore
 from operators.external.attempt import TOOL, ExternalAttempt
 from operators.external.brief import brief_text, limits_text
@@ -81,9 +81,9 @@ class ExternalOperator:
         diary: TurnStore,
         serve: Serve,
         name: str = "external",
-        elsewhere: Callable[[TaskCard], str] = lambda task: "",
+        elsewhere: str = "",
     ) -> None:
-        """`elsewhere`: what other populations have to say (`Prompts.elsewhere`)."""
+        """`elsewhere`: what another population has to say (`Prompts.elsewhere`)."""
         self.name = name
         self._settings, self._folder, self._serve = settings, folder, serve
         self._rooms, self._diary, self._elsewhere = rooms, diary, elsewhere
@@ -149,7 +149,7 @@ class ExternalOperator:
             start=_scored(brief.parent), beat=_scored(rooms.lineage.best() if rooms.lineage is not None else None),
             config=MCP_CONFIG, url=MCP_URL, tools=", ".join(f"`{name}`" for name in attempt.bench.tools),
         )  # fmt: skip
-        return said + brief_text(brief, rooms.knowledge, self._elsewhere(brief.task))
+        return said + brief_text(brief, rooms.knowledge, self._elsewhere)
 
 
 def _environment(folder: Path) -> dict[str, str]:

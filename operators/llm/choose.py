@@ -1,5 +1,5 @@
-"""From what a user names to a model: `provider/name`, `scripted`, `scripted:FILE`, `replay:FILE`, or `scratch:FILE` (a
-coder that `train coder` made)."""
+"""From what a user names to a model: `provider/name`, `scripted`, `scripted:FILE`, or `scratch:FILE` (a coder that
+`train coder` made)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Any
 
 from operators.llm.base import Model
 from operators.llm.litellm_model import LiteLLMModel
-from operators.llm.recording import Replayer
 from operators.llm.scripted import ScriptedModel
 
 
 def open_model(name: str, **settings: Any) -> Model:
     """`settings`: of LiteLLMModel. Raises UserError."""
     kind, _, path = name.partition(":")
-    if kind == "replay":
-        return Replayer(Path(path))
     if kind == "scratch":
         from operators.learning.coder.scratch.coder import ScratchModel  # torch, which no other model needs here
 

@@ -1,4 +1,4 @@
-"""A model that is a script: for dry runs, demonstrations and tests of the whole path, with no network and no cost."""
+"""A model that is a script: for demonstrations and tests of the whole path, with no network and no cost."""
 
 from __future__ import annotations
 

@@ -1,17 +1,14 @@
-"""A request and what came of it as text: compressed for a row, canonical for a hash, plain JSON for a recording."""
+"""A request and what came of it as text: compressed for a row."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from evo_kernel.types import Call
-from operators.llm.base import Message, Reply, Tool, ToolCall
+from operators.llm.base import Message, Tool, ToolCall
 from operators.llm.redaction import redact
 
 LEVEL = 4  # of zlib: a long prompt in a third of the time that level 6 takes, and 4 % larger
@@ -48,29 +45,6 @@ def request_data(
     if max_tokens is not None:
         data["max_tokens"] = max_tokens
     return data
-
-
-def reply_data(reply: Reply) -> dict[str, Any]:
-    return {
-        "message": message_data(reply.message),
-        "finish": reply.finish,
-        "call": asdict(reply.call),
-        "earlier": [asdict(call) for call in reply.earlier],
-    }
-
-
-def reply_from(data: Mapping[str, Any]) -> Reply:
-    earlier = tuple(Call(**call) for call in data.get("earlier", ()))
-    return Reply(message_from(data["message"]), Call(**data["call"]), data["finish"], earlier)
-
-
-def canonical(data: Any) -> str:
-    """The same text for the same content, whatever the order of keys."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"))
-
-
-def digest(model: str, request: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical([model, request]).encode()).hexdigest()
 
 
 def pack(request: Mapping[str, Any], reply: Mapping[str, Any] | None) -> str:

@@ -47,7 +47,7 @@ _SPECS = (
     ),
     StrategySpec(
         "multi-pass-row", "algorithm", "walk over a row in blocks, so that long rows fit",
-        "fewer registers, or another ratio of loads to stores", plan_effects.row_in_blocks,
+        "fewer registers, or another ratio of loads to stores", plan_effects.row_in_blocks, rewritten=False,
     ),
     StrategySpec(
         "online-row", "algorithm", "fuse two passes over a row into one that corrects itself as it goes",
@@ -77,6 +77,7 @@ _SPECS = (
     StrategySpec(
         "persistent", "launch", "as many programs as the GPU holds, each looping over tiles",
         "schedule `persistent`, or a smaller grid that is resident at once", plan_effects.persistent,
+        rewritten=False,
     ),
     StrategySpec(
         "drop-masks", "memory", "no bounds checks where tiles divide the shape",
@@ -106,7 +107,7 @@ _SPECS = (
     ),
     StrategySpec(
         "accumulate-type", "algorithm", "another type for the accumulator, within the precision contract",
-        "another arithmetic mix", lambda old, new: arithmetic_mix(old) != arithmetic_mix(new),
+        "another arithmetic mix", lambda old, new: arithmetic_mix(old) != arithmetic_mix(new), rewritten=False,
     ),
     StrategySpec(
         "input-precision", "algorithm", "another precision for the inputs of a contraction, within the contract",

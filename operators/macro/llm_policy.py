@@ -80,7 +80,7 @@ class LlmPolicy:
         trail = [f"- {strategy_line(s)}: {one_line(outcome, OUTCOME)}" for s, outcome in reversed(state.trail)]
         parts = [
             *prompts.situation(brief, state.source, query=looked_up(brief)),
-            *prompts.remembered(brief.task),
+            *prompts.remembered(),
             Part("This attempt so far, youngest first", rows((), trail, budgets.trail)),
             Part("Choose one", offers_text(offered, budgets.offers, state.free)),
         ]

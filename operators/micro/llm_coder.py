@@ -62,7 +62,7 @@ class LlmCoder:
     def opening(self, brief: Brief, source: Source, strategy: Strategy) -> Opening:
         prompts, keep = self._prompts, kernels_of(strategy)
         if not prompts.hierarchy:
-            parts = [*prompts.remembered(brief.task), *prompts.situation(brief, source, query=looked_up(brief))]
+            parts = [*prompts.remembered(), *prompts.situation(brief, source, query=looked_up(brief))]
             messages = (prompts.system(brief.task, brief.environment, *ALONE), user(parts))
             return Opening(messages, shown(source.text, prompts.budgets.source)[1])
         described = catalogue.description(strategy)

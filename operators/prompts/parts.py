@@ -26,7 +26,6 @@ class Budgets:
     inspirations: int = 4000  # shared evenly; the middle of a difference goes
     tried: int = 700  # the oldest go first
     paid: int = 400  # strategies that moved least go first
-    lessons: int = 400  # of the least similar tasks go first
     trail: int = 400  # the oldest go first
     hint: int = 800  # the middle of the difference between the two tasks goes
     example: int = 4000  # functions shrink to their signatures, then the middle goes

@@ -77,16 +77,12 @@ class Prompts:
             source_part(source, budgets.source, keep, parent.source == source),
         ]
 
-    def remembered(self, task: TaskCard) -> list[Part]:
-        """What has paid: in this population, and elsewhere on tasks like this one."""
-        return [
-            Part("What has paid in this population", rows((), self.memory.paid(), self.budgets.paid)),
-            self._lessons(task),
-        ]
+    def remembered(self) -> list[Part]:
+        return [Part("What has paid in this population", rows((), self.memory.paid(), self.budgets.paid))]
 
-    def elsewhere(self, task: TaskCard) -> str:
-        """What other populations have to say, for agents that have prompts of their own; empty where nothing."""
-        return joined([*self._origin(), self._lessons(task)])
+    def elsewhere(self) -> str:
+        """What another population has to say, for agents that have prompts of their own; empty where nothing."""
+        return joined(self._origin())
 
     def _origin(self) -> tuple[Part, ...]:
         found = (Part("Where the first kernels come from", without_middle(self._hint, self.budgets.hint)),)
@@ -94,9 +90,6 @@ class Prompts:
             return found
         text = without_middle(shown(self._example.text, self.budgets.example, ())[0].rstrip(), self.budgets.example)
         return (*found, Part("The fastest kernel of that task", f"```python\n{text}\n```" if text else ""))
-
-    def _lessons(self, task: TaskCard) -> Part:
-        return Part("What has paid on similar tasks", rows((), self.memory.told(task), self.budgets.lessons))
 
     def _evidence(self, parent: ScoredCandidate) -> str:
         path = ", ".join(strategy_line(undescribed(s)) for s in parent.strategies[-8:])

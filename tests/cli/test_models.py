@@ -1,4 +1,4 @@
-"""Operators with a model in a real search: budgets, rows, secrets, recordings, endpoints that are down."""
+"""Operators with a model in a real search: budgets, rows, secrets, endpoints that are down."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.app import models, operator_factory
-from evo_kernel.app.run_config import ModelOptions, Traffic
+from evo_kernel.app.run_config import ModelOptions
 from evo_kernel.config import Config, config_from, with_overrides
-from evo_kernel.errors import ConfigError, UserError
+from evo_kernel.errors import ConfigError
 from evo_kernel.types import Purpose
 from operators.llm.endpoint import Endpoint
 from operators.llm.litellm_model import Patience
@@ -119,7 +119,7 @@ def test_without_money_operators_that_need_no_model_go_on(tmp_path: Path, walker
     ],
 )
 def test_when_a_run_ends_with_its_money(changes: dict, ends: bool) -> None:
-    assert operator_factory.money_ends(config_for("http://localhost:1/v1", **changes), True) is ends
+    assert operator_factory.money_ends(config_for("http://localhost:1/v1", **changes)) is ends
 
 
 # ---- endpoints ------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_killed_at_any_time_what_was_spent_stays_counted(tmp_path: Path) -> None
 # ---- secrets --------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_reaches_neither_file_nor_log_nor_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_reaches_neither_file_nor_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "q7TzLw0" + "secretsecret" * 2
     monkeypatch.setenv("LOCAL_API_KEY", key)
 
@@ -258,7 +258,7 @@ def test_a_key_reaches_neither_file_nor_log_nor_recording(tmp_path: Path, monkey
     with ChatServer(answer) as server:
         model = {"name": "local", "base_url": server.url, "api_key_env": "LOCAL_API_KEY", "price_in": 1, "price_out": 1}
         config = config_for(None, models={"main": model}, budget={"evaluations": 12}, width=2)
-        ended = search(tmp_path / "a.db", config, traffic=Traffic(record=tmp_path / "traffic.jsonl"))
+        ended = search(tmp_path / "a.db", config)
         assert server.keys[0] == f"Bearer {key}"  # it was used,
     assert ended.summary.statuses.get("passed", 0) > 1
     for file in tmp_path.iterdir():  # and is nowhere
@@ -288,40 +288,7 @@ def test_a_prompt_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "[SOME_API_KEY]" in said and "planted-in-a-note-0815" not in said
 
 
-# ---- record and replay ----------------------------------------------------------------------------------------------
-
-
-def candidates(file: Path) -> list[tuple]:
-    sql = "SELECT c.id, s.text, c.operator, c.parent, c.island FROM candidates c JOIN sources s ON s.id = c.source"
-    return rows(file, f"{sql} ORDER BY c.id")
-
-
-def test_a_recorded_run_replays_byte_for_byte_without_a_server(tmp_path: Path) -> None:
-    use = {"use": ["llm-mtmc", "llm-crossover"]}
-    recording = tmp_path / "traffic.jsonl"
-    with ChatServer(faster) as server:
-        config = config_for(server.url, operators=use, budget={"evaluations": 40})
-        search(tmp_path / "a.db", config, traffic=Traffic(record=recording))
-        asked = len(server.requests)
-    search(tmp_path / "b.db", config, traffic=Traffic(replay=recording))
-    first, again = candidates(tmp_path / "a.db"), candidates(tmp_path / "b.db")
-    assert len(first) > 8 and first == again
-    calls = "SELECT attempt, position, model, tokens_in, tokens_out, dollars, messages FROM calls"
-    assert rows(tmp_path / "a.db", calls) == rows(tmp_path / "b.db", calls)
-    assert len(rows(tmp_path / "b.db", calls)) == asked
-
-
-def test_a_replay_of_another_run_says_so(tmp_path: Path) -> None:
-    recording = tmp_path / "traffic.jsonl"
-    with ChatServer(faster) as server:
-        config = config_for(server.url, budget={"evaluations": 4})
-        search(tmp_path / "a.db", config, traffic=Traffic(record=recording))
-    with pytest.raises(UserError, match="Replay with the configuration, seed, task and version"):
-        longer = config_for(server.url, budget={"evaluations": 9})
-        search(tmp_path / "b.db", longer, traffic=Traffic(replay=recording))
-
-
-# ---- switches, ensembles ----------------------------------------------------------------------------------
+# ---- switches ----------------------------------------------------------------------------------
 
 
 def test_an_agent_is_an_operator_that_a_later_session_goes_on_with(tmp_path: Path) -> None:
@@ -351,25 +318,6 @@ def test_an_agent_is_an_operator_that_a_later_session_goes_on_with(tmp_path: Pat
     assert use.candidates >= 1 and use.best_score == pytest.approx(100 / 80)
     assert model.calls == len(server.requests)
     assert status.tokens <= 400_000
-
-
-def test_two_models_are_an_ensemble_that_learns(tmp_path: Path) -> None:
-    """One answers with faster kernels, the other with what does not pass; both cost the same."""
-
-    def answer(request, number):
-        return (
-            faster(request, number) if request["model"] == "good" else Answer("```python\ndef run(x):\n    pass\n```")
-        )
-
-    with ChatServer(answer) as server:
-        both = {name: {"name": name, "base_url": server.url, "price_in": 1, "price_out": 1} for name in ("good", "bad")}
-        search(tmp_path / "a.db", config_for(None, models=both, budget={"evaluations": 300}, agents=FLAT))
-    used = [model for (model,) in rows(tmp_path / "a.db", "SELECT model FROM calls ORDER BY attempt, position")]
-    late = used[len(used) // 2 :]
-    assert set(used) == {"good", "bad"} and late.count("good") > len(late) / 2
-
-
-FLAT = {"hierarchy": False, "knowledge": False, "repairs": 0}
 
 
 # ---- mistakes -------------------------------------------------------------------------------------------------------

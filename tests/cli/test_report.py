@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -40,17 +39,3 @@ def test_a_report_tells_the_path_and_how_to_repeat_it(searched: Path, tmp_path: 
 def test_a_report_is_html_or_markdown(searched: Path) -> None:
     with pytest.raises(Exception, match=r"written as .html or .md, not '.pdf'"):
         evo("report", searched, "--to", "run.pdf")
-
-
-def test_the_lineage_as_pictures(searched: Path, tmp_path: Path) -> None:
-    picture, other = tmp_path / "tree.svg", tmp_path / "tree.png"
-    assert told(evo("tree", searched, "--to", picture, "--to", other, "--json"))["files"] == [str(picture), str(other)]
-    path = told(evo("tree", searched, "--json"))["path"]
-    assert _drawn(picture) >= {f"candidate-{number}" for number in path} and "shave" in picture.read_text()
-    assert other.read_bytes().startswith(b"\x89PNG")
-    evo("tree", searched, "--to", picture, "--all")
-    assert len(_drawn(picture)) == told(evo("status", searched, "--json"))["candidates"]
-
-
-def _drawn(picture: Path) -> set[str]:
-    return {part.get("id", "") for part in ElementTree.parse(picture).iter() if "candidate-" in part.get("id", "")}

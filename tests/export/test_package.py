@@ -8,7 +8,6 @@ import importlib.util
 import json
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ import torch
 from evo_kernel.app.packaging import has_hidden_cases, task_files
 from evo_kernel.errors import UserError
 from evo_kernel.export.cases import JudgedCase, Tensor, judged
-from evo_kernel.export.package import Package, checked_name, identifier, write_package, write_repository
+from evo_kernel.export.package import Package, checked_name, identifier, write_package
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.types import CaseKind, Source
 
@@ -150,24 +149,6 @@ def test_a_changed_file_is_told(imported, folder: Path) -> None:
     path.write_text(text + " ")
     assert verify.changed_files() == ["kernels/candidate_7.json"]
     path.write_text(text)
-
-
-def test_a_repository_for_the_hub_loads_under_any_name(tmp_path: Path) -> None:
-    hub = replace(PACKAGE, name="hubbed", manifest={**PACKAGE.manifest, "namespace": "hubbed"})
-    write_repository(hub, tmp_path / "hub")
-    home = tmp_path / "hub" / "build" / "torch-universal"
-    assert json.loads((home / "metadata.json").read_text())["python-depends"] == []
-    spec = importlib.util.spec_from_file_location(
-        "loaded_1a2b", home / "__init__.py", submodule_search_locations=[str(home)]
-    )
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["loaded_1a2b"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert torch.equal(module.doubling(torch.ones(2, 2), 3.0), torch.full((2, 2), 3.0))
-    assert (tmp_path / "hub" / "README.md").read_text().startswith("---\ntags:\n- kernels\n")
-    assert "kernel = get_kernel(" in (tmp_path / "hub" / "README.md").read_text()
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from evo_kernel.types import (
 )
 from evo_kernel.types.notes import Evidence
 from operators.avo import memory as agents
-from operators.avo.in_memory_store import Forgetful
 from operators.avo.prompting import opening
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message
@@ -33,7 +32,7 @@ from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import STOP, UNGUIDED, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
-from operators.macro.memory import Lesson, StrategyMemory, traits
+from operators.macro.memory import StrategyMemory
 from operators.micro.applicability import applicable
 from operators.micro.llm_coder import LlmCoder
 from operators.prompts.transfer import transfer_hint
@@ -41,6 +40,7 @@ from operators.prompts.writer import Prompts
 from operators.workbench.protocols import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
+from tests.operators.avo.forgetful import Forgetful
 from tests.operators.support_model import FakeModel, Judged, block
 from tests.operators.support_search import credit, kernel, plan, seed_of
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeLineage, FakeNotebook
@@ -117,11 +117,8 @@ def sample() -> Brief:
     return Brief(40, CARD, parent, (better, failure, parent), tried, 0, (1, 40), H200)
 
 
-ELSEWHERE = Lesson("log_softmax", traits(CARD), "one-pass-row", 9, 7, 1.8)
-
-
 def prompts(hierarchy: bool = True) -> Prompts:
-    memory = StrategyMemory([ELSEWHERE])
+    memory = StrategyMemory()
     memory.learn(credit(Decision("uniform", (HOIST,), (1.0,), 0), 0.025))
     return Prompts(
         hierarchy=hierarchy,

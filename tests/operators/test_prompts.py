@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evo_kernel.types import Source, Status, Tried
+from evo_kernel.types import Decision, Source, Status, Tried
 from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import proposed
 from operators.macro.features import MacroState
@@ -22,9 +22,9 @@ from operators.prompts.transfer import transfer_hint
 from operators.prompts.writer import Prompts, document, task_text, user
 from tests.operators.golden_prompts import (
     CARD,
-    ELSEWHERE,
     GOLDEN,
     H200,
+    HOIST,
     ONLINE,
     Library,
     conversations,
@@ -34,7 +34,7 @@ from tests.operators.golden_prompts import (
     text_of,
 )
 from tests.operators.support_model import FakeModel
-from tests.operators.support_search import relative, seed_of
+from tests.operators.support_search import credit, relative, seed_of
 
 CONVERSATIONS = conversations()
 LONG = "\n".join(f"line {n} with some words" for n in range(2000))
@@ -157,7 +157,8 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
         def search(self, query, k=4):
             return [dataclasses.replace(note, text="\n".join([flood] * 9)) for note in super().search(query, k)]
 
-    memory = StrategyMemory([dataclasses.replace(ELSEWHERE, task=f"t{n}") for n in range(900)])
+    memory = StrategyMemory()
+    memory.learn(credit(Decision("uniform", (HOIST,), (1.0,), 0), 0.025))
     shared = Prompts(knowledge=Floods(), profile=lambda r: flood, memory=memory, hint=flood,
                      example=brief.inspirations[0].source)  # fmt: skip
     state = MacroState(brief.task, brief.parent, brief.parent.source, trail=((ONLINE, flood),) * 900, brief=brief)
@@ -170,7 +171,7 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
         "Task": budgets.task, "Where the first kernels": budgets.hint, "Evidence": budgets.evidence,
         "Profile": budgets.profile, "Relatives": budgets.inspirations, "Tried": budgets.tried,
         "Passages": budgets.knowledge, "Source": budgets.source, "What has paid in": budgets.paid,
-        "What has paid on": budgets.lessons, "This attempt": budgets.trail, "Choose": budgets.offers,
+        "This attempt": budgets.trail, "Choose": budgets.offers,
         "Strategies of B": budgets.tried, "Guide": budgets.guide, "The strategy": 200, "Triton": budgets.api,
         "Hardware": budgets.hardware, "Your part": 600, "How to answer": 600,
         "The fastest kernel of that task": budgets.example,

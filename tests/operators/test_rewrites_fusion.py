@@ -119,14 +119,6 @@ def run(a):
 """
 
 
-def test_persistent_asks_a_certain_tensor_for_its_device() -> None:
-    module = KernelModule.parse(MIXED)
-    (strategy,) = REWRITES["persistent"].offers(module, NOTHING)
-    assert "get_device_properties(out.device)" in REWRITES["persistent"].apply(module, strategy)
-    unsure = KernelModule.parse(MIXED.replace("torch.empty_like(values)", "torch.linalg.qr(a)[1]"))
-    assert not REWRITES["persistent"].offers(unsure, NOTHING)
-
-
 def test_what_nobody_reads_goes_and_long_heads_are_broken() -> None:
     parameters = [f"parameter_number_{i}" for i in range(8)]
     kernel = f"""

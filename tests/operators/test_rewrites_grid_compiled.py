@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from operators.micro.rewrites.accumulate import AccumulateType
 from operators.micro.rewrites.causal import CausalSkip
 from operators.micro.rewrites.descriptor import TensorDescriptor
-from operators.micro.rewrites.persistent import Persistent
 from operators.micro.rewrites.pipeline import SoftwarePipeline
 from operators.micro.rewrites.precision import InputPrecision
 from operators.micro.rewrites.split_k import SplitK
@@ -19,12 +17,10 @@ JOBS = {
     "product half": (applied(PRODUCT, InputPrecision()), "matmul"),
     "matmul": (seed("matmul"), "matmul"),
     "matmul swizzle": (applied(seed("matmul"), Swizzle()), "matmul"),
-    "matmul persistent": (applied(seed("matmul"), Persistent()), "matmul"),
     "matmul split": (applied(seed("matmul"), SplitK()), "matmul"),
     "matmul tma": (applied(seed("matmul"), TensorDescriptor()), "matmul"),
     "attention": (seed("attention"), "attention"),
     "attention skip": (applied(seed("attention"), CausalSkip()), "attention"),
-    "attention accumulate": (applied(seed("attention"), AccumulateType()), "attention"),
     "attention tma": (applied(seed("attention"), TensorDescriptor()), "attention"),
     "softmax": (seed("softmax"), "softmax"),
     "softmax pipeline": (applied(seed("softmax"), SoftwarePipeline()), "softmax"),
@@ -49,7 +45,6 @@ def test_every_rewrite_changes_the_code(plans):
 def test_grids(plans):
     tiles = plans["matmul"][0][1]
     assert plans["matmul swizzle"][0][1] == [tiles[0] * tiles[1]]
-    assert plans["matmul persistent"][0][1] == [4 * 132]
     assert [launch[1] for launch in plans["matmul split"]] == [[*tiles, 4], tiles]
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from evo_kernel.tasks.loading import load
 from evo_kernel.types import Strategy
 from operators.micro.module import KernelModule
 from operators.micro.rewrites import REWRITES, RewriteFailed
 from tests.operators.support_rewrites import ATTENTION, CHAIN, LAYERNORM, SAMPLES, SOFTMAX, card, errors_of
 
 MINE = (
-    "one-pass-row", "multi-pass-row", "online-row", "rows-per-program", "hoist", "drop-masks", "cache-hints", "exp2",
+    "one-pass-row", "online-row", "rows-per-program", "hoist", "drop-masks", "cache-hints", "exp2",
     "fuse-producer", "fuse-consumer",
 )  # fmt: skip
 LARGE = {"softmax": ((4096, 192),), "layernorm": ((4096, 192), (192,), (192,)), "chain": ((4096, 100), (100,))}
@@ -76,13 +75,6 @@ def test_one_pass_is_not_offered_for_rows_too_long_or_contractions() -> None:
 
 def test_one_pass_is_not_offered_twice() -> None:
     assert not offers(first(SOFTMAX, "softmax", "one-pass-row"), "softmax", "one-pass-row")
-
-
-def test_multi_pass_undoes_one_pass() -> None:
-    assert not offers(SOFTMAX, "softmax", "multi-pass-row")
-    text = first(first(SOFTMAX, "softmax", "one-pass-row"), "softmax", "multi-pass-row")
-    assert body(text, "softmax_one_pass_kernel").count("for start in range(0, n_cols, BLOCK):") == 3
-    assert "BLOCK=SOFTMAX_ONE_PASS_BLOCK" in text
 
 
 def test_online_softmax() -> None:
@@ -217,19 +209,6 @@ def test_a_strategy_that_does_not_fit_fails_with_a_reason(name: str) -> None:
     strategy = Strategy(name, "memory", "kernel nobody -> nowhere", (("buffer", "b"),))
     with pytest.raises(RewriteFailed, match="nobody"):
         REWRITES[name].apply(KernelModule.parse(SOFTMAX), strategy)
-
-
-def test_a_row_without_masks_is_not_split_again():
-    """`EVEN_…` says that the block divides the row; with another block it would lie, and stores would run over."""
-    task = load("softmax")  # its sizes hold a power of two, for which masks can be dropped
-    assert task.seed is not None
-    seed = KernelModule.parse(task.seed.text)
-    (whole,) = REWRITES["one-pass-row"].offers(seed, task.card())[:1]
-    module = KernelModule.parse(REWRITES["one-pass-row"].apply(seed, whole))
-    assert REWRITES["multi-pass-row"].offers(module, task.card())
-    dropped = REWRITES["drop-masks"].offers(module, task.card())[0]
-    bare = KernelModule.parse(REWRITES["drop-masks"].apply(module, dropped))
-    assert not REWRITES["multi-pass-row"].offers(bare, task.card())
 
 
 def test_one_pass_tells_the_masks_of_its_own_block():

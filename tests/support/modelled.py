@@ -16,7 +16,6 @@ from typing import Any
 
 from evo_kernel.app import compose
 from evo_kernel.app.operator_factory import operating
-from evo_kernel.app.run_config import Traffic
 from evo_kernel.config import Config, config_from
 from evo_kernel.deadline import Deadline
 from evo_kernel.engine import Engine, EngineSettings, RunSummary
@@ -131,15 +130,14 @@ def search(
     file: Path,
     config: Config,
     judge: CommentJudge | None = None,
-    traffic: Traffic | None = None,
     stop: threading.Event | None = None,
     attempts: int | None = None,
 ) -> Ended:
     judge, heard = judge or CommentJudge(), Notebook()
     with opened(file, config) as population:
         population.plant(FIRST)
-        ledger = compose.ledger_of(config, population, traffic)
-        with operating(config, population, judge, ledger, heard.trouble, Stages(), traffic, stop) as operator:
+        ledger = compose.ledger_of(config, population)
+        with operating(config, population, judge, ledger, heard.trouble, Stages(), stop) as operator:
             settings = EngineSettings(width=config.width, attempts=attempts, remeasured=0.0, barren=20)
             ended = Engine(population, operator, judge, ledger, settings, heard).run()
     return Ended(ended, heard.lines, judge)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operators.micro.rewrites.accumulate import AccumulateType
 from operators.micro.rewrites.base import Rewrite, RewriteFailed
 from operators.micro.rewrites.cache_hints import CacheHints
 from operators.micro.rewrites.causal import CausalSkip
@@ -11,10 +10,8 @@ from operators.micro.rewrites.drop_masks import DropMasks
 from operators.micro.rewrites.exp2 import Exp2
 from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
 from operators.micro.rewrites.hoist import Hoist
-from operators.micro.rewrites.multi_pass import MultiPassRow
 from operators.micro.rewrites.one_pass import OnePassRow
 from operators.micro.rewrites.online import OnlineRow
-from operators.micro.rewrites.persistent import Persistent
 from operators.micro.rewrites.pipeline import SoftwarePipeline
 from operators.micro.rewrites.precision import InputPrecision
 from operators.micro.rewrites.row_tiles import RowsPerProgram
@@ -24,7 +21,6 @@ from operators.micro.rewrites.swizzle import Swizzle
 _ALL: tuple[Rewrite, ...] = (
     # rows, memory, fusion
     OnePassRow(),
-    MultiPassRow(),
     OnlineRow(),
     RowsPerProgram(),
     Hoist(),
@@ -35,10 +31,8 @@ _ALL: tuple[Rewrite, ...] = (
     FuseConsumer(),
     # contractions, grids
     Swizzle(),
-    Persistent(),
     SplitK(),
     CausalSkip(),
-    AccumulateType(),
     InputPrecision(),
     TensorDescriptor(),
     SoftwarePipeline(),

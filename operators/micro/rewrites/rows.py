@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from operators.micro.kernels import Loop, SourceKernel
@@ -134,30 +134,20 @@ def at_zero(loop: Loop) -> list[ast.stmt]:
 
 def loads_apart(kernel: SourceKernel, body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Straight code in which a load is the whole right side, or `load.to(dtype)` is."""
-    return calls_apart(kernel, body, ("tl.load",), "loaded_1", lambda value: _load_in(value) is not None)
-
-
-def calls_apart(
-    kernel: SourceKernel,
-    body: Sequence[ast.stmt],
-    functions: Collection[str],
-    wish: str,
-    is_apart: Callable[[ast.expr], bool],
-) -> list[ast.stmt]:
-    """Straight code in which calls of some functions stand in statements that are `apart`, under names of their own."""
     taken, done = set(kernel.names), list[ast.stmt]()
 
     def lifted(part: ast.AST) -> ast.Name | None:
-        if not isinstance(part, ast.Call) or called(part) not in functions:
+        if called(part) != "tl.load":
             return None
+        assert isinstance(part, ast.Call)
         call = mapped_call(part, lifted)
-        name = fresh_name(wish, taken)
+        name = fresh_name("loaded_1", taken)
         taken.add(name)
         done.append(assignment(name, call))
         return ast.Name(name, ast.Load())
 
     for statement in body:
-        apart = isinstance(statement, ast.Assign) and is_apart(statement.value)
+        apart = isinstance(statement, ast.Assign) and _load_in(statement.value) is not None
         done.append(statement if apart else mapped(statement, lifted))
     return done
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from operators.micro.edits import Edit, wrapped
 from operators.micro.module import KernelModule
-from operators.micro.rewrites.blocks import MADE, POINTWISE
 from operators.micro.syntax import called, names_read, names_written, statements
 
 LONGEST = 120  # characters a line
 ROUNDS = 5  # a dead name may keep another alive inside a loop
 PURE = (
-    *POINTWISE, *MADE, "tl.load", "tl.arange", "tl.program_id", "tl.num_programs", "tl.sum", "tl.max", "tl.min",
+    "tl.exp", "tl.exp2", "tl.log", "tl.log2", "tl.sqrt", "tl.rsqrt", "tl.abs", "tl.where", "tl.maximum", "tl.minimum",
+    "tl.sigmoid", "tl.fma", "tl.floor", "tl.ceil", "tl.cos", "tl.sin", "tl.erf", "tl.clamp", "tl.zeros", "tl.full",
+    "tl.load", "tl.arange", "tl.program_id", "tl.num_programs", "tl.sum", "tl.max", "tl.min",
     "tl.cdiv", "tl.dot", "tl.trans", "float", "min", "max",
 )  # fmt: skip
 
