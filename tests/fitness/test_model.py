@@ -5,11 +5,13 @@ import pytest
 import torch
 
 from evo_kernel.fitness.costmodel import torch_costs
-from evo_kernel.fitness.costmodel.facts import PlanFacts
+from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds
 from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.costmodel.torch_costs import torch_cost
 from evo_kernel.fitness.ir.launch_traffic import ProgramWork
+from evo_kernel.fitness.ir.loop_work import loop_kinds
+from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Fill, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
@@ -235,3 +237,42 @@ def test_idle_programs_share_no_work_of_the_busiest(softmax):
     (idle,) = modeled_time(compiled, [mean], H200).launches
     (busy,) = modeled_time(compiled, [dataclasses.replace(mean, busiest=(work,))], H200).launches
     assert idle.terms["busiest"] == 0 and busy.us > 100 > idle.us
+
+
+LOOPS = """
+module {
+  tt.func public @k(%p: !tt.ptr<f32>, %n: i32, %c: i1) attributes {noinline = false} {
+    %a = arith.constant 0 : i32
+    %s = arith.constant 1 : i32
+    scf.for %i = %a to %n step %s : i32 {
+      %x = tt.load %p : !tt.ptr<f32>
+      scf.for %j = %a to %n step %s : i32 {
+        tt.store %p, %x : !tt.ptr<f32>
+      }
+    }
+    scf.for %i = %a to %n step %s : i32 {
+      %x = tt.load %p : !tt.ptr<f32>
+    }
+    scf.if %c {
+      scf.for %i = %a to %n step %s : i32 {
+        %x = tt.load %p : !tt.ptr<f32>
+      }
+    }
+    tt.return
+  }
+}
+"""
+
+
+def test_a_loop_of_the_code_stands_for_one_loop_of_the_ir():
+    module = parse(LOOPS)
+    kinds = loop_kinds(module)
+    assert kinds == {"0": ("load", "store"), "1": ("store",), "2": ("load",)}  # branches may share a loop
+    assert not loop_kinds(
+        parse(LOOPS.replace("      }\n    }\n    scf.for", "      }\n    } {tt.flatten}\n    scf.for"))
+    )
+    sums, stores = ({"all": n, family: 1, "load_bytes": 0} for n, family in ((10, "ld.global"), (100, "st.global")))
+    seen = dataclasses.replace(counted_traffic(softmax_plan(64, 64))[0], loops={"1": 50.0, "2": 50.0}, load_bytes=0.0)
+    launch = LaunchFacts(32, 0, 1, 1, {"all": 111, "in_loop.all": 110, "loops": 2}, seen, loops=(sums, stores))
+    assert Rounds(dataclasses.replace(launch, kinds=kinds)).instructions() == 1 + 50 * 110
+    assert Rounds(launch).instructions() == 1 + 2 * 50 * 100

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
-from evo_kernel.fitness.ir.loop_work import loop_work
+from evo_kernel.fitness.ir.loop_work import loop_kinds, loop_work
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
 
@@ -25,6 +25,7 @@ but one have at most 9."""
 FUSED = 2.0
 """Results of the source, addresses among them, that one instruction may stand for."""
 _LOADS = ("ld.global", "cp.async", "tma.load")
+_KINDS = {"load": _LOADS, "store": ("st.global", "tma.store"), "tensor": ("mma", "wgmma", "tcgen05")}
 _ARITHMETIC = ("fma", "fma", "fadd", "fmul", "minmax", "mufu", "convert")  # a fused instruction does two operations
 
 
@@ -41,6 +42,9 @@ class LaunchFacts:
     num_ctas: int = 1  # blocks of a program
     loops: tuple[Mapping[str, int], ...] = ()  # as `Binary.loops`; empty in calibration data of before they were told
     work: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the IR's loops, as loop_work.py has it
+    kinds: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # of the IR's loops with code of their own, likewise
 
     @property
     def threads(self) -> int:
@@ -75,6 +79,7 @@ def facts_of(compiled: CompiledPlan, traffic: Sequence[LaunchTraffic]) -> PlanFa
     launches = []
     for launch, seen in zip(compiled.plan.launches, traffic, strict=True):
         binary = compiled.binaries[launch.kernel]
+        module = parse(binary.ir) if seen.loops else None
         launches.append(
             LaunchFacts(
                 registers=binary.registers,
@@ -85,7 +90,8 @@ def facts_of(compiled: CompiledPlan, traffic: Sequence[LaunchTraffic]) -> PlanFa
                 traffic=seen,
                 num_ctas=binary.num_ctas,
                 loops=binary.loops,
-                work=loop_work(parse(binary.ir), 32 * binary.num_warps * binary.num_ctas) if seen.loops else {},
+                work=loop_work(module, 32 * binary.num_warps * binary.num_ctas) if module else {},
+                kinds=loop_kinds(module) if module else {},
             )
         )
     return PlanFacts(tuple(launches), tuple(torch_cost(n) for n in compiled.plan.nodes if not isinstance(n, Launch)))
@@ -105,19 +111,42 @@ class Rounds:
 
         `by`: of that program by its loops, else in the mean.
 
-        By what loads bring, all loops are walked through equally often; but each loop of the IR may be the dearest of
-        the code, and so may each function, which the compiler may have put in the place of its calls.
+        By what loads bring, all loops are walked through equally often. By its iterations, each loop of the IR may be
+        any loop of the code that holds nothing else than it does, and each loop of the code is one of the IR.
         """
         launch, counts = self._launch, self._launch.instructions
         every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
         equally = every - inside + inside * self._walked if by is None else 0.0
-        by_loop = every - sum(loop.get(family, 0) for loop in launch.loops)
-        loops = launch.traffic.loops or {"": launch.traffic.iterations}
-        for name, iterations in (loops if by is None else by.iterations).items():
-            may_be = (loop for loop in launch.loops if name.startswith("call") or not loop.get("called", 0))
-            rounds = (iterations / self._times_unrolled(loop, name) * loop.get(family, 0) for loop in may_be)
-            by_loop += max(rounds, default=0.0)
+        iterations = (launch.traffic.loops or {"": launch.traffic.iterations}) if by is None else by.iterations
+        outside = every - sum(loop.get(family, 0) for loop in launch.loops if self._any_may_be(loop))
+        taken = {
+            name: [
+                amount / self._times_unrolled(loop, name) * loop.get(family, 0) if self._may_be(loop, name) else 0.0
+                for loop in launch.loops
+            ]
+            for name, amount in iterations.items()
+        }
+        dearest = {name: max(each, default=0.0) for name, each in taken.items()}
+        own = [name for name in taken if name in launch.kinds]
+        once = sum(map(max, zip(*(taken[name] for name in own), strict=True))) if own else 0.0
+        by_loop = outside + sum(dearest.values()) - max(0.0, sum(dearest[name] for name in own) - once)
         return launch.threads / 32 * max(equally, by_loop)
+
+    def _may_be(self, loop: Mapping[str, int], name: str) -> bool:
+        """Whether a loop of the code may be that of the IR."""
+        may_hold = self._launch.kinds.get(name)
+        if loop.get("called", 0):
+            return name.startswith("call")
+        return may_hold is None or all(kind in may_hold for kind in _KINDS if any(loop.get(f, 0) for f in _KINDS[kind]))
+
+    @cached_property
+    def _names(self) -> set[str]:
+        """Of the loops of the IR, also of those that did not run; functions have names too."""
+        return {*self._launch.traffic.loops, *self._launch.work} or {""}
+
+    def _any_may_be(self, loop: Mapping[str, int]) -> bool:
+        """Otherwise it is code that the compiler has put out of its order, and runs once."""
+        return any(self._may_be(loop, name) for name in self._names)
 
     def waits(self, by: ProgramWork | None = None) -> tuple[float, float]:
         """(latencies that a round of loads takes, share of rounds that nothing runs ahead of).

@@ -8,10 +8,19 @@ from collections.abc import Mapping
 
 from evo_kernel.fitness.ir.counting import FREE, product_of
 from evo_kernel.fitness.ir.loops import loops_of
-from evo_kernel.fitness.ir.module import IRModule, Operation
+from evo_kernel.fitness.ir.module import IRBlock, IRModule, Operation
 from evo_kernel.fitness.ir.types import Type
 
 _LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
+_STORES = {"tt.store", "tt.descriptor_store"}
+_DOTS = {"tt.dot", "tt.dot_scaled"}
+_KINDS = {"load": _LOADS, "store": _STORES, "tensor": _DOTS}
+_PURE = frozenset(
+    FREE | {f"tt.{name}" for name in (
+        "addptr", "cat", "clampf", "fp_to_fp", "int_to_ptr", "join", "mulhiui", "precise_divf", "precise_sqrt",
+        "ptr_to_int", "reduce", "reduce.return", "return", "scan", "scan.return", "split", "unsplat",
+    )}
+) - _LOADS - {"tt.call"}  # fmt: skip
 _COMBINING = {"tt.reduce", "tt.scan"}
 _UNCOUNTED = {"arith.select", "arith.negf", "math.absf"}  # by modifiers of operands, or moves
 _INTEGERS = {"arith.fptosi": 1, "arith.fptoui": 1} | dict.fromkeys(
@@ -45,6 +54,36 @@ def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
     return {name: dict(work) for name, work in found.items()}
 
 
+def loop_kinds(module: IRModule) -> dict[str, tuple[str, ...]]:
+    """By the loops' names: "load", "store" and "tensor", if the code of a loop and of loops in it may hold any.
+
+    Only of loops that share no code with others. The compiler may make one loop of nested ones that are flattened, of
+    those in branches that exclude each other, and of those in functions: these are missing.
+    """
+    begins = loops_of(module).begins
+    found: dict[str, tuple[str, ...]] = {}
+
+    def walk(block: IRBlock) -> None:
+        for operation in block.operations:
+            if operation.name in ("scf.for", "scf.while"):
+                found[begins[operation.ordinal]] = tuple(sorted(_kinds(operation)))
+                for region in operation.regions:
+                    walk(region.blocks[0])
+
+    if len(module.entry.body.blocks) == 1 and not any("tt.flatten" in o.attributes for o in module.operations()):
+        walk(module.entry.body.blocks[0])
+    return found
+
+
+def _kinds(loop: Operation) -> frozenset[str]:
+    """What is not known to have no effect may become anything."""
+    names = {inner.name for region in loop.regions for inner in region.walk()} - _PURE
+    names = {name for name in names if not name.startswith(("arith.", "math.", "scf.", "cf."))}
+    if names - _LOADS - _STORES - _DOTS:
+        return frozenset(_KINDS)
+    return frozenset(kind for kind, made in _KINDS.items() if names & made)
+
+
 def _work(operation: Operation, threads: int) -> Mapping[str, float]:
     name = operation.name
     if not operation.results:
@@ -53,7 +92,7 @@ def _work(operation: Operation, threads: int) -> Mapping[str, float]:
     each = max(1.0, result.elements / threads)
     if name in _LOADS:
         return {"load_bytes": each * result.item_bytes}
-    if name in ("tt.dot", "tt.dot_scaled"):
+    if name in _DOTS:
         return {"arithmetic": product_of(operation)[1] / threads}
     if name in _COMBINING:
         return _combined(operation, each, threads)

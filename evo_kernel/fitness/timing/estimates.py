@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-JUDGE_VERSION = 11
+JUDGE_VERSION = 12
 
 
 @dataclass(frozen=True)
