@@ -1,6 +1,6 @@
-"""The reward as a function that other trainers import, with TRL's signature.
+"""The reward as a function that other trainers import: TRL's signature, and verl's.
 
-    from evo_kernel.app.train.reward import reward_function
+    from evo_kernel.app.train.reward import reward_function, compute_score
 
     trainer = GRPOTrainer(..., reward_funcs=reward_function(task="softmax", device="cuda", parts="full"))
 
@@ -87,6 +87,18 @@ def reward_function(
     made = JudgedReward(task, parts, settings)
     atexit.register(made.close)
     return made
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: Any = None, extra_info: Mapping[str, Any] | None = None
+) -> float:
+    """verl's signature. `data_source` names the task; `extra_info` may hold task, parent, action, device and parts."""
+    del ground_truth  # the judge has the reference
+    said = dict(extra_info or {})
+    made = reward_function(device=str(said.get("device", "auto")), parts=str(said.get("parts", "full")))
+    columns = {name: said[name] for name in ("parent", "action") if said.get(name)}
+    (found,) = made((), [solution_str], task=str(said.get("task") or data_source), **columns)
+    return found
 
 
 @cache

@@ -14,6 +14,7 @@ from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
     from evo_kernel.app.train.judging import BenchSettings
+    from operators.learning.coder.hub import HubSettings
     from operators.learning.coder.rewards import RewardParts
     from operators.learning.coder.scratch.run import RunSettings
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 @click.argument("examples", type=PATH)
 @click.option("--out", required=True, type=PATH, help="The run's folder; an existing one is continued.")
 @click.option("--model", default="scratch", show_default=True,
-              help="`scratch`: a small network from nothing; `scratch:PATH`: one that was trained before.")  # fmt: skip
+              help="`scratch`: a small network from nothing; `scratch:PATH`: one that was trained before; else a "
+              "Hugging Face model, by name or path.")  # fmt: skip
 @click.option("--size", type=click.Choice(["tiny", "mini", "small", "base"]), default="base", show_default=True)
 @click.option("--reward", default="full", show_default=True, help="full, correct, or binary (Triton and passes).")
 @click.option("--part", "parts", multiple=True, help="NAME=VALUE: a part of the reward; repeatable.")
@@ -51,34 +53,49 @@ if TYPE_CHECKING:
 def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) -> None:
     """Train a coder on the EXAMPLES of `train export-sft`: supervised, then by the judge's rewards (GRPO).
 
-    A transformer of a few million parameters learns to write short edits. The rate of correct answers on the held-out
+    With `--model scratch` a transformer of a few million parameters learns to write short edits; it needs only torch.
+    A Hugging Face model is trained through TRL with LoRA (extra `rl`). The rate of correct answers on the held-out
     split is measured before and after GRPO. Ctrl-C keeps the state, and the same command continues.
 
     \b
     evo-kernel train coder edits.jsonl --out coder/
     evo-kernel train coder edits.jsonl --out rewarded/ --model scratch:coder/sft.pt --sft-steps 0 --reward correct
+    evo-kernel train coder edits.jsonl --out coder/ --model Qwen/Qwen2.5-Coder-1.5B-Instruct --reward binary
     evo-kernel run softmax --model scratch:coder/coder.pt
     """
-    from evo_kernel.app.train.coder import train_from_nothing
     from evo_kernel.app.train.device import chosen_device
     from operators.learning.coder.rewards import parts_of
-    from operators.learning.coder.scratch.run import printed
 
     reward, device = parts_of(options["reward"], _pairs(options["parts"])), chosen_device(options["device"])
     if options["apart"] and not options["tasks"]:
         raise UserError("--apart keeps the examples of rewarded tasks from being taught: name these with --task")
     kind, colon, start = model.partition(":")
-    if kind != "scratch" or (colon and not start):
-        raise UserError(
-            f"--model {model}: say `scratch` to begin from nothing, or scratch:PATH. A Hugging Face model is trained "
-            "with TRL: docs/guides/learning.md"
-        )
-    settings = _settings(Path(start) if start else None, reward, options)
+    if kind == "scratch" and colon and not start:
+        raise UserError("--model scratch: names no file: say scratch:PATH, or `scratch` to begin from nothing")
+    if kind == "scratch":
+        settings = _settings(Path(start) if start else None, reward, options)
+        _scratch(examples, out, settings, _judging(options), device, as_json)
+        return
+    if options["apart"]:
+        raise UserError("--apart is for `--model scratch`; give a Hugging Face model a file without those examples")
+    from evo_kernel.app.train.reward import JudgedReward
+    from operators.learning.coder.hub import train
+
+    with JudgedReward(parts=reward, bench=_judging(options)) as judged:
+        place = train(_hub_settings(model, device, options), examples, out, judged, options["tasks"])
+    click.echo(f"adapter: {place}. Serve it with any OpenAI-compatible server and name that with --model.")
+
+
+def _scratch(
+    examples: Path, out: Path, settings: RunSettings, judging: BenchSettings, device: str, as_json: bool
+) -> None:
+    from evo_kernel.app.train.coder import train_from_nothing
+    from operators.learning.coder.scratch.run import printed
 
     def tell(told: Mapping[str, Any]) -> None:
         click.echo(printed(told), err=as_json)
 
-    result, verdicts = train_from_nothing(examples, out, settings, _judging(options), device, tell)
+    result, verdicts = train_from_nothing(examples, out, settings, judging, device, tell)
     rates = {name: rate for name, rate in (("before", result.before), ("after", result.after)) if rate}
     if as_json:
         data = {"ended": result.ended, "stage": result.stage, "judged": verdicts, "coder": str(out / "coder.pt")}
@@ -122,6 +139,13 @@ def _settings(start: Path | None, reward: RewardParts, options: Mapping[str, Any
         seed=seed,
         workers=usable_cores(),
     )  # fmt: skip
+
+
+def _hub_settings(model: str, device: str, options: Mapping[str, Any]) -> HubSettings:
+    from operators.learning.coder.hub import HubSettings
+
+    names = ("sft_steps", "grpo_steps", "answers", "groups", "most", "seed")
+    return HubSettings(model=model, cpu=device == "cpu", **{name: options[name] for name in names})
 
 
 def _judging(options: Mapping[str, Any]) -> BenchSettings:

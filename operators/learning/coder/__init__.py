@@ -7,6 +7,7 @@
     answers.py    from a completion to a kernel: a whole file, search/replace blocks, or numbered lines
     rewards.py    what a judged completion earns; each part can be switched off
     scratch/      a small transformer from nothing: vocabulary, model, sampling, checkpoints, SFT and GRPO loops
+    hub.py        the same two stages for a Hugging Face model, through TRL and PEFT (extra `rl`)
 
 The judge itself is handed in (`rewards.Marker`): operators do not know the fitness room.
 """

@@ -1,6 +1,7 @@
 """What is exported: from populations, trees and walks; filtered, each once, split by family; read back as it was."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evo_kernel.app.train.reward import JudgedReward
+from evo_kernel.app.train.reward import JudgedReward, compute_score
 from evo_kernel.cli.main import cli
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.first import first_kernel
@@ -202,6 +203,8 @@ def test_the_reward_as_a_function_of_other_trainers():
             reward([], ["x"], action="?")
     with JudgedReward() as nowhere, pytest.raises(UserError, match="no task"):
         nowhere([], ["x"])
+    assert compute_score("swiglu", "no code", None, {"parts": "binary", "device": "cpu"}) == 0.0
+    assert not math.isnan(compute_score("any", "no code", None, {"task": "swiglu", "parent": text}))
 
 
 def test_the_command_trains_and_goes_on(tmp_path):
@@ -218,9 +221,9 @@ def test_the_command_trains_and_goes_on(tmp_path):
     wrong = CliRunner().invoke(cli, ["train", "coder", *common, "--part", "speed"])
     assert isinstance(wrong.exception, UserError) and "NAME=VALUE" in str(wrong.exception)
     for extra, said in (
-        (["--model", "scratch:"], "scratch:PATH"),
+        (["--model", "scratch:"], "names no file"),
         (["--apart"], "name these with --task"),
-        (["--model", "some/model"], "TRL"),
+        (["--apart", "--task", "swiglu", "--model", "some/model"], "without those examples"),
     ):
         found = CliRunner().invoke(cli, ["train", "coder", *common, *extra])
         assert isinstance(found.exception, UserError) and said in str(found.exception), found
