@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from operators.learning.network import PolicyNetwork
 from operators.learning.policy_features import UNIT
+from operators.learning.ppo import FLOOR, ppo
 from operators.learning.tree import Tree, TreeState
 from operators.learning.values import Decisions, Values, learnable, parted, shortfall
 
@@ -27,7 +28,6 @@ BATCH = 32  # decisions in a step
 REGRESSION, RANKING = 10.0, 0.1  # weights of the two losses
 NEAR = 0.1  # errors of the regression count by their square up to this log gain
 TELL_EVERY_S = 20.0
-FLOOR = -1e4  # stands for minus infinity in products with zero
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Progress:
 
 
 def training(
-    model: PolicyNetwork, tree: Tree, seconds: float, seed: int, known: float = math.inf
+    model: PolicyNetwork, tree: Tree, seconds: float, seed: int, known: float = math.inf, method: str = "imitation"
 ) -> Iterator[Progress]:
-    """Learns from the training tasks for `seconds`. `known`: the best shortfall before."""
+    """Learns from the training tasks for `seconds` by one of METHODS. `known`: the best shortfall before."""
     learnt, kept_back = parted(tree)
     judge = kept_back if kept_back.transitions else learnt
     torch.manual_seed(seed)
@@ -54,7 +54,7 @@ def training(
     def left() -> float:
         return 1.0 - (time.monotonic() - started) / seconds if seconds else 0.0
 
-    steps = imitate(model.train(), learnt, np.random.default_rng(seed), left)
+    steps = METHODS[method](model.train(), learnt, np.random.default_rng(seed), left)
     for step, (loss, critic) in enumerate(steps, start=1):
         now = time.monotonic()
         over = now - started >= seconds
@@ -111,3 +111,7 @@ def _by_task(tree: Tree) -> list[list[TreeState]]:
     for state in learnable(tree):
         tasks.setdefault(tree.problems[state.task].task, []).append(state)
     return [tasks[name] for name in sorted(tasks)]
+
+
+METHODS: Mapping[str, Callable[..., Iterator[tuple[float, float]]]] = {"imitation": imitate, "ppo": ppo}
+"""Each takes a step of learning a `next()`, and tells the losses of policy and critic."""

@@ -17,7 +17,7 @@ from operators.learning.tree import Tree
 
 
 def train_policy(
-    path: Path, out: Path, seconds: float, seed: int, device: str, resume: bool,
+    path: Path, out: Path, method: str, seconds: float, seed: int, device: str, resume: bool,
     tell: Callable[[Mapping[str, Any]], None],
 ) -> tuple[dict[str, Any], bool]:  # fmt: skip
     """Train on the tree at `path`: what the checkpoint at `out` says of itself, and whether nothing interrupted it.
@@ -33,10 +33,10 @@ def train_policy(
     learner.to(device)
     known, past = float(about.get("shortfall", math.inf)), float(about.get("seconds", 0.0))
     kinds = sorted({one.label for one in tree.environments.values()})
-    origin = {"seed": seed, "tree": path.name, "plans": tree.plans, "environments": ", ".join(kinds)}
+    origin = {"method": method, "seed": seed, "tree": path.name, "plans": tree.plans, "environments": ", ".join(kinds)}
     whole = True
     try:
-        for progress in training(learner, tree, seconds, seed, known):
+        for progress in training(learner, tree, seconds, seed, known, method):
             last = _told(progress, past)
             tell(last)
             if progress.best:
