@@ -15,7 +15,7 @@ from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import Function, IRModule, Region
 from evo_kernel.fitness.ir.program_sampling import MOST, draw
-from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Launch, Plan, Pointer, View
+from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Fill, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import executor
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits
@@ -262,6 +262,26 @@ def test_an_output_that_no_program_writes_is_compared_whole():
     plan = softmax_plan(2048, 512)
     result = look_at(plan.model_copy(update={"outputs": plan.inputs}), 2048, 512, PARTLY)
     assert result.status is Status.WRONG and "off by" in result.reason, result
+
+
+@pytest.mark.parametrize("limits", [PARTLY, LookLimits(whole_s=0.005, slices_s=0.3)])
+def test_zeros_that_no_program_stores_are_compared_where_most_are_zero(limits, monkeypatch):
+    """One element in 740 exceeds 3; of them the launch stores those of eight rows."""
+    monkeypatch.setattr(CpuReferences, "compare", None)  # slices tell
+    text = SOFTMAX_TEXT.replace("tl.exp(x - tl.max(x, axis=0))", "tl.maximum(x - 3.0, 0.0)").replace(
+        " / tl.sum(e, axis=0)", ""
+    )
+    plan = softmax_plan(2048, 512, text=text)
+    (launch,) = plan.launches
+    nodes = (Fill(view=plan.outputs[0], value=0.0), launch.model_copy(update={"grid": (8, 1, 1)}))
+    task = task_of(lambda x: torch.relu(x - 3.0), lambda case, g, device: torch.randn(2048, 512, generator=g), LARGE)
+    looking = CpuRunner(task, 90, 60.0, limits)
+    try:
+        lazy = plan.model_copy(update={"nodes": nodes})
+        results = [looking.check(executed(made), LARGE, ROUNDS[:1]) for made in (plan, lazy)]
+    finally:
+        looking.close()
+    assert results[0].passed and results[1].status is Status.WRONG and "off by" in results[1].reason, results
 
 
 # --- index inputs ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, scattered, unit_places
 from evo_kernel.fitness.ir.module import IRModule, Operation
 from evo_kernel.fitness.ir.nodes import elements_of
-from evo_kernel.fitness.ir.program_sampling import draw, groups_of
+from evo_kernel.fitness.ir.program_sampling import crossings, draw, groups_of, positions
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.plan.launch_plan import Launch, Plan, View
 
@@ -245,6 +245,17 @@ class PartialExecution:
                 offset, rest = offset + rest % size * stride, rest // size
             first = PADDING + offset * view.item_bytes
             marks[view.buffer][first // unit : -(-(first + view.item_bytes) // unit)] = True
+        self._mark_unstored(view, marks[view.buffer], unit)
+
+    def _mark_unstored(self, view: View, marks: torch.Tensor, unit: int) -> None:
+        """Mark elements that no launch stores, for which nothing has to be executed: where most of an output is zero,
+        few of them would tell nothing."""
+        offsets = view.offset + crossings(positions(view.shape, MOST_TOLD, self._generator), view.strides)
+        first = (PADDING + offsets * view.item_bytes) // unit
+        if (stored := self._stored.get(view.buffer)) is not None:
+            first = first[~stored[first]]
+        for part in range(max(1, view.item_bytes // unit)):
+            marks[first + part] = True
 
     def _elements(self, view: View, marks: dict[int, torch.Tensor]) -> torch.Tensor:
         """Numbers, in row-major order, of the marked elements of an output."""

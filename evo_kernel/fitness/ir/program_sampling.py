@@ -8,7 +8,7 @@ so one program of every group with different counts is taken, rarest group first
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -86,3 +86,22 @@ def _random(grid: tuple[int, int, int], generator: torch.Generator) -> Iterator[
             yield lines[number // 2 % LINES] * grid[0] + int(torch.randint(grid[0], (), generator=generator))
         else:
             yield int(torch.randint(total, (), generator=generator))
+
+
+def positions(shape: Sequence[int], most: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Random positions along each axis, ascending: they cross in at most `most` elements, about equally many on each
+    axis that is long enough."""
+    chosen: dict[int, torch.Tensor] = {}
+    for done, axis in enumerate(sorted(range(len(shape)), key=lambda axis: shape[axis])):
+        count = min(shape[axis], max(1, int(most ** (1 / (len(shape) - done)))))
+        chosen[axis] = torch.randperm(shape[axis], generator=generator)[:count].sort().values
+        most //= max(1, count)
+    return [chosen[axis] for axis in range(len(shape))]
+
+
+def crossings(chosen: Sequence[torch.Tensor], strides: Sequence[int]) -> torch.Tensor:
+    """The sums of positions times strides, row-major: numbers of elements, or their offsets."""
+    total = torch.zeros(1, dtype=torch.int64)
+    for where, stride in zip(chosen, strides, strict=True):
+        total = (total.unsqueeze(-1) + where * stride).reshape(-1)
+    return total

@@ -20,6 +20,8 @@ from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect
 from evo_kernel.fitness.correctness.references import References
 from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
 from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable
+from evo_kernel.fitness.ir.partial import MOST_TOLD
+from evo_kernel.fitness.ir.program_sampling import crossings, positions
 from evo_kernel.fitness.plan.launch_plan import View
 from evo_kernel.fitness.runners.base import Checked, Draw
 from evo_kernel.fitness.runners.executor import Blobs, LargeExecution, unwritten_reason
@@ -88,11 +90,15 @@ class CpuReferences:
         return self._verdict(draw, check.compare(draw[0].name, outputs, whole, self._task.tolerance), whole)
 
     def _compare_drawn(self, draw: Draw, sliced: SlicedReference, outputs: Sequence[torch.Tensor]) -> Checked | None:
-        """Compare random elements with slices, and check that no element is unwritten; None as in `_compare_slices`."""
+        """Compare elements at random positions with slices, and check that no element is unwritten; None as in
+        `_compare_slices`."""
         case, seed, _ = draw
-        generator = np.random.default_rng(seed)
+        generator = torch.Generator().manual_seed(seed)
         drawn = [
-            torch.from_numpy(generator.integers(max(1, out.numel()), size=min(64, out.numel()))) for out in outputs
+            crossings(positions(out.shape, MOST_TOLD, generator), out.contiguous().stride())
+            if out.numel()
+            else torch.zeros(0, dtype=torch.int64)
+            for out in outputs
         ]
         for number, out in enumerate(outputs):
             if bool((marks := poisoned(out)).any()) and out.is_floating_point():
