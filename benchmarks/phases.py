@@ -21,7 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evo_kernel.app import early_start
-from evo_kernel.malloc_tuning import keep_memory
 
 PHASES = ("imports", "judge", "recorded", "examined", "verdict", "closed")
 RUNS = 3
@@ -84,7 +83,6 @@ def _child(name: str, began: float) -> None:
         ends[phase] = time.time() - began
 
     early_start.begin(name, "auto")
-    keep_memory()
     from evo_kernel.fitness.grading import Grader
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.first import first_kernel

@@ -8,6 +8,7 @@ from pathlib import Path
 from evo_kernel.fitness.runners import process
 from evo_kernel.fitness.runners.nvml import Nvml
 from evo_kernel.fitness.sandbox import preloaded
+from evo_kernel.malloc_tuning import keep_memory
 from evo_kernel.tasks.builtin import builtin_names
 
 
@@ -16,12 +17,15 @@ def begin(task: str | None, device: str | None, *, now: bool = True) -> None:
 
     What turns out not to be wanted ends with this process. `now`: nobody else uses the GPU.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads share the cores with those processes
     preloaded.start()
     has_gpu = device != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Nvml().arch
     if has_gpu and task is not None and (spec := _spec(task)) is not None:
         ahead = process.load_ahead(process.usual_command(spec), now=now)
         if not now:
             ahead.load()  # it has the time
+    if not has_gpu:  # references and outputs are held here
+        keep_memory()
 
 
 def _spec(task: str) -> str | None:

@@ -45,10 +45,8 @@ def verify(
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
     """
     from evo_kernel.app import early_start
-    from evo_kernel.malloc_tuning import keep_memory
 
     early_start.begin(task_name, device)
-    keep_memory()
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
     from evo_kernel.tasks.loading import load
     from evo_kernel.types import Purpose

@@ -17,7 +17,7 @@ OVER_SHARE, OVER_S = 0.1, 15.0
 KEPT_SHARE = 0.5
 """Of a session's time: where confirmation is likely to take more, the search has all of it, and `resume` confirms."""
 VERDICTS = 3.0
-"""So many verdicts of the search take as long as a confirmation: hidden cases, more draws, pairs, a fresh process."""
+"""So many verdicts take as long as a confirmation: hidden cases, more draws, pairs, a fresh process."""
 LEAST_S = 5.0
 """What a confirmation is taken for at least until there was one."""
 
@@ -34,6 +34,7 @@ class TimeBudget:
         self._third_s = max(OVER_SHARE * left_s, OVER_S) / 3
         self.search = Deadline(self._ends, self._third_s, clock)  # of its verdicts, moved as more is known
         self._confirmed_s, self._verdicts_s, self._verdicts = confirmed_s or 0.0, 0.0, 0
+        self._first_s = math.inf  # of the first verdict, beside which no other is made, as beside no confirmation
         self.search.plan(self._ends - self.kept_s, self._third_s)
 
     def took(self, seconds: float, *, confirming: bool) -> None:
@@ -41,13 +42,15 @@ class TimeBudget:
         if confirming:
             self._confirmed_s = max(seconds, self._confirmed_s)
         else:
+            self._first_s = self._first_s if self._verdicts else seconds
             self._verdicts_s += seconds
             self._verdicts += 1
         self.search.plan(self._ends - self.kept_s, self._third_s)
 
     @property
     def _verdict_s(self) -> float:
-        return self._verdicts_s / max(1, self._verdicts)
+        """What one takes alone: side by side they take longer, and a first one may measure what all others use."""
+        return min(self._first_s, self._verdicts_s / max(1, self._verdicts))
 
     @property
     def expected_s(self) -> float:
