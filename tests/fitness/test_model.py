@@ -276,3 +276,14 @@ def test_a_loop_of_the_code_stands_for_one_loop_of_the_ir():
     launch = LaunchFacts(32, 0, 1, 1, {"all": 111, "in_loop.all": 110, "loops": 2}, seen, loops=(sums, stores))
     assert Rounds(dataclasses.replace(launch, kinds=kinds)).instructions() == 1 + 50 * 110
     assert Rounds(launch).instructions() == 1 + 2 * 50 * 100
+
+
+def test_what_l2_cannot_hold_is_read_from_memory_again():
+    (seen,) = counted_traffic(softmax_plan(4096, 4096, 256))
+    assert sum(seen.rereads) == pytest.approx(2.0)  # three passes
+    compiled = compiled_plan(softmax_plan(4096, 4096, 256))
+    once = dataclasses.replace(seen, rereads=())
+    near, far = (dataclasses.replace(seen, grid_load_bytes=b, wave_load_bytes=b) for b in (50e6, 500e6))
+    dram = [modeled_time(compiled, [one], H200).launches[0].terms["dram"] for one in (seen, once, near, far)]
+    assert dram[0] == dram[1] > dram[2]  # rows that are in use together fit
+    assert dram[3] > 2 * 500e6 / H200.copy_bytes_per_s * 1e6

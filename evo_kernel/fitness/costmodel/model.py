@@ -111,7 +111,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     fits = occupancy(target, launch.registers, launch.shared_bytes, launch.num_warps)
     blocks = max(1, fits.blocks_per_sm)
     terms = {
-        "dram": _dram_us(traffic, target, c),
+        "dram": _dram_us(traffic, target.sm_count * blocks / launch.num_ctas, target, c),
         "l2": traffic.programs * (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c),
         "tensor": _tensor_us(launch, target, c),
         "issue": _issue_us(launch, walked, target, c),
@@ -146,13 +146,17 @@ def _l2_rate(target: Target, c: Constants) -> float:
     return c.l2_bytes_per_us * target.l2_bytes_per_s / H200.l2_bytes_per_s
 
 
-def _dram_us(traffic: LaunchTraffic, target: Target, c: Constants) -> float:
-    """Each line once; lines that later waves request again, as far as they do not fit in L2."""
-    waves = traffic.programs / min(traffic.programs, WAVE_PROGRAMS)
+def _dram_us(traffic: LaunchTraffic, resident: float, target: Target, c: Constants) -> float:
+    """Each line once; lines that later waves request again, as far as they do not fit in L2; lines that programs read
+    again after more than it holds, with what the others that are `resident` read meanwhile."""
+    wave = min(traffic.programs, WAVE_PROGRAMS)
+    waves = traffic.programs / wave
     asked = max(traffic.grid_load_bytes, waves * traffic.wave_load_bytes)
     room = c.l2_usable * target.l2_bytes
     missing = max(0.0, 1.0 - room / max(traffic.grid_load_bytes, 1.0))
-    read = traffic.grid_load_bytes + missing * (asked - traffic.grid_load_bytes)
+    together = min(traffic.grid_load_bytes, traffic.wave_load_bytes * max(1.0, resident / wave))
+    again = sum(share for number, share in enumerate(traffic.rereads) if together * 2 ** (-number / 2) > room)
+    read = traffic.grid_load_bytes + missing * (asked - traffic.grid_load_bytes) + again * asked
     return (read + traffic.grid_store_bytes) / target.copy_bytes_per_s * 1e6
 
 
