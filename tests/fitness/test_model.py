@@ -287,3 +287,18 @@ def test_what_l2_cannot_hold_is_read_from_memory_again():
     dram = [modeled_time(compiled, [one], H200).launches[0].terms["dram"] for one in (seen, once, near, far)]
     assert dram[0] == dram[1] > dram[2]  # rows that are in use together fit
     assert dram[3] > 2 * 500e6 / H200.copy_bytes_per_s * 1e6
+
+
+def test_arithmetic_of_64_bit_floats_has_a_rate_of_its_own(softmax):
+    compiled, traffic = softmax
+    binary = compiled.binaries[0]
+    doubles = {**binary.instructions, "all": 3000, "double": 3000}
+    singles = {**doubles, "double": 0}
+    wide, narrow = (
+        modeled_time(
+            compiled.model_copy(update={"binaries": (binary.model_copy(update={"instructions": counts}),)}), traffic, H200
+        ).launches[0].terms["issue"]
+        for counts in (doubles, singles)
+    )  # fmt: skip
+    assert wide == pytest.approx(2 * narrow, rel=0.1)
+    assert H200.doubles_per_clock == pytest.approx(64, rel=0.05)

@@ -6,7 +6,7 @@ For each launch, with `slots` = SMs × blocks resident on one (occupancy), and c
     l2       sectors of all accesses ÷ L2 bandwidth
     tensor   flops of tl.dot ÷ the rate of its instructions (wgmma, mma, or none), with a partial last wave over SMs
     issue    warp instructions ÷ 4 per clock and SM, from the machine code: code outside loops once, code in loops as
-             often as facts.py tells; transcendental, shared-memory and spill instructions at their own rates
+             often as facts.py tells; transcendental, 64-bit, shared-memory and spill instructions at their own rates
     latency  dependent rounds of loads × memory latency × waves of programs over the slots; divided by the number of
              iterations by which copies (cp.async or TMA in a loop) are issued ahead
     atomics  atomic elements ÷ their rate at L2
@@ -164,7 +164,8 @@ def _rates(target: Target) -> dict[str, float]:
     """Tensor core rates by kind of operands, in operations per second; unsupported kinds are omitted."""
     eight_bits = target.fp8_flops or target.bf16_flops
     return {
-        "bf16": target.bf16_flops, "fp16": target.bf16_flops, "tf32": target.tf32_flops, "fp64": target.fp64_flops,
+        "bf16": target.bf16_flops, "fp16": target.bf16_flops, "tf32": target.tf32_flops,
+        "fp64": target.fp64_tensor_flops,
         "fp8e5": eight_bits, "fp8e4nv": eight_bits, "int8": eight_bits, "tf32x3": target.tf32_flops / 3,
     }  # fmt: skip
 
@@ -185,8 +186,8 @@ def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target,
         share = c.mma_share if target.has_wgmma else 1.0
     else:
         share = c.wgmma_share if counts.get("wgmma", 0) or counts.get("tcgen05", 0) else 0.0
-    plain = c.fp32_share * target.fp32_flops
-    return 1e6 * sum(count / (rates.get(kind, 0.0) * share or plain) for kind, count in flops.items())
+    plain = {kind: c.fp32_share * (target.fp64_flops if kind == "fp64" else target.fp32_flops) for kind in flops}
+    return 1e6 * sum(count / (rates.get(kind, 0.0) * share or plain[kind]) for kind, count in flops.items())
 
 
 def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
@@ -196,11 +197,13 @@ def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants)
 
 
 def _cycles(walked: Rounds, target: Target, c: Constants, by: ProgramWork | None = None) -> float:
-    """Cycles of one program in the busiest of an SM's issue slots, transcendental unit and shared-memory pipe."""
+    """Cycles of one program in the busiest of an SM's issue slots, units for transcendentals and 64-bit floats, and
+    shared-memory pipe."""
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
         walked.instructions("all", by) / (4 * c.issue_efficiency),
         walked.instructions("mufu", by) * target.warp / c.mufu_per_clock,
+        walked.instructions("double", by) * target.warp / target.doubles_per_clock,
         shared * c.shared_cycles,
     )
     return cycles + walked.instructions("spill", by) * c.spill_cycles
