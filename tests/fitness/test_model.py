@@ -276,3 +276,29 @@ def test_a_loop_of_the_code_stands_for_one_loop_of_the_ir():
     launch = LaunchFacts(32, 0, 1, 1, {"all": 111, "in_loop.all": 110, "loops": 2}, seen, loops=(sums, stores))
     assert Rounds(dataclasses.replace(launch, kinds=kinds)).instructions() == 1 + 50 * 110
     assert Rounds(launch).instructions() == 1 + 2 * 50 * 100
+
+
+def test_what_l2_cannot_hold_is_read_from_memory_again():
+    (seen,) = counted_traffic(softmax_plan(4096, 4096, 256))
+    assert sum(seen.rereads) == pytest.approx(2.0)  # three passes
+    compiled = compiled_plan(softmax_plan(4096, 4096, 256))
+    once = dataclasses.replace(seen, rereads=())
+    near, far = (dataclasses.replace(seen, grid_load_bytes=b, wave_load_bytes=b) for b in (50e6, 500e6))
+    dram = [modeled_time(compiled, [one], H200).launches[0].terms["dram"] for one in (seen, once, near, far)]
+    assert dram[0] == dram[1] > dram[2]  # rows that are in use together fit
+    assert dram[3] > 2 * 500e6 / H200.copy_bytes_per_s * 1e6
+
+
+def test_arithmetic_of_64_bit_floats_has_a_rate_of_its_own(softmax):
+    compiled, traffic = softmax
+    binary = compiled.binaries[0]
+    doubles = {**binary.instructions, "all": 3000, "double": 3000}
+    singles = {**doubles, "double": 0}
+    wide, narrow = (
+        modeled_time(
+            compiled.model_copy(update={"binaries": (binary.model_copy(update={"instructions": counts}),)}), traffic, H200
+        ).launches[0].terms["issue"]
+        for counts in (doubles, singles)
+    )  # fmt: skip
+    assert wide == pytest.approx(2 * narrow, rel=0.1)
+    assert H200.doubles_per_clock == pytest.approx(64, rel=0.05)

@@ -1,4 +1,5 @@
 import base64
+import math
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from evo_kernel.fitness.ir.footprints import Footprints, expand
 from evo_kernel.fitness.ir.launch_traffic import at_least
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of
+from evo_kernel.fitness.ir.rereads import BINS, rereads
 from evo_kernel.fitness.ir.runs import Runs, sectors_of
 from evo_kernel.fitness.plan.launch_plan import Constant, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
@@ -212,3 +214,29 @@ def test_lines_are_kept_of_the_programs_that_are_looked_at():
         launch(module, node.grid, node.args, memory, programs=ran, observer=counter)
         told.append(touched(counter, few))
     assert told[0] == told[1] and told[0]["touched.store_lines"] == 3 * 128 * 128 * 2
+
+
+def test_reuse_distances_are_those_of_a_stack():
+    generator = torch.Generator().manual_seed(0)
+    owners = torch.randint(3, (400,), generator=generator).sort().values
+    lines = torch.randint(60, (400,), generator=generator)
+    stacks: dict[int, list[int]] = {program: [] for program in range(3)}
+    found = []
+    for program, line in zip(owners.tolist(), lines.tolist(), strict=True):
+        stack = stacks[program]
+        if line in stack:
+            found.append((program, len(stack) - stack.index(line)))
+            stack.remove(line)
+        stack.append(line)
+    bins = [0.0] * BINS
+    for program, distance in found:
+        bins[min(BINS - 1, math.floor(-2 * math.log2(distance / len(stacks[program]))))] += 1
+    distinct = sum(map(len, stacks.values()))
+    assert rereads(owners, lines, lines, 1) == pytest.approx([count / distinct for count in bins])
+
+
+def test_of_many_lines_some_are_observed():
+    owners, first = torch.arange(4).repeat_interleave(300), (torch.arange(100) * 4096).repeat(12)
+    assert sum(rereads(owners, first, first + 4095, 1)) == pytest.approx(2.0)
+    assert rereads(owners, first, first + 4095, 1)[0] == pytest.approx(2.0)
+    assert rereads(owners[:100], first[:100], first[:100] + 4095, 1) == ()

@@ -24,6 +24,7 @@ from evo_kernel.fitness.compile.opcodes import SM_90
 DISASSEMBLER_DEADLINE_S = 20.0
 _ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
 _DIVIDES = "IDIV"  # no opcode of these GPUs
+_DOUBLE = {"DADD", "DFMA", "DMUL", "DSETP"}
 _NORMAL_EVICTION = 1  # bits 84-86 of a load or store (.EF is 0, .EL is 2)
 
 
@@ -55,8 +56,9 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """Static instruction counts by class.
 
     `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
-    the target of a backward branch and the branch, `hinted` the loads and stores with an eviction priority of their
-    own, and `load_bytes` what the global loads of one thread bring, each once (`in_loop.load_bytes` likewise). Raises
+    the target of a backward branch and the branch, `double` the arithmetic of 64-bit floats, `hinted` the loads and
+    stores with an eviction priority of their own, and `load_bytes` what the global loads of one thread bring, each once
+    (`in_loop.load_bytes` likewise). Raises
     ValueError, and InfraError without a disassembler.
     """
     code = _with_divisions(cubin)
@@ -66,10 +68,14 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
         counts[one.family] += 1
         if one.family in ("ld.global", "st.global") and (one.high >> 20) & 7 != _NORMAL_EVICTION:
             counts["hinted"] += 1
+        if one.opcode in _DOUBLE:
+            counts["double"] += 1
         counts["load_bytes"] += one.bytes_loaded
         if any(start <= one.address <= end for start, end in spans):
             counts[f"in_loop.{one.family}"] += 1
             counts["in_loop.all"] += 1
+            if one.opcode in _DOUBLE:
+                counts["in_loop.double"] += 1
             counts["in_loop.load_bytes"] += one.bytes_loaded
     return dict(counts)
 
@@ -94,9 +100,9 @@ def _with_divisions(cubin: bytes) -> list[Instruction]:
 def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
     """Loops of the code and functions that it calls, each with its own instructions by class: not those of inner ones.
 
-    `all` and `load_bytes` as above. `in_divisions`: of all, those of functions that divide integers. `called`: 1 of a
-    function. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their use, 0 where a round
-    waits for a load of its own. Raises ValueError, and InfraError without a disassembler.
+    `all`, `double` and `load_bytes` as above. `in_divisions`: of all, those of functions that divide integers.
+    `called`: 1 of a function. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their use, 0
+    where a round waits for a load of its own. Raises ValueError, and InfraError without a disassembler.
     """
     code = _with_divisions(cubin)
     called = _called(code)
@@ -110,6 +116,8 @@ def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
         around = next((o for o in spans if o[0] <= start and end <= o[1] and o != (start, end)), None)
         before = max((other[1] for other in spans if other[1] < start), default=0)
         counts = Counter(one.family for one in inside)
+        if doubles := sum(one.opcode in _DOUBLE for one in inside):
+            counts["double"] = doubles
         counts["all"] = len(inside)
         counts["load_bytes"] = sum(one.bytes_loaded for one in inside)
         counts["in_divisions"] = sum(one.opcode == _DIVIDES for one in inside)

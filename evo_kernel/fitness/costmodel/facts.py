@@ -111,13 +111,14 @@ class Rounds:
 
         `by`: of that program by its loops, else in the mean.
 
-        By what loads bring, all loops are walked through equally often. By its iterations, each loop of the IR may be
-        any loop of the code that holds nothing else than it does, and each loop of the code is one of the IR.
+        Each loop of the IR may be any loop of the code that holds nothing else than it does, and each loop of the code
+        is one of the IR. Where loops were not told apart, all are walked through equally often, by what loads bring.
         """
         launch, counts = self._launch, self._launch.instructions
         every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
-        equally = every - inside + inside * self._walked if by is None else 0.0
-        iterations = (launch.traffic.loops or {"": launch.traffic.iterations}) if by is None else by.iterations
+        if by is None and not (launch.loops and launch.traffic.loops):
+            return launch.threads / 32 * (every - inside + inside * self._walked)
+        iterations = launch.traffic.loops if by is None else by.iterations
         outside = every - sum(loop.get(family, 0) for loop in launch.loops if self._any_may_be(loop))
         taken = {
             name: [
@@ -130,7 +131,7 @@ class Rounds:
         own = [name for name in taken if name in launch.kinds]
         once = sum(map(max, zip(*(taken[name] for name in own), strict=True))) if own else 0.0
         by_loop = outside + sum(dearest.values()) - max(0.0, sum(dearest[name] for name in own) - once)
-        return launch.threads / 32 * max(equally, by_loop)
+        return launch.threads / 32 * by_loop
 
     def _may_be(self, loop: Mapping[str, int], name: str) -> bool:
         """Whether a loop of the code may be that of the IR."""
@@ -142,7 +143,7 @@ class Rounds:
     @cached_property
     def _names(self) -> set[str]:
         """Of the loops of the IR, also of those that did not run; functions have names too."""
-        return {*self._launch.traffic.loops, *self._launch.work} or {""}
+        return {*self._launch.traffic.loops, *self._launch.work}
 
     def _any_may_be(self, loop: Mapping[str, int]) -> bool:
         """Otherwise it is code that the compiler has put out of its order, and runs once."""

@@ -6,7 +6,7 @@ For each launch, with `slots` = SMs × blocks resident on one (occupancy), and c
     l2       sectors of all accesses ÷ L2 bandwidth
     tensor   flops of tl.dot ÷ the rate of its instructions (wgmma, mma, or none), with a partial last wave over SMs
     issue    warp instructions ÷ 4 per clock and SM, from the machine code: code outside loops once, code in loops as
-             often as facts.py tells; transcendental, shared-memory and spill instructions at their own rates
+             often as facts.py tells; transcendental, 64-bit, shared-memory and spill instructions at their own rates
     latency  dependent rounds of loads × memory latency × waves of programs over the slots; divided by the number of
              iterations by which copies (cp.async or TMA in a loop) are issued ahead
     atomics  atomic elements ÷ their rate at L2
@@ -111,7 +111,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     fits = occupancy(target, launch.registers, launch.shared_bytes, launch.num_warps)
     blocks = max(1, fits.blocks_per_sm)
     terms = {
-        "dram": _dram_us(traffic, target, c),
+        "dram": _dram_us(traffic, target.sm_count * blocks / launch.num_ctas, target, c),
         "l2": traffic.programs * (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c),
         "tensor": _tensor_us(launch, target, c),
         "issue": _issue_us(launch, walked, target, c),
@@ -146,13 +146,17 @@ def _l2_rate(target: Target, c: Constants) -> float:
     return c.l2_bytes_per_us * target.l2_bytes_per_s / H200.l2_bytes_per_s
 
 
-def _dram_us(traffic: LaunchTraffic, target: Target, c: Constants) -> float:
-    """Each line once; lines that later waves request again, as far as they do not fit in L2."""
-    waves = traffic.programs / min(traffic.programs, WAVE_PROGRAMS)
+def _dram_us(traffic: LaunchTraffic, resident: float, target: Target, c: Constants) -> float:
+    """Each line once; lines that later waves request again, as far as they do not fit in L2; lines that programs read
+    again after more than it holds, with what the others that are `resident` read meanwhile."""
+    wave = min(traffic.programs, WAVE_PROGRAMS)
+    waves = traffic.programs / wave
     asked = max(traffic.grid_load_bytes, waves * traffic.wave_load_bytes)
     room = c.l2_usable * target.l2_bytes
     missing = max(0.0, 1.0 - room / max(traffic.grid_load_bytes, 1.0))
-    read = traffic.grid_load_bytes + missing * (asked - traffic.grid_load_bytes)
+    together = min(traffic.grid_load_bytes, traffic.wave_load_bytes * max(1.0, resident / wave))
+    again = sum(share for number, share in enumerate(traffic.rereads) if together * 2 ** (-number / 2) > room)
+    read = traffic.grid_load_bytes + missing * (asked - traffic.grid_load_bytes) + again * asked
     return (read + traffic.grid_store_bytes) / target.copy_bytes_per_s * 1e6
 
 
@@ -160,7 +164,8 @@ def _rates(target: Target) -> dict[str, float]:
     """Tensor core rates by kind of operands, in operations per second; unsupported kinds are omitted."""
     eight_bits = target.fp8_flops or target.bf16_flops
     return {
-        "bf16": target.bf16_flops, "fp16": target.bf16_flops, "tf32": target.tf32_flops, "fp64": target.fp64_flops,
+        "bf16": target.bf16_flops, "fp16": target.bf16_flops, "tf32": target.tf32_flops,
+        "fp64": target.fp64_tensor_flops,
         "fp8e5": eight_bits, "fp8e4nv": eight_bits, "int8": eight_bits, "tf32x3": target.tf32_flops / 3,
     }  # fmt: skip
 
@@ -181,8 +186,8 @@ def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target,
         share = c.mma_share if target.has_wgmma else 1.0
     else:
         share = c.wgmma_share if counts.get("wgmma", 0) or counts.get("tcgen05", 0) else 0.0
-    plain = c.fp32_share * target.fp32_flops
-    return 1e6 * sum(count / (rates.get(kind, 0.0) * share or plain) for kind, count in flops.items())
+    plain = {kind: c.fp32_share * (target.fp64_flops if kind == "fp64" else target.fp32_flops) for kind in flops}
+    return 1e6 * sum(count / (rates.get(kind, 0.0) * share or plain[kind]) for kind, count in flops.items())
 
 
 def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
@@ -192,11 +197,13 @@ def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants)
 
 
 def _cycles(walked: Rounds, target: Target, c: Constants, by: ProgramWork | None = None) -> float:
-    """Cycles of one program in the busiest of an SM's issue slots, transcendental unit and shared-memory pipe."""
+    """Cycles of one program in the busiest of an SM's issue slots, units for transcendentals and 64-bit floats, and
+    shared-memory pipe."""
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
         walked.instructions("all", by) / (4 * c.issue_efficiency),
         walked.instructions("mufu", by) * target.warp / c.mufu_per_clock,
+        walked.instructions("double", by) * target.warp / target.doubles_per_clock,
         shared * c.shared_cycles,
     )
     return cycles + walked.instructions("spill", by) * c.spill_cycles

@@ -31,7 +31,7 @@ class Target:
     copy_bytes_per_s: float  # device memory, read + write
     l2_bytes_per_s: float
     fp32_flops: float  # outside the tensor cores
-    fp64_flops: float
+    fp64_flops: float  # outside the tensor cores
     bf16_flops: float  # tensor cores, fp32 accumulate; fp16 is the same
     tf32_flops: float
     fp8_flops: float  # 0: none
@@ -44,6 +44,16 @@ class Target:
     @property
     def warps_per_sm(self) -> int:
         return self.threads_per_sm // self.warp
+
+    @property
+    def doubles_per_clock(self) -> float:
+        """Lanes per SM that do 64-bit floating-point arithmetic: 64 of sm_90, 2 of GPUs for graphics."""
+        return self.fp64_flops / 2 / self.sm_count / self.clock_mhz / 1e6
+
+    @property
+    def fp64_tensor_flops(self) -> float:
+        """Twice the rate outside the tensor cores where these multiply 64-bit floats faster (datasheets)."""
+        return self.fp64_flops * (2 if self.arch in (80, 90) else 1)
 
     @property
     def has_wgmma(self) -> bool:

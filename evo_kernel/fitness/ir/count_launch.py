@@ -15,6 +15,7 @@ from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, bu
 from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
+from evo_kernel.fitness.ir.rereads import MOST_PROGRAMS, rereads
 from evo_kernel.fitness.plan.launch_plan import Launch
 
 FEW, SIDE_BY_SIDE, STRETCHES = 64, 8, 3
@@ -35,6 +36,10 @@ MOST_RUNS = 1 << 25
 
 Above, lines of FEW programs are recorded.
 """
+
+
+HELD_BYTES = 5 << 20
+"""That every L2 holds. What a program reads again after fewer bytes of its wave comes from there."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def count(
             everyone, counted = whole, ids
         except OutOfTime:
             pass  # use the sample
-    return CountedLaunch(_summary(node, near, sample, few, windows, everyone, counted))
+    return CountedLaunch(_summary(node, near, sample, few, windows, everyone, counted, seed))
 
 
 def _some(total: int, generator: torch.Generator) -> torch.Tensor:
@@ -104,7 +109,7 @@ def _count_all(
     launched, counter = _walk(module, node, memory, everyone, counter, traits, deadline, complete)
     if launched.finding is not None:
         return CountedLaunch(None, launched.finding)
-    return CountedLaunch(_summary(node, counter, sample, few, windows, counter, everyone))
+    return CountedLaunch(_summary(node, counter, sample, few, windows, counter, everyone, seed))
 
 
 def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) -> Callable[[], None]:
@@ -140,7 +145,7 @@ def _walk(
 
 def _summary(
     node: Launch, near: Counter, sample: torch.Tensor, few: torch.Tensor, windows: torch.Tensor, everyone: Counter,
-    counted: torch.Tensor,
+    counted: torch.Tensor, seed: int,
 ) -> LaunchTraffic:  # fmt: skip
     """Combine counts: `near` observed `sample`, of which `few` are random and `windows` contiguous; `everyone`
     `counted`."""
@@ -153,6 +158,11 @@ def _summary(
         torch.zeros(counted.numel(), dtype=torch.float64),
     )
     load, store = (mean_of(everyone, f"{kind}_bytes", counted) for kind in ("load", "store"))
+    wave_load_bytes = sum(near.footprints.expanded("load", window, wave) for window in windows) / len(windows)
+    grid_load_bytes = lines.footprints.expanded("load", those, total)
+    again = ()
+    if grid_load_bytes > HELD_BYTES:
+        again = rereads(*near.footprints.in_order("load", few[:: -(-few.numel() // MOST_PROGRAMS)]), seed)
     return LaunchTraffic(
         programs=total,
         sampled=int(counted.numel()),
@@ -161,8 +171,9 @@ def _summary(
         load_sector_bytes=load * _sector_share(near, sample, "load"),
         store_sector_bytes=store * _sector_share(near, sample, "store"),
         atomic_elements=mean_of(everyone, "atomic", counted),
-        wave_load_bytes=sum(near.footprints.expanded("load", window, wave) for window in windows) / len(windows),
-        grid_load_bytes=lines.footprints.expanded("load", those, total),
+        wave_load_bytes=wave_load_bytes,
+        grid_load_bytes=grid_load_bytes,
+        rereads=again,
         grid_store_bytes=lines.footprints.expanded("store", those, total),
         rounds=mean_of(everyone, "rounds", counted),
         waiting_rounds=mean_of(everyone, "waiting_rounds", counted),

@@ -30,7 +30,8 @@ _COMMON = 8
 """Of a sample of programs, how many access a line that any sample of this size would contain."""
 
 Lines = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Runs of lines: program, first and last line, relative to the start of a buffer."""
+"""Runs of lines: program (above its bits, the number of the access), first and last line, relative to the start of a
+buffer."""
 
 
 class Footprints:
@@ -45,6 +46,7 @@ class Footprints:
         self._level = max(0, math.ceil(math.log2(max(1.0, expected / MOST_KEPT))))
         self._kept = 0
         self.seen = 0  # runs, recorded or not
+        self._accesses = 0  # their numbers are kept above the bits of the programs
 
     def add(self, kind: str, runs: Runs) -> None:
         self.seen += runs.starts.numel()
@@ -52,6 +54,8 @@ class Footprints:
         if low == high and self._level:
             runs = self._hits(low - 1, runs)
         runs = Runs(*(column.reshape(-1) for column in runs))
+        owners = runs.owners + (self._accesses << _OWNER_BITS)
+        self._accesses += 1
         first = (runs.starts & _OFFSET) >> _LINE_BITS
         last = ((runs.starts & _OFFSET) + runs.lengths - 1) >> _LINE_BITS
         buffers = None if low == high else runs.starts >> BASE_BITS
@@ -59,7 +63,7 @@ class Footprints:
             if not 0 < number <= len(self._memory.buffers):
                 continue  # out of bounds, which the executor will report
             chosen = slice(None) if buffers is None else buffers == number
-            self._put(kind, number - 1, (runs.owners[chosen], first[chosen], last[chosen]))
+            self._put(kind, number - 1, (owners[chosen], first[chosen], last[chosen]))
         self._thin_out()
 
     def add_all(self, accesses: Sequence[tuple[str, Runs]]) -> None:
@@ -81,7 +85,7 @@ class Footprints:
             return
         first = (runs.starts & _OFFSET) >> _LINE_BITS
         last = ((runs.starts & _OFFSET) + runs.lengths - 1) >> _LINE_BITS
-        owners = runs.owners + (which << _OWNER_BITS)  # so that only runs of one access are joined
+        owners = runs.owners + ((self._accesses + which) << _OWNER_BITS)  # so that only runs of one access are joined
         loads = torch.tensor([kind == "load" for kind, _ in accesses])[which]
         keys: dict[tuple[str, int], int] = {}  # the first access of each
         for access, buffer in reached:
@@ -92,13 +96,14 @@ class Footprints:
             chosen = (numbers == buffer + 1) & (loads == (kind == "load"))
             lines = (owners[chosen], first[chosen], last[chosen])
             parts.append(_joined(self._sampled(buffer, lines) if self._level else lines))
-            kept += torch.bincount(parts[-1][0] >> _OWNER_BITS, minlength=len(accesses))
+            kept += torch.bincount((parts[-1][0] >> _OWNER_BITS) - self._accesses, minlength=len(accesses))
         total = self._kept + kept.cumsum(0)
         end = min(len(accesses), int((total <= MOST_KEPT).sum()) + 1)  # for those behind it fewer are kept
         for (key, access), lines in zip(keys.items(), parts, strict=True):
             if access < end:
-                begun = (lines[0] >> _OWNER_BITS) < end
-                self._runs[key].append(((lines[0] & _OWNERS)[begun], lines[1][begun], lines[2][begun]))
+                begun = (lines[0] >> _OWNER_BITS) < self._accesses + end
+                self._runs[key].append((lines[0][begun], lines[1][begun], lines[2][begun]))
+        self._accesses += end
         self._kept = int(total[end - 1])
         self.seen += int((which < end).sum())
         self._thin_out()
@@ -196,6 +201,19 @@ class Footprints:
             total += self._bytes(lines_total, buffer)
         return total
 
+    def in_order(self, kind: str, programs: torch.Tensor) -> Lines:
+        """Runs of some programs over all buffers, whose lines differ, program by program in the order of accesses."""
+        empty = torch.zeros(0, dtype=torch.int64)
+        found = [(empty, empty, empty)]
+        for (name, buffer), parts in self._runs.items():
+            for owners, first, last in parts if name == kind else ():
+                chosen = torch.isin(owners & _OWNERS, programs)
+                base = buffer << BASE_BITS >> _LINE_BITS
+                found.append((owners[chosen], first[chosen] + base, last[chosen] + base))
+        owners, first, last = (torch.cat(column) for column in zip(*found, strict=True))
+        order = torch.argsort(((owners & _OWNERS) << (62 - _OWNER_BITS)) + (owners >> _OWNER_BITS), stable=True)
+        return owners[order] & _OWNERS, first[order], last[order]
+
     def _of(self, kind: str, programs: torch.Tensor | None) -> list[tuple[int, Lines]]:
         """Runs of some programs by buffer, for buffers that have any."""
         by_buffer = []
@@ -203,6 +221,7 @@ class Footprints:
             if name != kind:
                 continue
             columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+            columns[0] = columns[0] & _OWNERS
             if programs is not None:
                 chosen = torch.isin(columns[0], programs)
                 columns = [column[chosen] for column in columns]
