@@ -15,7 +15,7 @@ from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.timing.reference_cache import CEILINGS, MeasurementCache, cache_key
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import CaseKind, Environment
+from evo_kernel.types import CaseKind, Environment, Measurement
 
 HERE = Environment("measured", "NVIDIA H200", "12080", "2.11", "3.6", True, 7, "seccomp", "12.9.86")
 FOUND = cache_key(HERE, "GPU-1")
@@ -99,6 +99,24 @@ def test_ceilings_are_measured_once_a_card():
     assert len(measured) == 2
     MeasurementCache(FOUND).add(CEILINGS, {"copy_bytes/s": 1.0})  # incomplete
     assert KnownCeilings(measure, TABLE, MeasurementCache(FOUND)).now == first and len(measured) == 3
+
+
+def test_ceilings_that_a_kernel_beats_are_measured_again_once():
+    low = replace(TABLE, copy_bytes_per_s=TABLE.copy_bytes_per_s / 2)
+    measured = [low, TABLE, low]
+    runner = Baselines()
+    runner.ceilings = lambda: measured.pop(0).as_data()  # type: ignore[attr-defined]
+    known = KnownCeilings(runner.ceilings, TABLE, MeasurementCache(FOUND))  # type: ignore[attr-defined]
+    task = load("softmax")
+    baselines = BaselineTimes(task, None)  # type: ignore[arg-type]
+    baselines.start(known, True, FOUND)
+    case = task.cases_of(CaseKind.SEARCH)[0]
+    median_us = TABLE.light_us(task.flops(case), task.bytes(case)) / 0.9
+    for _ in range(2):
+        timed = Measurement(case.name, "plan", median_us, 0.1, 50, median_us, median_us)
+        held = baselines.hold(runner, case, timed)  # type: ignore[arg-type]
+        assert isinstance(held, Measurement) and held.light_share == pytest.approx(0.9) and len(measured) == 1
+    assert KnownCeilings(dict, TABLE, MeasurementCache(FOUND)).now.copy_bytes_per_s == TABLE.copy_bytes_per_s
 
 
 class Baselines:

@@ -61,7 +61,6 @@ class CudaRunner(Runner):
         self._log = open_log()
         self._closed = False
         self._busy = threading.local()
-        self._ceilings: dict[str, float] = {}
         self._baseline_faults: dict[str, str] = {}
         self.info: dict[str, Any] = {}
         self.respawns = 0
@@ -155,12 +154,10 @@ class CudaRunner(Runner):
         return times
 
     def ceilings(self) -> Mapping[str, float]:
-        if not self._ceilings:
-            answer = self.request({"command": "ceilings"})
-            if answer["status"] != Status.PASSED:
-                raise InfraError(f"the ceilings of this GPU cannot be measured: {answer['reason']}")
-            self._ceilings = answer["ceilings"]
-        return dict(self._ceilings)
+        answer = self.request({"command": "ceilings"})
+        if answer["status"] != Status.PASSED:
+            raise InfraError(f"the ceilings of this GPU cannot be measured: {answer['reason']}")
+        return answer["ceilings"]
 
     def counters(self, parts: Sequence[CountPart]) -> CounterReading:
         """Runs ncu; see runners/ncu.py. The worker waits:
