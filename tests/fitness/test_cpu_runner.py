@@ -236,6 +236,14 @@ def test_programs_are_drawn_in_corners_where_they_differ_and_at_random():
     ]
 
 
+@pytest.mark.parametrize(("stored", "count"), [(64.0, 1250), (4096.0, MOST)])
+def test_more_programs_are_drawn_where_they_store_little(stored, count):
+    entry = Function("none", (), (), Region(()), public=True)
+    counter = Counter(IRModule(entry, {"none": entry}), DeviceMemory(), 40_000, footprints=False)
+    counter.by_program["store_bytes"] += stored
+    assert len(draw((40_000, 1, 1), counter, torch.full((40_000,), 1e-6), 1.0, torch.Generator())) == count
+
+
 WRONG_TEXT = SOFTMAX_TEXT.replace("row * x_stride", "0 * x_stride")
 
 

@@ -70,7 +70,8 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
     values = []
     for word in re.findall(r"[$\d-]+", match[2]):
         if word[0] != "$":
-            values.append(torch.tensor(int(word)))
+            number = torch.tensor(int(word))
+            values.append(number if letter == "r" else number.int().view(torch.float32))  # moved as bits
         elif 1 <= int(word[1:]) <= len(operands):
             data = operands[int(word[1:]) - 1].data
             values.append(data.long() if letter == "r" else data)

@@ -14,8 +14,11 @@ import torch
 
 from evo_kernel.fitness.ir.counting import Counter
 
-LEAST, MOST = 8, 128
-"""Minimal number of sampled programs, whatever their time."""
+LEAST, MOST, MOST_SMALL = 8, 128, 8192
+"""Minimal number of sampled programs, whatever their time; maximal number, and of those that store little."""
+ENOUGH_BYTES, ENOUGH = 1 << 18, 1 / 32
+"""What sampled programs store together, in bytes and as a share of the launch: with less, more than MOST are sampled,
+because most elements of an output may be zero."""
 LINES = 8
 """Lines along the first axis of a grid that contain half of the random programs: those often share inputs."""
 STRUCTURE = 0.5
@@ -29,17 +32,20 @@ def draw(
 ) -> torch.Tensor:
     """Linear ids, ascending. `seconds`: time of each program; the sampled ones take at most `limit_s`."""
     chosen: set[int] = set()
-    spent = 0.0
+    spent = stored = 0.0
+    stores = surveyed.by_program.get("store_bytes", torch.zeros_like(seconds))
+    enough = min(ENOUGH_BYTES, ENOUGH * float(stores.sum()))
 
     def take(program: int, limit: float) -> bool:
         """Add a program if the time allows; returns whether it did."""
-        nonlocal spent
+        nonlocal spent, stored
         if program not in chosen:
-            late = spent + float(seconds[program]) > limit or len(chosen) >= MOST * limit / limit_s
+            most = (MOST if stored >= enough else MOST_SMALL) * limit / limit_s
+            late = spent + float(seconds[program]) > limit or len(chosen) >= most
             if late and len(chosen) >= LEAST:
                 return False
             chosen.add(program)
-            spent += float(seconds[program])
+            spent, stored = spent + float(seconds[program]), stored + float(stores[program])
         return True
 
     for program in corners(grid):

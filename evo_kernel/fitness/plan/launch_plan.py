@@ -416,7 +416,7 @@ class Plan(_Data):
     @property
     def borrowed_outputs(self) -> tuple[int, ...]:
         """Numbers of outputs in an input's buffer, or whose elements share memory with each other or another output."""
-        begins = [(view.buffer, view.offset * view.item_bytes) for view in self.outputs]
+        begins = [(view.buffer, view.offset * view.item_bytes, view.elements > 0) for view in self.outputs]
         return tuple(
             number
             for number, (view, begin) in enumerate(zip(self.outputs, begins, strict=True))

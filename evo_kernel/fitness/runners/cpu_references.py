@@ -77,7 +77,7 @@ class CpuReferences:
 
     def compare(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
         """Compare all outputs with the whole reference."""
-        return check.compare(draw[0].name, outputs, self._expected(draw, inputs), self._task.tolerance)
+        return self._compared(draw, outputs, self._expected(draw, inputs))
 
     def compare_large(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> Checked:
         """Compare outputs of real size: with the whole reference if it is cheap, else random elements."""
@@ -87,7 +87,7 @@ class CpuReferences:
             if found is not None:
                 return found
         whole = self._expected(draw, inputs)
-        return self._verdict(draw, check.compare(draw[0].name, outputs, whole, self._task.tolerance), whole)
+        return self._verdict(draw, self._compared(draw, outputs, whole), whole)
 
     def _compare_drawn(self, draw: Draw, sliced: SlicedReference, outputs: Sequence[torch.Tensor]) -> Checked | None:
         """Compare elements at random positions with slices, and check that no element is unwritten; None as in
@@ -128,7 +128,7 @@ class CpuReferences:
             return checked
         whole = self._expected(draw, inputs)
         expected = [_chosen(full, numbers) for full, numbers in zip(whole, elements, strict=True)]
-        return self._verdict(draw, check.compare(draw[0].name, values, expected, self._task.tolerance), whole)
+        return self._verdict(draw, self._compared(draw, values, expected), whole)
 
     def _compare_slices(
         self, draw: Draw, sliced: SlicedReference, elements: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
@@ -152,7 +152,10 @@ class CpuReferences:
         for numbers, asked, found in zip(sample.elements, elements, values, strict=True):
             order = torch.argsort(asked)
             kept.append(found[order[torch.searchsorted(asked[order], numbers)]])
-        return self._verdict(draw, check.compare(draw[0].name, kept, expected, self._task.tolerance), expected)
+        return self._verdict(draw, self._compared(draw, kept, expected), expected)
+
+    def _compared(self, draw: Draw, outputs: Sequence[torch.Tensor], expected: Sequence[Expected]) -> CheckResult:
+        return check.compare(draw[0].name, outputs, expected, self._task.tolerance, draw[2])
 
     def _verdict(self, draw: Draw, result: CheckResult, expected: Sequence[Expected]) -> Checked:
         case, _, regime = draw

@@ -154,7 +154,7 @@ class WorkerState:
     ) -> CheckResult:
         """Compare launches with the reference after their kernels have finished: first failure, or last result."""
         with self._expected(case, seed, regime, inputs) as expected:
-            results = [check.compare(case.name, outputs, expected, self.task.tolerance) for outputs in launches]
+            results = [check.compare(case.name, outputs, expected, self.task.tolerance, regime) for outputs in launches]
             passed = all(result.passed for result in results)
             if passed and regime == "nominal" and (why := unbound(self.task, case, expected)):
                 return CheckResult(case.name, passed=False, error=math.inf, reason=why)

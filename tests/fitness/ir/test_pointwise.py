@@ -282,11 +282,13 @@ def test_narrowing_to_eight_bits_takes_the_nearest_and_of_two_the_even():
     assert torch.equal(made.view(torch.uint8), codes[(distance == least).int().mul(2).sub(codes % 2).argmax(1)])
 
 
-def test_approximations_are_as_coarse_as_the_gpus():
+def test_assembly_and_libraries_compute_what_the_gpu_does():
     x = torch.linspace(0.1, 3.0, SIZE)
     how = '{{constraints = "=f,f", packed_element = 1 : i32, pure = true}} {0} : {t} -> {r}'
     made = pointwise(f'tt.elementwise_inline_asm "tanh.approx.f32 $0, $1;" {how}', x, out=torch.float32)
     error = (made / torch.tanh(x) - 1).abs().max()
+    moved = pointwise(f'tt.elementwise_inline_asm "mov.b32 $0, 999999999;" {how}', x, out=torch.float32)
+    assert moved[0].view(torch.int32) == 999999999
     assert 2.0**-12 < error <= 2.0**-11
     wide = x.double() + 2.0**-45
     reciprocal = device_function("__nv_rcp64h")

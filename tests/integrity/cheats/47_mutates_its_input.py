@@ -1,8 +1,8 @@
 """Works in place on its input and returns that.
 
 row: 47, 60
-ends: wrong
-says: changes its input
+ends: rejected
+says: view of an input
 """
 
 import torch
