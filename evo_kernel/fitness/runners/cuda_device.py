@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from evo_kernel.fitness.runners.sm_state import Clearing
 from evo_kernel.fitness.timing.estimates import TIMING
 
 _WIPE_BYTE = 0xFF
+Block = tuple[int, int]  # (address, bytes)
 _STATE_S = 0.1
 _MEMORY_S = 1.0
 
@@ -52,8 +53,10 @@ class CudaDevice:
     def arena(self, plan: CompiledPlan) -> Arena:
         return Arena(plan, self.mappings.memory)
 
-    def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay:
+    def capture(self, work: Callable[[], Any], rehearse: bool = False, pool: Any = None) -> Replay:
         """Capture `work` as a graph; `rehearse`: run it once before, since libraries initialise on a first call.
+
+        `pool`: what torch operations allocate from, shared with other graphs that do not run at the same time.
 
         The replay keeps objects that `work` refers to alive, because the graph refers to memory by address only.
         `torch.cuda.graph` is not used: it returns all cached memory to the driver on every capture, which costs more
@@ -63,7 +66,7 @@ class CudaDevice:
         with self._aside():
             if rehearse:
                 work()
-            graph.capture_begin()
+            graph.capture_begin(pool=pool)
             try:
                 work()
             except BaseException:
@@ -72,6 +75,21 @@ class CudaDevice:
                 raise
             graph.capture_end()
         return partial(_replay, graph, work)
+
+    def pool(self) -> Any:
+        """Torch's id, (int, int), of new memory for graphs."""
+        return torch.cuda.graph_pool_handle()
+
+    def free_blocks(self, pool: Any = None) -> list[Block]:
+        """Free blocks of torch's allocator; of a pool, those that its graphs use while they run."""
+        blocks = []
+        for segment in torch.cuda.memory_snapshot():
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "inactive" and pool in (None, tuple(segment["segment_pool_id"])):
+                    blocks.append((address, block["size"]))
+                address += block["size"]
+        return blocks
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
@@ -125,15 +143,11 @@ class CudaDevice:
     def now(self) -> float:
         return time.perf_counter()
 
-    def wipe(self) -> None:
-        """Overwrite every free block of torch's allocator."""
+    def wipe(self, blocks: Sequence[Block] | None = None) -> None:
+        """Overwrite free blocks of torch's allocator: all of them, if none are given."""
         stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-        for segment in torch.cuda.memory_snapshot():
-            address = segment["address"]
-            for block in segment["blocks"]:
-                if block["state"] == "inactive":
-                    ok(driver.cuMemsetD8Async(driver.CUdeviceptr(address), _WIPE_BYTE, block["size"], stream))
-                address += block["size"]
+        for address, size in self.free_blocks() if blocks is None else blocks:
+            ok(driver.cuMemsetD8Async(driver.CUdeviceptr(address), _WIPE_BYTE, size, stream))
 
     def release(self) -> None:
         torch.cuda.synchronize()
