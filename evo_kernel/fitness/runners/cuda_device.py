@@ -39,6 +39,7 @@ class CudaDevice:
         self._flush = torch.zeros(int(self.l2_bytes * TIMING.flush_bytes_of_l2), dtype=torch.uint8, device="cuda")
         self.clearing, self.mappings = Clearing(), Mappings()
         self._side = torch.cuda.Stream()
+        self._capture_lost = False
         self._events: list[torch.cuda.Event] = []
         self._used = 0
         self._state, self._state_at = GpuState(), float("-inf")
@@ -70,8 +71,10 @@ class CudaDevice:
             try:
                 work()
             except BaseException:
-                with contextlib.suppress(RuntimeError):
+                try:
                     graph.capture_end()
+                except RuntimeError:  # torch's allocator still takes memory for this graph
+                    self._capture_lost = True
                 raise
             graph.capture_end()
         return partial(_replay, graph, work)
@@ -96,9 +99,11 @@ class CudaDevice:
         """Context on the capture stream, ordered with the current stream."""
         current = torch.cuda.current_stream()
         self._side.wait_stream(current)
-        with torch.cuda.stream(self._side):
-            yield
-        current.wait_stream(self._side)
+        try:
+            with torch.cuda.stream(self._side):
+                yield
+        finally:
+            current.wait_stream(self._side)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()
@@ -155,11 +160,12 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
     def healthy(self) -> bool:
+        """Whether the process can go on: its context is intact, and no capture was cut off."""
         try:
             torch.cuda.synchronize()
         except RuntimeError:
             return False
-        return True
+        return not self._capture_lost
 
     def free_bytes(self) -> int:
         """Free memory of the driver plus what is cached here.
