@@ -129,7 +129,8 @@ class CudaDevice:
         ok(driver.cuMemsetD8Async(address, _WIPE_BYTE, self._flush.numel(), stream))
 
     def unpin(self) -> None:
-        """Make lines that a kernel marked as persisting in L2 ordinary, so that `clear` evicts them."""
+        """Make lines that queued kernels marked as persisting in L2 ordinary, so that `clear` evicts them."""
+        torch.cuda.current_stream().synchronize()
         with contextlib.suppress(CudaFault):  # a GPU without persisting lines has nothing to reset
             ok(driver.cuCtxResetPersistingL2Cache())
 
