@@ -181,7 +181,9 @@ class Grader:
         if is_new:
             self.know([verdict])
         if step.checked and not step.known:
-            self._seeds.answered(step.case.name, shows_values=verdict.status is Status.WRONG)
+            outputs = step.plan.plan.outputs
+            told = sum(view.elements * view.item_bytes for view in outputs) if step.timed else None
+            self._seeds.answered(step.case.name, verdict.status is Status.WRONG, told)
         return PartialEvaluation(
             ended=outcome if isinstance(outcome, Checked) else PASSED,
             checks=(verdict.check,) if verdict.check is not None else (),

@@ -202,8 +202,10 @@ class PlanJudge:
         recording = self._grader.record(context.source, (CaseKind.CHECK, CaseKind.CONFIRM, CaseKind.SEARCH))
         opponents = self._confirmer.opponents(champion)
         claimed = self._confirmer.claims(recording, opponents)  # before anything is measured again
-        self.baselines.prepare(self._runner, self._grader.cases(CaseKind.CONFIRM))
+        cases = self._grader.cases(CaseKind.CONFIRM)
+        self.baselines.prepare(self._runner, [case for case in cases if case.kind is not CaseKind.CONFIRM])
         with self._runner.fresh() as runner:
+            self.baselines.prepare(runner, cases)  # by a process that has run no candidate's kernel
             context = replace(context, runner=runner)
             partial = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))
             if partial.ended.passed:

@@ -12,14 +12,14 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
+from evo_kernel.fitness.plan.launch_plan import Aten, Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
 from evo_kernel.fitness.runners.cuda_worker import GpuWorker
 from evo_kernel.fitness.runners.nvml import GpuState
@@ -73,6 +73,13 @@ def plan(name: str, m: int, n: int) -> CompiledPlan:
     return CompiledPlan(plan=made, binaries=(binary,))
 
 
+def mixed(one: CompiledPlan) -> CompiledPlan:
+    """The plan with a torch operation, whose result nobody takes."""
+    view = one.plan.inputs[0]
+    node = Aten(op="aten.neg.default", views=(view,), args=[{"view": 0}], kwargs={}, outputs=(None,))
+    return one.model_copy(update={"plan": one.plan.model_copy(update={"nodes": (*one.plan.nodes, node)})})
+
+
 class PlanRefused(Exception):
     pass
 
@@ -108,7 +115,8 @@ class FakeLauncher:
         if self.device.timing:
             self.timed += 1
             self.device.unprepared += not self.device.cleared or bool((y.view(torch.int32) != -1).any())
-        self.device.cleared = False
+        self.device.stale_results += bool(self.plan.plan.aten_nodes) and not self.device.torch_cleared
+        self.device.cleared = self.device.torch_cleared = False
         self.device.run_for(self.us)
         match self.kind:
             case "illegal":
@@ -163,8 +171,8 @@ class FakeDevice:
         self.us = 0.0  # of the simulated clock
         self.lost = self.timing = False
         self.closed = self.wipes = self.samples = self.released = self.launches = 0
-        self.cleared = False  # since the last launch
-        self.clears = self.unpins = self.unprepared = 0
+        self.cleared, self.torch_cleared = False, True  # since the last launch
+        self.clears = self.unpins = self.unprepared = self.stale_results = 0
         self.stepped: list[str] = []
 
     def run_for(self, us: float) -> None:
@@ -177,9 +185,13 @@ class FakeDevice:
     def arena(self, plan: CompiledPlan) -> Arena:
         return Arena(plan, memory)
 
-    def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Callable[[], Any]:
+    def capture(
+        self, work: Callable[[], Any], rehearse: bool = False, pool: tuple[int, int] | None = None
+    ) -> Callable[[], Any]:
         if rehearse:
+            before = self.stale_results
             work()
+            self.stale_results = before
 
         def replay() -> None:
             self.timing, before = True, self.us
@@ -212,8 +224,15 @@ class FakeDevice:
     def now(self) -> float:
         return self.us * 1e-6 * self.skew
 
-    def wipe(self) -> None:
-        self.wipes += 1
+    def pool(self) -> tuple[int, int]:
+        return 0, 1
+
+    def free_blocks(self, pool: tuple[int, int] | None = None) -> list[tuple[int, int]]:
+        return [(1 << 40, 512)]
+
+    def wipe(self, blocks: Sequence[tuple[int, int]] | None = None) -> None:
+        self.wipes += blocks is None
+        self.torch_cleared = self.torch_cleared or blocks is None or len(blocks) > 0
 
     def release(self) -> None:
         self.released += 1

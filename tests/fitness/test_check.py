@@ -228,6 +228,19 @@ def test_seeds_are_drawn_anew_before_answers_tell_what_they_draw():
     assert seeds.seed("b", "nominal") == other
 
 
+@pytest.mark.parametrize(
+    ("timed_bytes", "answers"), [(4, 1), (64, 1), (320, 5), (64 * ANSWERS, ANSWERS), (1 << 30, ANSWERS)]
+)
+def test_seeds_are_drawn_anew_before_times_tell_the_outputs(timed_bytes, answers):
+    seeds = SeedPool()
+    for _ in range(2):
+        first = seeds.seed("a", "nominal")
+        for _ in range(answers):
+            assert seeds.seed("a", "nominal") == first
+            seeds.answered("a", shows_values=False, timed_bytes=timed_bytes)
+        assert seeds.seed("a", "nominal") != first
+
+
 def test_a_timed_case_that_binds_nothing_is_told_unless_check_cases_bind_nothing_either():
     def steps_of(case, generator, device):
         return torch.rand(99, generator=generator, device=device), case["steps"]

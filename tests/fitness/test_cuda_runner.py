@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, 
 from evo_kernel.fitness.runners.choose import gpu_count
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool
-from evo_kernel.fitness.runners.process import load_ahead, loaded_ahead, worker_env
+from evo_kernel.fitness.runners.process import Lost, WorkerProcess, load_ahead, loaded_ahead, open_log, worker_env
 from evo_kernel.fitness.timing.ceilings import NAMES
 from evo_kernel.fitness.timing.pairing import PairVerdict
 from evo_kernel.types import Measurement, Status
@@ -149,6 +150,19 @@ def test_a_worker_killed_from_outside_costs_nobody_a_verdict(task, runner):
         stop.set()
         killer.join()
     assert all(one.fault is None for one in found)
+
+
+def test_a_process_that_reads_nothing_or_never_ends_is_not_waited_for(monkeypatch):
+    process = WorkerProcess((sys.executable, "-c", "import time; time.sleep(60)"), 0, open_log())
+    with pytest.raises(Lost):
+        process.ask(bytes(1 << 20), 0.2)
+    monkeypatch.setattr("evo_kernel.fitness.runners.process._END_S", 0.1)
+    with monkeypatch.context() as alive, pytest.raises(InfraError, match="hangs in the driver"):
+        alive.setattr(os, "killpg", lambda *_: None)
+        process.kill()
+    monkeypatch.undo()
+    process.kill()
+    assert not process.alive()
 
 
 def test_a_closed_runner_says_so(task):

@@ -21,7 +21,7 @@ from evo_kernel.fitness.runners.worker_state import Disturbed, MemoryShares, Pla
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise
 from evo_kernel.types import CheckResult, Status
-from tests.fitness.fake_gpu import SETTINGS, FakeDevice, memory, plan, task_in, timed
+from tests.fitness.fake_gpu import SETTINGS, FakeDevice, memory, mixed, plan, task_in, timed
 
 CHECK = {"plan": 0, "case": "m3-n7", "rounds": [[11, "nominal"], [12, "large"]]}
 PASSED = CheckResult(case="", passed=True, error=0.0)
@@ -140,6 +140,19 @@ def test_every_timed_launch_finds_nothing_of_earlier_ones(task, settings):
     before, timed_before = device.clears, device.launches
     handler.timer.time_function(task.case("m64-n128"), timed(task.reference_function, device, 70.0), settings)
     assert device.clears - before >= settings.few and device.launches == timed_before
+
+
+def test_no_launch_finds_results_of_earlier_torch_operations(task):
+    """In checks, samples and pairs; plans without such operations pay nothing."""
+    device = FakeDevice()
+    handler = RequestHandler(task, device, SETTINGS)
+    plans = [mixed(plan("honest_80", 3, 7)), mixed(plan("honest_80", 64, 128))]
+    assert handler.answer(plans.__getitem__, [CHECK], [TIME])["timings"][0]["status"] == "passed"
+    handler.pair([plans[1], plans[1]].__getitem__, {"case": "m64-n128", "seed": 3, "check": False})
+    assert device.launches > 60 and device.stale_results == 0
+    wipes = device.wipes
+    ask(handler, "honest_80", checks=(), timings=({**TIME, "check": False},) * 2)
+    assert device.wipes - wipes == 1  # what the mixed plans left
 
 
 def test_launches_of_a_check_begin_as_timed_ones_do(handler):
@@ -265,6 +278,18 @@ def test_a_kernel_whose_clocks_disagree_is_refused(task):
     device.now = lambda: (device.us + 1e4 * device.launches) * 1e-6  # each of its launches takes more than events say
     answer = ask(RequestHandler(task, device, SETTINGS), "honest_2000", checks=())
     assert answer["timings"][0]["status"] == Status.REJECTED and "wall clock" in answer["timings"][0]["reason"]
+
+
+def test_pairs_whose_clocks_disagree_are_refused(task):
+    device = FakeDevice()
+    handler = RequestHandler(task, device, SETTINGS)
+    plans, part = [plan("honest_2000", 64, 128)] * 2, {"case": "m64-n128", "seed": 3, "check": True}
+    assert handler.pair(plans.__getitem__, part)["status"] == Status.PASSED
+    unpins, launches = device.unpins, device.launches
+    device.now = lambda: (device.us + 1e4 * device.launches) * 1e-6
+    answer = handler.pair(plans.__getitem__, part)
+    assert answer["status"] == Status.REJECTED and "wall clock" in answer["reason"]
+    assert device.unpins - unpins >= (device.launches - launches) // 2  # before each member, but not in the warm-up
 
 
 def test_a_gpu_that_others_use_is_the_machines_fault(task):

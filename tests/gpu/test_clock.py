@@ -179,6 +179,15 @@ def out_of_capture():
     except ValueError as error:
         said = str(error)
     return {"said": said, "healthy": device.healthy(), "works": float(torch.ones(3, device="cuda").sum())}
+
+@part
+def lost_capture():
+    try:
+        device.capture(torch.cuda.synchronize)
+        error = ""
+    except RuntimeError as raised:
+        error = str(raised).splitlines()[0]
+    return {"error": error, "healthy": device.healthy()}
 """
 
 
@@ -199,6 +208,7 @@ def test_the_device_itself(tmp_path):
     assert vault["right"] and vault["still"] and vault["intact"] and vault["equal while sealed"] < 100
     assert said["event_clock"]["fault"] == ""
     assert said["out_of_capture"]["healthy"] and said["out_of_capture"]["works"] == 3.0
+    assert said["lost_capture"]["error"] and not said["lost_capture"]["healthy"]  # the worker ends then
     assert all(abs(drift) < 0.05 for drift in said["metronome"])
 
 

@@ -29,6 +29,7 @@ def inputs(case, generator, device):
     return torch.randn(case["m"], case["n"], generator=generator, device=device)
 def reference(x):
     return x * 2
+ALLOW = "mixed"
 '''
 SEED = """
 import torch
@@ -94,7 +95,34 @@ SHARED = keeps(
     KEPT="extern __shared__ unsigned kept[];", FIRST="threadIdx.x", STEP="blockDim.x", WORDS=56000, DYNAMIC=224000
 )
 LOCAL = keeps(KEPT="unsigned kept[64];", FIRST="0", STEP="1", WORDS=64, DYNAMIC=0)
-SENTINELS = {"output": OUTPUT, "scratch": SCRATCH, "shared memory": SHARED, "local memory": LOCAL}
+TORCH = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def double(x, y, old, new, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    found = tl.max((tl.load(old + tl.arange(0, 2048)) == 90125).to(tl.int32), axis=0)
+    tl.store(y + at, tl.load(x + at, mask=at < count) * tl.where(found > 0, 3.0, 2.0), mask=at < count)
+    tl.store(new + tl.arange(0, 2048), tl.zeros((2048,), tl.int32) + 90125)
+
+def run(x):
+    rows, bags = (torch.zeros(size, dtype=torch.int64, device=x.device) for size in (1024, 1))
+    table = torch.zeros(4, 4, dtype=x.dtype, device=x.device)
+    old = torch.ops.aten._embedding_bag(table, rows, bags, False, 0, False, None, True)[1]  # nothing writes it
+    y, new = torch.empty_like(x), torch.empty(1 << 14, dtype=torch.int32, device=x.device)
+    double[(triton.cdiv(x.numel(), 1024),)](x, y, old.view(torch.int32), new, x.numel(), BLOCK=1024)
+    torch.ops.aten.add.Tensor(new, 0)
+    return y
+"""
+SENTINELS = {
+    "torch's results": TORCH,
+    "output": OUTPUT,
+    "scratch": SCRATCH,
+    "shared memory": SHARED,
+    "local memory": LOCAL,
+}
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from evo_kernel.lru_cache import Recent
 
 ANSWERS = 16
 """After so many answers about a case its seeds are drawn anew."""
+_TOLD_BYTES = 64
+"""More than the times of one answer can tell: a kernel may wait for as long as a part of its output says."""
 
 
 class SeedPool:
@@ -31,11 +33,15 @@ class SeedPool:
         with self._lock:
             return self._drawn.setdefault((case, regime), fresh_seed())
 
-    def answered(self, case: str, shows_values: bool) -> None:
-        """Count an answer about a case. Replaces its seeds if values, or many errors, could reveal the inputs."""
+    def answered(self, case: str, shows_values: bool, timed_bytes: int | None = None) -> None:
+        """Count an answer about a case. Replaces its seeds if values, errors or times could reveal inputs or outputs.
+
+        `timed_bytes`: of the outputs, if the answer holds times; outputs of a kilobyte or more last for all ANSWERS.
+        """
+        answers = ANSWERS if timed_bytes is None else min(ANSWERS, timed_bytes // _TOLD_BYTES)
         with self._lock:
             self._answers[case] += 1
-            if shows_values or self._answers[case] >= ANSWERS:
+            if shows_values or self._answers[case] >= answers:
                 del self._answers[case]
                 self._drawn = {key: seed for key, seed in self._drawn.items() if key[0] != case}
 

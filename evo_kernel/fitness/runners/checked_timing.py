@@ -16,6 +16,7 @@ from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
 
 if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import Block
     from evo_kernel.fitness.runners.cuda_driver import Launcher
 
 
@@ -41,6 +42,7 @@ class CheckedTiming:
         self._state, self._plan, self._launcher = state, plan, launcher
         *self._arenas, self._first = arenas
         self._case, self._seed, self._check = case, seed, check
+        self._torch_results: Sequence[Block] = ()  # where captured torch operations have theirs
         self._may_differ = state.task.tolerance.atomics or bool(plan.plan.aten_nodes)
         with state.phase("fill"):
             self._inputs = state.draw(case, seed)
@@ -49,16 +51,19 @@ class CheckedTiming:
 
     def captured(self) -> TimedWork:
         """One graph for each set. The first launch is not captured, so that a fault appears before a capture."""
-        device = self._state.device
+        device, pool = self._state.device, self._state.device.pool()
         with self._state.phase("capture"):
             self._state.clean()
             self._launcher.prepare(self._first)
             self._launcher.run(self._first)
+            self._state.ran(self._plan)
             device.synchronize()
             replays = [
-                device.capture(partial(self._launcher.run, arena), number == 0)
+                device.capture(partial(self._launcher.run, arena), number == 0, pool)
                 for number, arena in enumerate(self._arenas)
             ]
+            if self._plan.plan.aten_nodes:
+                self._torch_results = device.free_blocks(pool)
         return TimedWork(replays, self._prepare, self._ran)
 
     def compare(self) -> None:
@@ -77,6 +82,7 @@ class CheckedTiming:
         return [arena.tensor(view) for view in self._plan.plan.outputs]
 
     def _prepare(self, number: int) -> None:
+        self._state.device.wipe(self._torch_results)
         self._launcher.prepare(self._arenas[number])
 
     def _ran(self, numbers: Sequence[int]) -> None:

@@ -43,6 +43,15 @@ class Sampled:
 
 
 @dataclass(frozen=True)
+class Paired:
+    """A comparison, and the event and wall times of the batch on which both agree best."""
+
+    comparison: Comparison
+    event_us: float
+    wall_us: float
+
+
+@dataclass(frozen=True)
 class TimedWork:
     """Work to time: replays that alternate between sets of buffers.
 
@@ -122,8 +131,11 @@ def sample(
         samples += [device.elapsed_us(start, end) for start, end in marks]
         expected_us = summarise(samples).median_us
         work.look(turns)
-    event_us, wall_us = min(batches, key=lambda look: abs(math.log(max(look[1], 1e-3) / max(look[0], 1e-3))))
-    return Sampled(samples, event_us, wall_us)
+    return Sampled(samples, *_best_agreeing(batches))
+
+
+def _best_agreeing(batches: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return min(batches, key=lambda look: abs(math.log(max(look[1], 1e-3) / max(look[0], 1e-3))))
 
 
 def _in_doubt(batches: Sequence[tuple[float, float]], settings: TimingSettings) -> bool:
@@ -131,27 +143,29 @@ def _in_doubt(batches: Sequence[tuple[float, float]], settings: TimingSettings) 
     return len(batches) < settings.looks and all(clock_fault(event, wall, settings) for event, wall in batches)
 
 
-def disagreement(sampled: Sampled, settings: TimingSettings = TIMING) -> str:
+def disagreement(sampled: Sampled | Paired, settings: TimingSettings = TIMING) -> str:
     """The disagreement of the clocks during these samples, as a sentence; empty if they agree."""
     return clock_fault(sampled.event_us, sampled.wall_us, settings)
 
 
 def sample_pairs(
     device: CudaDevice, incumbent: TimedWork, challenger: TimedWork, rng: Any, settings: PairSettings = PAIRING
-) -> Comparison:
+) -> Paired:
     """Compare two rotations pair by pair, each pair on the same inputs."""
     short = max(warm_up(device, work, TIMING) for work in (incumbent, challenger)) < TIMING.lead_us
     taken: list[tuple[float, float]] = []
+    batches: list[tuple[float, float]] = []  # (event, wall) µs of each batch
 
     def one(work: TimedWork, turn: int) -> tuple[Any, Any]:
+        device.unpin()  # what the other kernel asked to keep
         work.prepare(turn)
         start = device.mark()
         work.replays[turn]()
         return start, device.mark()
 
     def batch(first: Sequence[bool]) -> None:
-        device.unpin()
         device.synchronize()
+        began, start = device.now(), device.mark()
         marks = []
         turns = [number % len(incumbent.replays) for number in range(len(taken), len(taken) + len(first))]
         if short:
@@ -164,7 +178,9 @@ def sample_pairs(
                 left = one(incumbent, turn)
                 right = one(challenger, turn)
             marks.append((left, right))
+        end = device.mark()
         device.synchronize()
+        batches.append((device.elapsed_us(start, end), (device.now() - began) * 1e6))
         taken.extend((device.elapsed_us(*left), device.elapsed_us(*right)) for left, right in marks)
         for work in (incumbent, challenger):
             work.look(turns)
@@ -176,7 +192,7 @@ def sample_pairs(
         return taken[before:]
 
     comparison, _ = run_pairs(take, rng, settings)
-    return comparison
+    return Paired(comparison, *_best_agreeing(batches))
 
 
 class Metronome:

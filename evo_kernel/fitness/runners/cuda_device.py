@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from evo_kernel.fitness.runners.sm_state import Clearing
 from evo_kernel.fitness.timing.estimates import TIMING
 
 _WIPE_BYTE = 0xFF
+Block = tuple[int, int]  # (address, bytes)
 _STATE_S = 0.1
 _MEMORY_S = 1.0
 
@@ -38,6 +39,7 @@ class CudaDevice:
         self._flush = torch.zeros(int(self.l2_bytes * TIMING.flush_bytes_of_l2), dtype=torch.uint8, device="cuda")
         self.clearing, self.mappings = Clearing(), Mappings()
         self._side = torch.cuda.Stream()
+        self._capture_lost = False
         self._events: list[torch.cuda.Event] = []
         self._used = 0
         self._state, self._state_at = GpuState(), float("-inf")
@@ -52,8 +54,10 @@ class CudaDevice:
     def arena(self, plan: CompiledPlan) -> Arena:
         return Arena(plan, self.mappings.memory)
 
-    def capture(self, work: Callable[[], Any], rehearse: bool = False) -> Replay:
+    def capture(self, work: Callable[[], Any], rehearse: bool = False, pool: Any = None) -> Replay:
         """Capture `work` as a graph; `rehearse`: run it once before, since libraries initialise on a first call.
+
+        `pool`: what torch operations allocate from, shared with other graphs that do not run at the same time.
 
         The replay keeps objects that `work` refers to alive, because the graph refers to memory by address only.
         `torch.cuda.graph` is not used: it returns all cached memory to the driver on every capture, which costs more
@@ -63,24 +67,43 @@ class CudaDevice:
         with self._aside():
             if rehearse:
                 work()
-            graph.capture_begin()
+            graph.capture_begin(pool=pool)
             try:
                 work()
             except BaseException:
-                with contextlib.suppress(RuntimeError):
+                try:
                     graph.capture_end()
+                except RuntimeError:  # torch's allocator still takes memory for this graph
+                    self._capture_lost = True
                 raise
             graph.capture_end()
         return partial(_replay, graph, work)
+
+    def pool(self) -> Any:
+        """Torch's id, (int, int), of new memory for graphs."""
+        return torch.cuda.graph_pool_handle()
+
+    def free_blocks(self, pool: Any = None) -> list[Block]:
+        """Free blocks of torch's allocator; of a pool, those that its graphs use while they run."""
+        blocks = []
+        for segment in torch.cuda.memory_snapshot():
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "inactive" and pool in (None, tuple(segment["segment_pool_id"])):
+                    blocks.append((address, block["size"]))
+                address += block["size"]
+        return blocks
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
         """Context on the capture stream, ordered with the current stream."""
         current = torch.cuda.current_stream()
         self._side.wait_stream(current)
-        with torch.cuda.stream(self._side):
-            yield
-        current.wait_stream(self._side)
+        try:
+            with torch.cuda.stream(self._side):
+                yield
+        finally:
+            current.wait_stream(self._side)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()
@@ -106,7 +129,8 @@ class CudaDevice:
         ok(driver.cuMemsetD8Async(address, _WIPE_BYTE, self._flush.numel(), stream))
 
     def unpin(self) -> None:
-        """Make lines that a kernel marked as persisting in L2 ordinary, so that `clear` evicts them."""
+        """Make lines that queued kernels marked as persisting in L2 ordinary, so that `clear` evicts them."""
+        torch.cuda.current_stream().synchronize()
         with contextlib.suppress(CudaFault):  # a GPU without persisting lines has nothing to reset
             ok(driver.cuCtxResetPersistingL2Cache())
 
@@ -125,15 +149,11 @@ class CudaDevice:
     def now(self) -> float:
         return time.perf_counter()
 
-    def wipe(self) -> None:
-        """Overwrite every free block of torch's allocator."""
+    def wipe(self, blocks: Sequence[Block] | None = None) -> None:
+        """Overwrite free blocks of torch's allocator: all of them, if none are given."""
         stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-        for segment in torch.cuda.memory_snapshot():
-            address = segment["address"]
-            for block in segment["blocks"]:
-                if block["state"] == "inactive":
-                    ok(driver.cuMemsetD8Async(driver.CUdeviceptr(address), _WIPE_BYTE, block["size"], stream))
-                address += block["size"]
+        for address, size in self.free_blocks() if blocks is None else blocks:
+            ok(driver.cuMemsetD8Async(driver.CUdeviceptr(address), _WIPE_BYTE, size, stream))
 
     def release(self) -> None:
         torch.cuda.synchronize()
@@ -141,11 +161,12 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
     def healthy(self) -> bool:
+        """Whether the process can go on: its context is intact, and no capture was cut off."""
         try:
             torch.cuda.synchronize()
         except RuntimeError:
             return False
-        return True
+        return not self._capture_lost
 
     def free_bytes(self) -> int:
         """Free memory of the driver plus what is cached here.

@@ -171,7 +171,8 @@ class CudaRunner(Runner):
         self._closed = True
         for process in (self._process, self._spare):
             if process is not None:
-                process.kill()
+                with contextlib.suppress(InfraError):  # nothing is asked of it any more
+                    process.kill()
 
     # --- requests ---------------------------------------------------------------------------------------------------
 

@@ -153,11 +153,12 @@ class PlanChecker:
         self, plan: CompiledPlan, launcher: Launcher, case: Case, seed: int, regime: str, arenas: Sequence[Arena]
     ) -> _Ran:
         inputs = self._state.draw(case, seed, regime)
-        self._state.clean()
         for arena, poison in zip(arenas, (POISON, secrets.choice(_OTHER_POISON)), strict=True):
             fill(arena, plan, inputs)
+            self._state.clean()
             launcher.prepare(arena, poison)
             launcher.run(arena)
+            self._state.ran(plan)
         return _Ran(seed, regime, inputs, arenas)
 
     def _judge(self, plan: CompiledPlan, case: Case, ran: _Ran) -> float:

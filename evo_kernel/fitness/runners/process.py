@@ -18,6 +18,7 @@ from typing import Any
 from evo_kernel.errors import InfraError
 
 START_S = 180.0
+_END_S = 60.0  # for the driver to release a killed process
 LOAD, GO = b"load\n", b"go\n"
 _LINE_BYTES = 64 << 20  # of one answer: a thousand samples are 20 kB
 _DROPPED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # overwriting freed memory relies on the default allocator
@@ -40,9 +41,12 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
+            bufsize=0,
             env=worker_env(gpu),
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)  # see `_send`
 
     @property
     def pid(self) -> int:
@@ -54,12 +58,12 @@ class WorkerProcess:
     def load(self) -> None:
         """Let it also import modules for baselines: it is not needed soon."""
         with contextlib.suppress(Lost):
-            self._send(LOAD)
+            self._send(LOAD, START_S)
 
     def go(self) -> dict[str, Any]:
         """Let it use the GPU; returns its information. Raises InfraError."""
         try:
-            self._send(GO)
+            self._send(GO, START_S)
             return json.loads(self._line(START_S))
         except (Lost, TimeoutError, json.JSONDecodeError) as error:
             self.kill()
@@ -71,7 +75,7 @@ class WorkerProcess:
         Raises Lost, TimeoutError.
         """
         self.progress = 0
-        self._send(message)
+        self._send(message, deadline_s)
         while True:
             try:
                 answer = json.loads(self._line(deadline_s))
@@ -83,20 +87,32 @@ class WorkerProcess:
             self.progress += 1
 
     def kill(self) -> None:
-        """Kill it and wait until the driver has released its resources."""
+        """Kill it and wait until the driver has released its resources. Raises InfraError if it does not."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-    def _send(self, message: bytes) -> None:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(message)
-            self._process.stdin.flush()
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired as error:
+            raise InfraError(
+                f"the GPU process {self.pid} did not end within {_END_S:g} s: it hangs in the driver; "
+                "look at nvidia-smi and dmesg, and reset the GPU"
+            ) from error
+        finally:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+    def _send(self, message: bytes, deadline_s: float) -> None:
+        """Raises Lost, also if the process does not read: then no plan of this message runs yet."""
+        assert self._process.stdin is not None
+        end, left = time.monotonic() + deadline_s, memoryview(message)
+        try:
+            fd = self._process.stdin.fileno()
+            while left:
+                if not select.select([], [fd], [], max(0.0, end - time.monotonic()))[1]:
+                    raise Lost
+                left = left[os.write(fd, left) :]
         except (BrokenPipeError, ConnectionError, ValueError) as error:
             raise Lost from error
 

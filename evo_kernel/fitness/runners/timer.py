@@ -6,7 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
 from evo_kernel.fitness.runners.checked_timing import CheckedTiming
-from evo_kernel.fitness.runners.clock import Metronome, Sampled, TimedWork, disagreement, sample, sample_pairs
+from evo_kernel.fitness.runners.clock import Metronome, Paired, Sampled, TimedWork, disagreement, sample, sample_pairs
 from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, PlanFailed, Plans, WorkerState
 from evo_kernel.fitness.timing.ceiling_benchmarks import benches
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed
@@ -24,6 +24,7 @@ from evo_kernel.types import Status
 if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_driver import Launcher
 
+_Taken = TypeVar("_Taken", Sampled, Paired)
 _DOUBTS = 3  # repetitions if a kernel's clocks disagree while our own copies' agree
 
 
@@ -64,7 +65,11 @@ class Timer:
 
         Raises PlanFailed if they keep disagreeing while our own copies' agree, Disturbed if those disagree too.
         """
-        sampled = sample(self._state.device, work, settings, against_us)
+        return self._undoubted(lambda: sample(self._state.device, work, settings, against_us), settings)
+
+    def _undoubted(self, take: Callable[[], _Taken], settings: TimingSettings) -> _Taken:
+        """What `take` returns, once its clocks agree. Raises as `_sampled`."""
+        sampled = take()
         for _ in range(_DOUBTS):
             if not (fault := disagreement(sampled, settings)):
                 return sampled
@@ -74,7 +79,7 @@ class Timer:
                     "unreliable then: end the other process (nvidia-smi names it), or choose another GPU by "
                     "CUDA_VISIBLE_DEVICES"
                 )
-            sampled = sample(self._state.device, work, settings, against_us)
+            sampled = take()
         if fault := disagreement(sampled, settings):
             raise PlanFailed(Status.REJECTED, fault)
         return sampled
@@ -100,15 +105,16 @@ class Timer:
             incumbent, challenger = (timing.captured() for timing in watched)
             with self._state.phase("time"):
                 rng = np.random.default_rng(secrets.randbits(64))
-                comparison = sample_pairs(self._state.device, incumbent, challenger, rng)
+                take = partial(sample_pairs, self._state.device, incumbent, challenger, rng)
+                paired = self._undoubted(take, self.settings)
             with self._state.phase("compare"):
                 for timing in watched:
                     timing.compare()
-            del incumbent, challenger
+            del incumbent, challenger, take
         return {
             "status": Status.PASSED,
             "reason": "",
-            "comparison": comparison.as_data(),
+            "comparison": paired.comparison.as_data(),
         }
 
     def time_function(self, case: Case, function: Callable[..., Any], settings: TimingSettings) -> Answer:

@@ -70,7 +70,7 @@ class WorkerState:
         self.inputs = Inputs(int(total * self.budget.inputs))
         self.arenas = Arenas(device.arena, int(total * self.budget.arenas))
         self.spent_s: defaultdict[str, float] = defaultdict(float)
-        self.dirty = False  # freed memory may hold parts of a reference
+        self.dirty = False  # freed memory may hold parts of a reference, or results of torch operations
 
     def with_intact_references(self, work: Callable[[], Answer]) -> Answer:
         """The answer of `work`, which is repeated if the cached data that it used is damaged."""
@@ -185,11 +185,15 @@ class WorkerState:
             self.device.release()
 
     def clean(self) -> None:
-        """Before a candidate's kernel: overwrite freed memory that may hold parts of a reference."""
+        """Before a candidate's kernel: overwrite freed memory, if it may hold what no kernel may read."""
         if self.dirty:
             with self.phase("wipe"):
                 self.device.wipe()
             self.dirty = False
+
+    def ran(self, plan: CompiledPlan) -> None:
+        """After a plan's launches outside of graphs: results of its torch operations lie in freed memory."""
+        self.dirty = self.dirty or bool(plan.plan.aten_nodes)
 
     def with_launcher(self, plans: Plans, part: Answer, work: Callable[..., Answer]) -> Answer:
         plan = plans(part["plan"])

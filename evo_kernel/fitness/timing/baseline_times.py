@@ -5,6 +5,7 @@ its baselines, its first kernel, and the least time that bandwidth and arithmeti
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -59,7 +60,8 @@ class BaselineTimes:
     def prepare(self, runner: Runner, cases: Iterable[Case]) -> None:
         """Measure unknown baselines ahead, so that `hold` does not wait.
 
-        Call it before taking a runner exclusively: another thread may be measuring them and wait for that runner.
+        Hidden cases: call it with the fresh runner. Others: before taking a runner exclusively, since another thread
+        may be measuring them and wait for that runner.
         """
         _ = self.ceilings.now
         for case in cases:
@@ -72,7 +74,8 @@ class BaselineTimes:
         """
         if (times := self._baselines.get(case.name)) is not None:
             return times
-        with self._lock:  # threads may ask concurrently; baselines are timed once
+        hidden = case.kind is CaseKind.CONFIRM  # asked by confirmations, which hold a runner and must not wait
+        with contextlib.nullcontext() if hidden else self._lock:  # threads may ask concurrently
             times = self._baselines.get(case.name)
             if times is None:
                 cache = self._cache if case.kind is not CaseKind.CONFIRM else None  # published times are measured again
