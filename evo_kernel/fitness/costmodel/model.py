@@ -231,13 +231,15 @@ def _shows(launch: LaunchFacts, blocks: float, c: Constants) -> float:
 def _load_us(traffic: LaunchTraffic, c: Constants) -> float:
     """Mean latency of a round: that of L2 where it reads nothing new, to its program or to the launch.
 
-    Where new lines were not counted, that of L2 if lines are requested more than twice in the mean.
+    Rounds of atomic operations may all be new. Where rounds with new lines were not counted, latency is that of L2 if
+    lines are requested more than twice in the mean.
     """
     if traffic.new_rounds is None:
         new = float(traffic.load_sector_bytes * traffic.programs <= 2.0 * max(traffic.grid_load_bytes, 1.0))
     else:
-        lines = traffic.grid_load_bytes / LINE_BYTES / traffic.programs
-        new = min(traffic.new_rounds, lines / max(traffic.rounds, 1e-9))
+        changed = traffic.grid_store_bytes if traffic.atomic_elements else 0.0
+        lines = (traffic.grid_load_bytes + changed) / LINE_BYTES / traffic.programs
+        new = min(1.0 if changed else traffic.new_rounds, lines / max(traffic.rounds, 1e-9))
     return c.l2_latency_us + new * (c.memory_latency_us - c.l2_latency_us)
 
 
