@@ -13,7 +13,7 @@ from evo_kernel.fitness.ir.footprints import Footprints, expand
 from evo_kernel.fitness.ir.launch_traffic import at_least
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of
-from evo_kernel.fitness.ir.rereads import BINS, rereads
+from evo_kernel.fitness.ir.reuse import BINS, Reuse, reuse_of
 from evo_kernel.fitness.ir.runs import Runs, sectors_of
 from evo_kernel.fitness.plan.launch_plan import Constant, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
@@ -232,11 +232,16 @@ def test_reuse_distances_are_those_of_a_stack():
     for program, distance in found:
         bins[min(BINS - 1, math.floor(-2 * math.log2(distance / len(stacks[program]))))] += 1
     distinct = sum(map(len, stacks.values()))
-    assert rereads(owners, lines, lines, 1) == pytest.approx([count / distinct for count in bins])
+    rounds = torch.arange(400)
+    reuse = reuse_of(owners, lines, lines, rounds, 1, distances=True)
+    assert reuse.again == pytest.approx([count / distinct for count in bins])
+    assert reuse.new_rounds == distinct / 400  # each line in a round of its own
 
 
 def test_of_many_lines_some_are_observed():
-    owners, first = torch.arange(4).repeat_interleave(300), (torch.arange(100) * 4096).repeat(12)
-    assert sum(rereads(owners, first, first + 4095, 1)) == pytest.approx(2.0)
-    assert rereads(owners, first, first + 4095, 1)[0] == pytest.approx(2.0)
-    assert rereads(owners[:100], first[:100], first[:100] + 4095, 1) == ()
+    owners, first = torch.arange(4).repeat_interleave(300), (torch.arange(100) * 16384).repeat(12)
+    rounds = torch.arange(300).repeat(4)
+    reuse = reuse_of(owners, first, first + 4999, rounds, 1, distances=True)
+    assert reuse.again[0] == sum(reuse.again) == pytest.approx(2.0)
+    assert reuse.new_rounds == pytest.approx(1 / 3)
+    assert reuse_of(owners[:100], first[:100], first[:100] + 4999, rounds[:100], 1, distances=True) == Reuse()

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, facts_of
 from evo_kernel.fitness.costmodel.targets import H200, Occupancy, Target, occupancy
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost
-from evo_kernel.fitness.ir.launch_traffic import WAVE_PROGRAMS, LaunchTraffic, ProgramWork
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, WAVE_PROGRAMS, LaunchTraffic, ProgramWork
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 
 
@@ -229,9 +229,18 @@ def _shows(launch: LaunchFacts, blocks: float, c: Constants) -> float:
 
 
 def _load_us(traffic: LaunchTraffic, c: Constants) -> float:
-    """Latency of a load: that of L2 for lines that are requested more than once."""
-    reused = traffic.load_sector_bytes * traffic.programs / max(traffic.grid_load_bytes, 1.0) > 2.0
-    return c.l2_latency_us if reused else c.memory_latency_us
+    """Mean latency of a round: that of L2 where it reads nothing new, to its program or to the launch.
+
+    Rounds of atomic operations may all be new. Where rounds with new lines were not counted, latency is that of L2 if
+    lines are requested more than twice in the mean.
+    """
+    if traffic.new_rounds is None:
+        new = float(traffic.load_sector_bytes * traffic.programs <= 2.0 * max(traffic.grid_load_bytes, 1.0))
+    else:
+        changed = traffic.grid_store_bytes if traffic.atomic_elements else 0.0
+        lines = (traffic.grid_load_bytes + changed) / LINE_BYTES / traffic.programs
+        new = min(1.0 if changed else traffic.new_rounds, lines / max(traffic.rounds, 1e-9))
+    return c.l2_latency_us + new * (c.memory_latency_us - c.l2_latency_us)
 
 
 def _tail_us(busy: float, launch: LaunchFacts, target: Target, fits: Occupancy, c: Constants) -> float:

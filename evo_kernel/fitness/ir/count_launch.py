@@ -15,7 +15,7 @@ from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, bu
 from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
-from evo_kernel.fitness.ir.rereads import MOST_PROGRAMS, rereads
+from evo_kernel.fitness.ir.reuse import MOST_PROGRAMS
 from evo_kernel.fitness.plan.launch_plan import Launch
 
 FEW, SIDE_BY_SIDE, STRETCHES = 64, 8, 3
@@ -68,7 +68,7 @@ def count(
         return _count_all(module, node, memory, traits, deadline, complete, sample, few, windows, seed)
     restore = _kept(module, node, memory, traits)
     launched, near = _walk(
-        module, node, memory, sample, Counter(module, memory, total, True, seed), traits, deadline, complete
+        module, node, memory, sample, _followed(module, memory, total, few, seed), traits, deadline, complete
     )
     if launched.finding is not None:
         return CountedLaunch(None, launched.finding)
@@ -91,6 +91,10 @@ def count(
     return CountedLaunch(_summary(node, near, sample, few, windows, everyone, counted, seed))
 
 
+def _followed(module: IRModule, memory: DeviceMemory, total: int, few: torch.Tensor, seed: int) -> Counter:
+    return Counter(module, memory, total, True, seed, followed=few[:: -(-few.numel() // MOST_PROGRAMS)].contiguous())
+
+
 def _some(total: int, generator: torch.Generator) -> torch.Tensor:
     """FEW random distinct programs, unpredictable for kernels; all of a smaller launch."""
     if total <= MOST_COUNTED:
@@ -105,7 +109,7 @@ def _count_all(
 ) -> CountedLaunch:  # fmt: skip
     """Count all programs in the order of their ids."""
     everyone = torch.arange(math.prod(node.grid))
-    counter = Counter(module, memory, everyone.numel(), True, seed)
+    counter = _followed(module, memory, everyone.numel(), few, seed)
     launched, counter = _walk(module, node, memory, everyone, counter, traits, deadline, complete)
     if launched.finding is not None:
         return CountedLaunch(None, launched.finding)
@@ -160,9 +164,7 @@ def _summary(
     load, store = (mean_of(everyone, f"{kind}_bytes", counted) for kind in ("load", "store"))
     wave_load_bytes = sum(near.footprints.expanded("load", window, wave) for window in windows) / len(windows)
     grid_load_bytes = lines.footprints.expanded("load", those, total)
-    again = ()
-    if grid_load_bytes > HELD_BYTES:
-        again = rereads(*near.footprints.in_order("load", few[:: -(-few.numel() // MOST_PROGRAMS)]), seed)
+    reuse = near.reuse(seed, grid_load_bytes > HELD_BYTES)
     return LaunchTraffic(
         programs=total,
         sampled=int(counted.numel()),
@@ -173,7 +175,8 @@ def _summary(
         atomic_elements=mean_of(everyone, "atomic", counted),
         wave_load_bytes=wave_load_bytes,
         grid_load_bytes=grid_load_bytes,
-        rereads=again,
+        rereads=reuse.again,
+        new_rounds=reuse.new_rounds,
         grid_store_bytes=lines.footprints.expanded("store", those, total),
         rounds=mean_of(everyone, "rounds", counted),
         waiting_rounds=mean_of(everyone, "waiting_rounds", counted),

@@ -18,6 +18,7 @@ from evo_kernel.fitness.ir.launch_traffic import ProgramWork, work_of
 from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule, Operation
+from evo_kernel.fitness.ir.reuse import Reuse, reuse_of
 from evo_kernel.fitness.ir.rounds import RoundCounter
 from evo_kernel.fitness.ir.runs import Runs, runs_of, sectors_of, together
 from evo_kernel.fitness.ir.types import Type
@@ -51,9 +52,12 @@ class Counter:
         sectors: bool = True,
         blocks: bool = False,
         expected: float = 0.0,
+        followed: torch.Tensor | None = None,
     ) -> None:
-        """`seed` and `expected`: see `Footprints`."""
-        self.again = partial(Counter, module, memory, programs, footprints, seed, sectors, blocks, expected)
+        """`seed` and `expected`: see `Footprints`. `followed`: programs of which `reuse` tells."""
+        self.again = partial(Counter, module, memory, programs, footprints, seed, sectors, blocks, expected, followed)
+        self._followed = followed
+        self._reached: list[torch.Tensor] = []  # by recorded access: the rounds of those programs
         self._footprints = Footprints(memory, seed, expected)
         self._waiting: list[tuple[str, Runs]] = []  # small accesses, flat: many are looked at together
         self._runs_waiting = 0
@@ -141,7 +145,10 @@ class Counter:
                 return
             pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
         runs = runs_of(self._memory, pointer, mask, programs, item, shape)
-        if (count := runs.starts.numel()) > _SMALL:
+        count = runs.starts.numel()
+        if count and self._followed is not None:
+            self._reached.append(self._rounds.rounds[self._followed])
+        if count > _SMALL:
             self._settle()
             self._count_sectors(kind, runs)
             self._footprints.add(kind, runs)
@@ -160,6 +167,15 @@ class Counter:
             if some := [runs for one, runs in waiting if one == kind]:
                 self._count_sectors(kind, together(some)[1])
         self._footprints.add_all(waiting)
+
+    def reuse(self, seed: int, distances: bool) -> Reuse:
+        """Of the lines that the followed programs load; see `reuse_of`."""
+        assert self._followed is not None
+        (owners, first, last), accesses = self.footprints.in_order("load", self._followed)
+        if not owners.numel():
+            return Reuse()
+        rounds = torch.stack(self._reached)[accesses, torch.searchsorted(self._followed, owners)]
+        return reuse_of(owners, first, last, rounds.long(), seed, distances)
 
     def _count_sectors(self, kind: str, runs: Runs) -> None:
         if self._sectors:

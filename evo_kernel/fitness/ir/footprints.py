@@ -201,8 +201,11 @@ class Footprints:
             total += self._bytes(lines_total, buffer)
         return total
 
-    def in_order(self, kind: str, programs: torch.Tensor) -> Lines:
-        """Runs of some programs over all buffers, whose lines differ, program by program in the order of accesses."""
+    def in_order(self, kind: str, programs: torch.Tensor) -> tuple[Lines, torch.Tensor]:
+        """Runs of some programs, program by program in the order of accesses, and the numbers of these.
+
+        Lines of different buffers differ. The first access that was added has number 0.
+        """
         empty = torch.zeros(0, dtype=torch.int64)
         found = [(empty, empty, empty)]
         for (name, buffer), parts in self._runs.items():
@@ -212,7 +215,7 @@ class Footprints:
                 found.append((owners[chosen], first[chosen] + base, last[chosen] + base))
         owners, first, last = (torch.cat(column) for column in zip(*found, strict=True))
         order = torch.argsort(((owners & _OWNERS) << (62 - _OWNER_BITS)) + (owners >> _OWNER_BITS), stable=True)
-        return owners[order] & _OWNERS, first[order], last[order]
+        return (owners[order] & _OWNERS, first[order], last[order]), owners[order] >> _OWNER_BITS
 
     def _of(self, kind: str, programs: torch.Tensor | None) -> list[tuple[int, Lines]]:
         """Runs of some programs by buffer, for buffers that have any."""

@@ -72,9 +72,10 @@ class LaunchTraffic:
     few_load_bytes: Amount = 0.0  # of different lines, by a few random programs together
     few_store_bytes: Amount = 0.0
     waiting_rounds: Amount = 0.0  # rounds without prefetching; missing in old calibration data
-    rereads: tuple[
-        Amount, ...
-    ] = ()  # of a program's lines, see rereads.py; empty too where any L2 holds what a wave reads
+    rereads: tuple[Amount, ...] = ()  # of a program's lines, see reuse.py; empty too where any L2 holds all lines
+    new_rounds: Amount | None = (
+        None  # share of rounds with lines that the program reads first; missing in calibration data
+    )
     busiest: tuple[ProgramWork, ...] = ()  # programs with the maximum of some count
 
 

@@ -1,4 +1,5 @@
-"""Counts the lines that a program reads again, by their reuse distance: the distinct lines that it reads in between.
+"""Counts the lines that programs read again, by reuse distance: the distinct lines that a program reads in between; and
+the rounds in which they read others.
 
 A cache that evicts what was used longest ago holds a line until as many others were read as it has room for (Mattson
 and others, Evaluation Techniques for Storage Hierarchies, IBM Systems Journal, 1970). Of many lines, those of random
@@ -8,61 +9,67 @@ blocks are observed (Waldspurger and others, Efficient MRC Construction with SHA
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 BINS = 32
 """Of distances; each reaches from 1/sqrt(2) of its largest one. The largest of the first is all lines of a program."""
 MOST_PROGRAMS = 8
-_MOST_LINES, _MOST_OBSERVED = 1 << 21, 1 << 15
-"""Of all programs together, with those that are read again."""
+_MOST_OBSERVED, _MOST_LINES = 1 << 16, 1 << 21
+"""Of all programs together, with those that are read again; and of a single program, of which a part is observed."""
 _BLOCK_BITS = 3
+_ROUND_BITS = 40
 _FRACTION = 1 << 20
 
 
-def rereads(owners: torch.Tensor, first: torch.Tensor, last: torch.Tensor, seed: int) -> tuple[float, ...]:
-    """For each bin of distances: lines that are read again ÷ distinct lines; empty if none are.
+@dataclass(frozen=True)
+class Reuse:
+    """Of the lines of some programs."""
 
-    `owners`, `first`, `last`: runs of lines of some programs, each program's together and in their order. `seed`:
-    determines what is observed.
+    again: tuple[float, ...] = ()  # lines that are read again ÷ distinct lines, by bins of distances; empty if none are
+    new_rounds: float = 1.0  # share of rounds in which a program reads a line for the first time
+
+
+def reuse_of(
+    owners: torch.Tensor, first: torch.Tensor, last: torch.Tensor, rounds: torch.Tensor, seed: int, distances: bool
+) -> Reuse:
+    """`owners`, `first`, `last`, `rounds`: runs of lines with their programs and rounds, program by program in order.
+
+    `seed`: determines what is observed. Without `distances`, only rounds are counted.
     """
     times = last - first + 1
     _, programs, runs = torch.unique_consecutive(owners, return_inverse=True, return_counts=True)
-    whole = times.cumsum(0)[runs.cumsum(0) - 1] <= _MOST_LINES  # by program
-    fits = whole[programs] if bool(whole.any()) else times.cumsum(0) <= _MOST_LINES
-    owners, first, times = owners[fits], first[fits], times[fits]
+    ends = times.cumsum(0)
+    whole = ends[runs.cumsum(0) - 1] <= _MOST_OBSERVED  # by program
+    fits = whole[programs] if bool(whole.any()) else (programs == 0) & (ends <= _MOST_LINES)
+    first, times, which = first[fits], times[fits], fits.nonzero().squeeze(1)
     total = int(times.sum())
-    if not total:
-        return ()
     lines = first.repeat_interleave(times) + torch.arange(total) - (times.cumsum(0) - times).repeat_interleave(times)
-    owners = owners.repeat_interleave(times)
+    which = which.repeat_interleave(times)
     if total > _MOST_OBSERVED:
         (odd,) = torch.randint(1 << 61, (1,), generator=torch.Generator().manual_seed(seed)).tolist()
         hashed = ((lines >> _BLOCK_BITS) * (2 * odd + 1) >> 40) & (_FRACTION - 1)
         observed = hashed < _FRACTION * _MOST_OBSERVED // total
-        owners, lines = owners[observed], lines[observed]
+        which, lines = which[observed], lines[observed]
     if not lines.numel():
-        return ()
-    before = _before(owners, lines)
-    again = (before >= 0).nonzero().squeeze(1)
-    if not again.numel():
-        return ()
+        return Reuse()
+    programs = programs[which]
+    before = _before(programs, lines)
+    new, again = (before < 0), (before >= 0).nonzero().squeeze(1)
+    places = (programs << _ROUND_BITS) + rounds[which]
+    new_rounds = torch.unique(places[new]).numel() / torch.unique(places).numel()
+    if not distances or not again.numel():
+        return Reuse((), new_rounds)
     between = _earlier_not_greater(before)[again] - before[again] - 1
-    _, place, distinct = torch.unique_consecutive(
-        owners[before < 0], return_inverse=True, return_counts=True
-    )  # by program
-    number = torch.zeros_like(owners)
-    number[before < 0] = place
-    share = (between + 1).double() / distinct[torch.cummax(number, 0).values[again]]
+    share = (between + 1).double() / torch.bincount(programs[new])[programs[again]]
     bins = (-2 * share.clamp(max=1.0).log2()).floor().long().clamp(max=BINS - 1)
-    return tuple((torch.bincount(bins, minlength=BINS).double() / (before < 0).sum()).tolist())
+    return Reuse(tuple((torch.bincount(bins, minlength=BINS).double() / new.sum()).tolist()), new_rounds)
 
 
-def _before(owners: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
+def _before(programs: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
     """Where each line was read before by the same program; -1 where it was not."""
-    _, owners = torch.unique_consecutive(owners, return_inverse=True)
-    keys = owners * (lines.max() + 1) + lines
-    keys, order = torch.sort(keys, stable=True)
+    keys, order = torch.sort(programs * (lines.max() + 1) + lines, stable=True)
     same = keys[1:] == keys[:-1]
     before = torch.full_like(keys, -1)
     before[order[1:][same]] = order[:-1][same]
