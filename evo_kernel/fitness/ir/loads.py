@@ -63,15 +63,17 @@ def load(
         other = nothing(type_)
     item, rank = type_.item_bytes, type_.rank + 1
     access = machine.memory.access(pointer.sum, item, rank, PADDING // 2 if mask is not None else 0)
+    only_addresses = machine.skips_floats and type_.is_float
     if access is None or access.buffer.track_reads:
-        data, undefined = _load_scattered(machine, frame, pointer, mask, type_)
-        if machine.skips_floats and type_.is_float:
+        loaded = _load_scattered(machine, frame, pointer, mask, type_, only_addresses)
+        if loaded is None:
             return nothing(type_)
+        data, undefined = loaded
     else:
         access.buffer.require(use_of(type_))
         if mask is not None and machine.memory.strict:
             check_active_lanes(machine, frame, access, mask, pointer, item)
-        if machine.skips_floats and type_.is_float:
+        if only_addresses:
             return nothing(type_)
         raw = Type("i8") if type_.element.startswith("f8") else type_  # torch cannot gather 8-bit floats
         data = access.gathered(typed(access.buffer, raw), item)
@@ -98,24 +100,28 @@ def load(
 
 
 def _load_scattered(
-    machine: Machine, frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Lane by lane: addresses in several buffers, or in one that this launch also writes."""
+    machine: Machine, frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type, only_addresses: bool
+) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+    """Lane by lane: addresses in several buffers, or in one that this launch also writes. None: `only_addresses`."""
     item = type_.item_bytes
     every = frame.programs.numel() > 1 and any(buffer.track_reads for buffer in machine.memory.buffers)
     shape = (frame.programs.numel(), *(type_.shape or ())) if every else access_shape(frame, type_, pointer, mask)
     lanes = scattered(pointer, None if mask is None else mask.data, frame.programs[: shape[0]], shape)
+    groups = lanes.by_buffer(machine.memory, item)
+    for buffer, places, chosen in groups:
+        buffer.require(use_of(type_))
+        if buffer.track_reads:
+            record_reads(machine, buffer, places, lanes.programs if chosen is None else lanes.programs[chosen], item)
+    if only_addresses:
+        return None
     dtype = torch.int8 if type_.element == "i1" else type_.dtype
     raw = torch.zeros(lanes.addresses.numel(), dtype=RAW_DTYPES[item])
     undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
-    for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
-        buffer.require(use_of(type_))
+    for buffer, places, chosen in groups:
         loaded = typed(buffer, Type({1: "i8", 2: "i16", 4: "i32", 8: "i64"}[item]))[places]
         marks = None
         if buffer.defined is not None:
             marks = ~shadow_units(buffer, "defined", places, item).all(-1)
-        if buffer.track_reads:
-            record_reads(machine, buffer, places, lanes.programs if chosen is None else lanes.programs[chosen], item)
         if chosen is None:
             raw = loaded
             undefined = marks if marks is not None else undefined

@@ -17,11 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term
 from evo_kernel.fitness.ir.types import Type
+
+_Address = TypeVar("_Address", int, torch.Tensor)
 
 BASE_BITS = 40
 PADDING = 1 << 16
@@ -280,7 +284,7 @@ class DeviceMemory:
 
     def buffer_at(self, address: int) -> tuple[DeviceBuffer, int] | None:
         """The buffer for an address, and its number; the offset may be outside the buffer."""
-        number = ((address + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
+        number = owner_of(address)
         return (self.buffers[number], number) if 0 <= number < len(self.buffers) else None
 
     def access(self, pointer: Sum, item: int, rank: int, slack: int) -> MemoryAccess | None:
@@ -333,26 +337,31 @@ class Scattered:
     """Active lanes of an access, one by one: flat byte addresses and program ids, and their lanes."""
 
     addresses: torch.Tensor
-    programs: torch.Tensor
     active: torch.Tensor | None  # None: all
+    every_program: torch.Tensor  # of all lanes, active or not
+
+    @cached_property
+    def programs(self) -> torch.Tensor:
+        flat = self.every_program.reshape(-1)
+        return flat if self.active is None else flat[self.active]
 
     def by_buffer(
         self, memory: DeviceMemory, item: int
     ) -> list[tuple[DeviceBuffer, torch.Tensor, torch.Tensor | None]]:
-        """(buffer, element offsets in its storage, lanes). Raises MemoryFault."""
+        """(buffer, element offsets in its storage, lanes). `item`: bytes, a power of two. Raises MemoryFault."""
         if self.addresses.numel() == 0:
             return []
-        numbers = ((self.addresses + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
+        lowest, highest = (int(end) for end in self.addresses.aminmax())
         groups = []
-        for number in torch.unique(numbers).tolist():
-            chosen = numbers == number
-            some = None if bool(chosen.all()) else chosen.nonzero().squeeze(1)
+        for number, some in self._owners(lowest, highest):
             addresses = self.addresses if some is None else self.addresses[some]
             size = memory.buffers[number].size if 0 <= number < len(memory.buffers) else -1
             offsets = addresses - DeviceMemory.address(number)
             slack = PADDING if size >= 0 and not memory.strict else 0
-            outside = (offsets < -slack) | (offsets + item > size + slack)
-            if bool(outside.any()):
+            low, high = lowest - DeviceMemory.address(number), highest - DeviceMemory.address(number)
+            within = -slack <= low and high + item <= size + slack  # all lanes, if they are of this buffer
+            outside = None if within else (offsets < -slack) | (offsets + item > size + slack)
+            if outside is not None and bool(outside.any()):
                 first = int(outside.nonzero()[0])
                 programs = self.programs if some is None else self.programs[some]
                 raise MemoryFault(
@@ -360,15 +369,27 @@ class Scattered:
                     f"accesses {item} bytes {memory.describe(int(addresses[first]))}",
                     int(programs[first]),
                 )
-            if item > 1 and bool((odd := offsets % item != 0).any()):
+            if item > 1 and bool((odd := (offsets & (item - 1)) != 0).any()):
                 first = int(odd.nonzero()[0])
                 raise MemoryFault(
                     "misaligned",
                     f"accesses {item} bytes {memory.describe(int(addresses[first]))}, which is not aligned to them",
                     int((self.programs if some is None else self.programs[some])[first]),
                 )
-            groups.append((memory.buffers[number], (offsets + PADDING) // item, some))
+            groups.append((memory.buffers[number], (offsets + PADDING) >> (item.bit_length() - 1), some))
         return groups
+
+    def _owners(self, lowest: int, highest: int) -> list[tuple[int, torch.Tensor | None]]:
+        """Numbers of the buffers and the lanes in each; None: all. Sorting takes longer than all else done here."""
+        if owner_of(lowest) == owner_of(highest):
+            return [(owner_of(lowest), None)]
+        numbers = owner_of(self.addresses)
+        return [(number, (numbers == number).nonzero().squeeze(1)) for number in torch.unique(numbers).tolist()]
+
+
+def owner_of(address: _Address) -> _Address:
+    """The number of the buffer near an address, or near each of many; there may be none of that number."""
+    return ((address + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
 
 
 def typed(buffer: DeviceBuffer, type_: Type) -> torch.Tensor:
@@ -384,9 +405,9 @@ def scattered(pointer: Lanes, mask: torch.Tensor | None, programs: torch.Tensor,
     addresses = pointer.data.expand(tuple(shape))
     ids = programs.reshape(-1, *(1,) * (len(shape) - 1)).expand(tuple(shape))
     if mask is None:
-        return Scattered(addresses.reshape(-1), ids.reshape(-1), None)
+        return Scattered(addresses.reshape(-1), None, ids)
     active = mask.expand(tuple(shape)).reshape(-1)
-    return Scattered(addresses.reshape(-1)[active], ids.reshape(-1)[active], active)
+    return Scattered(addresses.reshape(-1)[active], active, ids)
 
 
 def unit_places(places: torch.Tensor, item: int, unit: int) -> torch.Tensor:
