@@ -2,9 +2,7 @@
 
 * independent passes: their bodies, one after the other;
 * a maximum, then sums of `exp(x - maximum)` (softmax, logsumexp, attention): a running maximum, and sums that are
-  rescaled when it rises (Milakov and Gimelshein 2018; Rabe and Staats 2021 for the weighted sum);
-* a mean, then a sum of squared differences from it: block means and spreads, combined pairwise (Chan, Golub and
-  LeVeque 1979), which keeps the accuracy of two passes.
+  rescaled when it rises (Milakov and Gimelshein 2018; Rabe and Staats 2021 for the weighted sum).
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from evo_kernel.types import TaskCard
 from operators.micro.kernels import Loop, SourceKernel
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite, kernel_region
-from operators.micro.rewrites.moments import merged_moments
 from operators.micro.rewrites.rescale import merged_sums
 from operators.micro.rewrites.rows import Merged, Neighbours, Numbering, has_effect, is_straight, loads_apart
 from operators.micro.syntax import mapped, names_read, names_written, spell, statements
@@ -95,10 +92,7 @@ def _merge(pair: Neighbours) -> Merged | None:
     needed = late & names_read(*pair.second.node.body)
     if not needed:
         return Merged((), (*pair.first.node.body, *pair.second.node.body), ())
-    for merge in (merged_sums, merged_moments):
-        if (made := merge(pair, needed)) is not None:
-            return made
-    return None
+    return merged_sums(pair, needed)
 
 
 def _read_later(pair: Neighbours, after: bool = False) -> set[str]:
