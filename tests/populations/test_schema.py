@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlite_utils import Database
 
+from docs import generated_pages
 from evo_kernel.types import Purpose
-from populations import schema_reference
 from populations.connect import MIGRATIONS
 from populations.migrations import migrate, migrations
 from populations.migrations.views import VIEWS
@@ -24,8 +24,8 @@ from tests.populations.samples import CARD, MODELED, TASK, passed, search
 def test_the_page_holds_every_column() -> None:
     database = Database(memory=True)
     migrate(database)
-    page = schema_reference.current()
-    for table in schema_reference.ABOUT:
+    page = generated_pages.schema()
+    for table in generated_pages.ABOUT:
         (section,) = (part for part in page.split("\n### ") if part.startswith(f"{table}\n"))
         assert all(
             f"| {column.name} |" in section or f"`{column.name}`" in section for column in database[table].columns
@@ -37,7 +37,7 @@ def test_every_table_and_view_is_described() -> None:
     migrate(database)
     tables = [name for name in database.table_names() if not name.startswith(("_", "sqlite"))]
     assert len(migrations.pending(Database(memory=True))) == MIGRATIONS
-    assert set(schema_reference.ABOUT) == {*tables, *database.view_names()} and set(VIEWS) == set(database.view_names())
+    assert set(generated_pages.ABOUT) == {*tables, *database.view_names()} and set(VIEWS) == set(database.view_names())
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_views_say_what_the_reader_says(grown: Path) -> None:
 
 
 def test_the_queries_of_the_page_run(grown: Path) -> None:
-    queries = schema_reference.INTRODUCTION.split("```sql\n")[1].split("```")[0].strip().splitlines()
+    queries = generated_pages.SCHEMA.split("```sql\n")[1].split("```")[0].strip().splitlines()
     assert len(queries) == 4
     for query in queries:
         assert isinstance(json.dumps(rows(grown, query)), str)
