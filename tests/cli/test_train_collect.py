@@ -9,7 +9,6 @@ import pytest
 
 from evo_kernel.app.train.collector import Grower, Want
 from evo_kernel.app.train.problems import problem_names, problem_of_a_tree, problem_task, rows_of
-from evo_kernel.app.train.workers import ProblemBoard
 from evo_kernel.errors import UserError
 from evo_kernel.types import CaseKind
 from operators.learning import pack_tree
@@ -137,14 +136,3 @@ def test_benchmarks_problems_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="benchmark's problem"):
         problem_of_a_tree(f"kernelbench:{tmp_path}/level1/1")
-
-
-def test_problems_take_turns_the_one_that_had_least_first() -> None:
-    import multiprocessing
-
-    board = ProblemBoard(("a", "a@x", "b"), [30.0, 10.0, 31.0], multiprocessing.get_context("spawn"))
-    assert [board.take(), board.take(), board.take(), board.take()] == ["a@x", "a", "b", None]
-    board.put("a", 10.0, more=True)
-    board.put("a@x", 1.0, more=False)
-    board.put("b", 1.0, more=True)
-    assert [board.take(), board.take(), board.take()] == ["b", "a", None]
