@@ -88,7 +88,7 @@ def check(chosen: argparse.Namespace, parts: list[str]) -> None:
     """Raises UserError with what to give instead."""
     if not chosen.model:
         raise UserError("name a model with --model, or give --no-model")
-    if chosen.model.split(":")[0] == "scripted":
+    if chosen.model == "scripted":
         raise UserError(f"{chosen.model} thinks nothing: the bench needs a model that answers by itself")
     if unknown := [part for part in parts if part not in PARTS]:
         raise UserError(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")

@@ -59,7 +59,7 @@ def _one(
     purse: Purse,
     stop: threading.Event,
 ) -> Model:
-    if one.name.partition(":")[0] in ("scripted", "scratch"):
+    if one.name == "scripted" or one.name.startswith("scratch:"):
         return open_model(one.name)
     if one.base_url is None and one.api_key_env is None and (reason := unready(one.name)):
         raise ConfigError(reason)

@@ -1,5 +1,4 @@
-"""From what a user names to a model: `provider/name`, `scripted`, `scripted:FILE`, or `scratch:FILE` (a coder that
-`train coder` made)."""
+"""From a name to a model: `provider/name`, `scripted`, or `scratch:FILE` (a coder that `train coder` made)."""
 
 from __future__ import annotations
 
@@ -18,6 +17,6 @@ def open_model(name: str, **settings: Any) -> Model:
         from operators.learning.coder.scratch.coder import ScratchModel  # torch, which no other model needs here
 
         return ScratchModel.from_file(Path(path), name)
-    if kind == "scripted":
-        return ScriptedModel.from_file(Path(path), name) if path else ScriptedModel()
+    if name == "scripted":
+        return ScriptedModel()
     return LiteLLMModel(name, **settings)

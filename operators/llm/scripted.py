@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from evo_kernel.errors import UserError
 from evo_kernel.types import Call
 from operators.llm.base import Message, ModelFailed, Reply, Tool, ToolCall, sound
 from operators.llm.structured import problem
@@ -47,15 +45,6 @@ class ScriptedModel:
     def __init__(self, script: Script | None = None, name: str = NAME) -> None:
         self.name, self._script = name, script or first_offer
         self._lock, self._asked = threading.Lock(), 0
-
-    @classmethod
-    def from_file(cls, path: Path, name: str = NAME) -> ScriptedModel:
-        """Each line of the JSONL file is an answer, `{"content": "…"}` or `{"tool_calls": [{"name", "arguments"}]}`.
-
-        A line with `match` (a regular expression) answers only where the last message matches, again and again; the
-        others are served in order, each once. Of several that match, the first line wins.
-        """
-        return cls(_Lines(path), name)
 
     def complete(
         self,
@@ -123,51 +112,6 @@ def smallest(schema: Mapping[str, Any]) -> Any:
         case "string":
             return "scripted".ljust(schema.get("minLength", 0), ".")
     return None
-
-
-class _Lines:
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._always: list[tuple[re.Pattern[str], Message]] = []
-        self._once: list[Message] = []
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            for i, line in enumerate(lines):
-                if line.strip():
-                    self._take(json.loads(line), i)
-        except OSError as error:
-            raise UserError(f"{path}: the script of the model cannot be read: {error.strerror}.") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, re.error) as error:
-            raise UserError(f'{path}: each line must be JSON such as {{"content": "…"}}: {error!r}.') from None
-        self._next = 0
-
-    def __call__(self, asked: Asked) -> Message:
-        for pattern, message in self._always:
-            if pattern.search(asked.last):
-                return message
-        with self._lock:
-            at, self._next = self._next, self._next + 1
-        if at < len(self._once):
-            return self._once[at]
-        # Not "down": no wait brings another line.
-        raise ModelFailed(f"{self._path}: the script holds no more answers. Add a line with a `match`.", "invalid")
-
-    def _take(self, data: Mapping[str, Any], line: int) -> None:
-        content = data.get("content") or ""  # null beside tool calls, as providers write it
-        message = Message("assistant", content, tuple(_tool_calls(data.get("tool_calls") or (), line)))
-        if not all(isinstance(one, str) for one in (content, *(call.name for call in message.tool_calls))):
-            raise TypeError("content and names of tools are texts")
-        if "match" in data:
-            self._always.append((re.compile(data["match"], re.DOTALL), message))
-        else:
-            self._once.append(message)
-
-
-def _tool_calls(given: Iterable[Mapping[str, Any]], line: int) -> Iterable[ToolCall]:
-    for i, call in enumerate(given):
-        arguments = call.get("arguments", {})
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        yield ToolCall(call.get("id", f"call_{line}_{i}"), call["name"], text)
 
 
 def _problem(text: str, schema: Mapping[str, Any]) -> str:

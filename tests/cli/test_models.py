@@ -218,7 +218,7 @@ def test_what_is_wrong_with_an_answer_is_remarked(tmp_path: Path) -> None:
 
 
 def test_killed_at_any_time_what_was_spent_stays_counted(tmp_path: Path) -> None:
-    file, kills, width = tmp_path / "a.db", 3, 4
+    file, kills, width = tmp_path / "a.db", 2, 4
 
     def answer(request, number):
         time.sleep(0.02)

@@ -6,7 +6,6 @@ import threading
 import pytest
 
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.errors import UserError
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.cost_reservation import TokenBound
@@ -63,30 +62,6 @@ def test_the_built_in_script_picks_the_first_offer_and_edits_a_little():
 )
 def test_the_smallest_value_fits(schema):
     assert problem(smallest(schema), schema) == ""
-
-
-def test_a_script_in_a_file(tmp_path):
-    lines = [
-        {"content": "one"},
-        {"match": "verdict", "content": "thanks"},
-        {"tool_calls": [{"name": "read", "arguments": {"path": "x"}}]},
-    ]
-    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    model = ScriptedModel.from_file(tmp_path / "s.jsonl")
-    said = [model.complete(ask(text)) for text in ("hi", "the verdict is in", "go on")]
-    assert [one.message.content for one in said] == ["one", "thanks", ""]
-    assert said[2].finish == "tool_calls" and json.loads(said[2].message.tool_calls[0].arguments) == {"path": "x"}
-    with pytest.raises(ModelFailed, match="no more answers"):
-        model.complete(ASK)
-    (tmp_path / "null").write_text('{"content": null, "tool_calls": [{"name": "x"}]}')
-    assert ScriptedModel.from_file(tmp_path / "null").complete(ASK).message.content == ""
-    for wrong in ("[" * 100_000, '{"content": 5}', '{"tool_calls": [{"name": 5}]}'):
-        (tmp_path / "bad").write_text(wrong)
-        with pytest.raises(UserError, match="each line must be JSON"):
-            ScriptedModel.from_file(tmp_path / "bad")
-    (tmp_path / "bad").write_text('{"content": }')
-    with pytest.raises(UserError, match="each line must be JSON"):
-        ScriptedModel.from_file(tmp_path / "bad")
 
 
 # --- ensembles
