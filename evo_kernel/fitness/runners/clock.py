@@ -156,8 +156,10 @@ def sample_pairs(
     taken: list[tuple[float, float]] = []
     batches: list[tuple[float, float]] = []  # (event, wall) µs of each batch
 
-    def one(work: TimedWork, turn: int) -> tuple[Any, Any]:
-        device.unpin()  # what the other kernel asked to keep
+    def one(work: TimedWork, turn: int, following: int | None) -> tuple[Any, Any]:
+        device.unpin()  # what the other kernel asked to keep; a pause
+        if short and following is not None:
+            work.lead_in(following)  # another set: a kernel may have kept what it read
         work.prepare(turn)
         start = device.mark()
         work.replays[turn]()
@@ -168,15 +170,13 @@ def sample_pairs(
         began, start = device.now(), device.mark()
         marks = []
         turns = [number % len(incumbent.replays) for number in range(len(taken), len(taken) + len(first))]
-        if short:
-            incumbent.lead_in(turns[0])
-        for turn, challenger_first in zip(turns, first, strict=True):
+        for turn, following, challenger_first in zip(turns, [*turns[1:], None], first, strict=True):
             if challenger_first:
-                right = one(challenger, turn)
-                left = one(incumbent, turn)
+                right = one(challenger, turn, following)
+                left = one(incumbent, turn, following)
             else:
-                left = one(incumbent, turn)
-                right = one(challenger, turn)
+                left = one(incumbent, turn, following)
+                right = one(challenger, turn, following)
             marks.append((left, right))
         end = device.mark()
         device.synchronize()
