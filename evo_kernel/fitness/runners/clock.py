@@ -3,7 +3,7 @@
 The device is a GPU (cuda_device.py), in tests a simulated one. A batch of samples is queued without waiting (prepare,
 mark, replay, mark, ...), so the GPU never waits for the host between two marks. Each batch's event time is compared
 with the wall clock. The first replay after a pause takes up to a fifth longer (seen on an H200 at 50 µs), so batches
-of short ones begin with a replay that is not timed. State that a launch could read from earlier ones is overwritten
+of short ones begin with more work of ours. State that a launch could read from earlier ones is overwritten
 before each replay, outside its time; docs/internals/gpu-state.md lists it.
 """
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
 
 Replay = Callable[[], Any]
+_LEADS = 3  # times that the state is overwritten before a batch of short replays
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class TimedWork:
         return wanted if self.ran is None else min(wanted, len(self.replays))
 
     def lead_in(self, turn: int) -> None:
-        """Queue a replay that is not timed."""
-        self.prepare(turn)
-        self.replays[turn]()
+        """Queue work of ours before the first replay after a pause. No replay: a kernel could keep lines of it."""
+        for _ in range(_LEADS):
+            self.prepare(turn)
 
     def look(self, numbers: Sequence[int]) -> None:
         if self.ran is not None:
@@ -156,10 +157,10 @@ def sample_pairs(
     taken: list[tuple[float, float]] = []
     batches: list[tuple[float, float]] = []  # (event, wall) µs of each batch
 
-    def one(work: TimedWork, turn: int, following: int | None) -> tuple[Any, Any]:
+    def one(work: TimedWork, turn: int) -> tuple[Any, Any]:
         device.unpin()  # what the other kernel asked to keep; a pause
-        if short and following is not None:
-            work.lead_in(following)  # another set: a kernel may have kept what it read
+        if short:
+            work.lead_in(turn)
         work.prepare(turn)
         start = device.mark()
         work.replays[turn]()
@@ -170,13 +171,13 @@ def sample_pairs(
         began, start = device.now(), device.mark()
         marks = []
         turns = [number % len(incumbent.replays) for number in range(len(taken), len(taken) + len(first))]
-        for turn, following, challenger_first in zip(turns, [*turns[1:], None], first, strict=True):
+        for turn, challenger_first in zip(turns, first, strict=True):
             if challenger_first:
-                right = one(challenger, turn, following)
-                left = one(incumbent, turn, following)
+                right = one(challenger, turn)
+                left = one(incumbent, turn)
             else:
-                left = one(incumbent, turn, following)
-                right = one(challenger, turn, following)
+                left = one(incumbent, turn)
+                right = one(challenger, turn)
             marks.append((left, right))
         end = device.mark()
         device.synchronize()
