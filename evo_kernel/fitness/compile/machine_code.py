@@ -96,7 +96,7 @@ def code_hash(cubin: bytes, entry: str = "") -> str:
 
 
 def resources(cubin: bytes) -> Resources:
-    """Registers, local and static shared memory: the maximum over its functions; their stacks' sum. Raises ValueError."""
+    """Registers, local and shared memory: the maximum over its functions, of stacks the sum. Raises ValueError."""
     sections = _sections(cubin)
     shared = [s.size for s in sections if s.name.startswith(".nv.shared.") and ".reserved" not in s.name]
     if not any(s.name.startswith(".text.") for s in sections):
