@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from evo_kernel.fitness.compile import machine_code, module_state, nvrtc
@@ -78,6 +80,17 @@ def test_a_tensor_map_is_no_operand_of_assembly():
     cubin = nvrtc.load().compile(BODY % "", "sums", 90, ()).cubin
     line = LINE.replace("%%zero : i32", "%%d : !tt.tensordesc<tensor<1x16xf32>>") % "ld.u32 $0, [$1];"
     assert "address of a parameter" in module_state.fault_of(cubin, SCALE.replace("ASSEMBLY", line), "")
+
+
+def test_what_waits_in_cccl_reads_no_clock(tmp_path):
+    header = tmp_path / "cuda" / "std" / "__cuda" / "chrono.h"
+    header.parent.mkdir(parents=True)
+    now = '(uint64_t __time; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(__time)::); return __time;)'
+    header.write_text("#define uint64_t unsigned long long\n__device__ uint64_t now() {" + now[1:-1] + "}")
+    found = nvrtc.load()
+    library = dataclasses.replace(found, include=(*found.include, str(tmp_path)))
+    code = "#include <cuda/std/__cuda/chrono.h>\n" + BODY % "y[0] = now();"
+    assert module_state.fault_of(library.compile(code, "sums", 90, ()).cubin, "", code) == ""
 
 
 def test_a_relocation_counts_in_the_hash():
