@@ -22,6 +22,7 @@ import torch
 from evo_kernel.fitness.plan.launch_plan import Aten, Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
 from evo_kernel.fitness.runners.cuda_worker import GpuWorker
+from evo_kernel.fitness.runners.faults import CudaFault
 from evo_kernel.fitness.runners.nvml import GpuState
 from evo_kernel.fitness.runners.process import GO, LOAD
 from evo_kernel.fitness.runners.request_handler import RequestHandler
@@ -121,6 +122,11 @@ class FakeLauncher:
         match self.kind:
             case "illegal":
                 self.device.lost = True
+            case "unlaunched":
+                self.device.stuck = True
+                raise CudaFault("invalid argument", 1)
+            case _ if self.device.stuck:
+                time.sleep(3600)
             case "endless":
                 time.sleep(3600)
             case "dies":
@@ -162,14 +168,14 @@ class FakeDevice:
 
     name = "cpu"
     refused: tuple[type[Exception], ...] = (PlanRefused,)
-    broken: tuple[type[Exception], ...] = (RuntimeError,)
+    broken: tuple[type[Exception], ...] = (CudaFault, RuntimeError)
     l2_bytes = 1 << 14
 
     def __init__(self, noise: float = 0.002, drift: float = 0.0, tick_us: float = 0.0, skew: float = 1.0) -> None:
         self.noise, self.drift, self.tick_us, self.skew = noise, drift, tick_us, skew
         self.rng = np.random.default_rng(7)
         self.us = 0.0  # of the simulated clock
-        self.lost = self.timing = False
+        self.lost = self.stuck = self.timing = False
         self.closed = self.wipes = self.samples = self.released = self.launches = 0
         self.cleared, self.torch_cleared = False, True  # since the last launch
         self.clears = self.unpins = self.unprepared = self.stale_results = 0

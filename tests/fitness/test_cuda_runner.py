@@ -95,6 +95,7 @@ def test_baselines_report_by_name_and_ceilings_are_whole(task, runner):
 def test_the_culprit_is_named_and_the_next_is_innocent(task, runner):
     for name, status in (
         ("illegal", Status.RUNTIME_ERROR),
+        ("unlaunched", Status.RUNTIME_ERROR),
         ("dies", Status.RUNTIME_ERROR),
         ("oom", Status.RUNTIME_ERROR),
     ):

@@ -21,7 +21,7 @@ from tests.support.launch_kinds import CUDA_SHARED, FAILING_ASSERT, HEAD, KINDS,
 
 def has_nvrtc() -> bool:
     try:
-        nvrtc.load(())
+        nvrtc.load()
     except nvrtc.CudaTextError:
         return False
     return True

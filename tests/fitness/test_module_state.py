@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from evo_kernel.fitness.compile import machine_code, module_state, nvrtc
@@ -41,10 +43,54 @@ def test_honest_cuda_leaves_nothing_behind():
         (BODY % "char* s = (char*)__func__; y[0] = ++s[n];", "variable __unnamed_1"),
         ("#undef printf\n" + BODY % "printf(0);", "it calls vprintf"),
         (BODY % (ENTRY % "sums"), "address of the function sums"),
+        (BODY % "y[0] = clock64();", "reads a clock"),
+        (BODY % 'int a; asm volatile("mov.u32 %0, %%pm3;" : "=r"(a)); y[0] = a;', "performance counter"),
     ],
 )
 def test_what_would_outlive_a_launch_is_refused(code, says):
     assert says in _fault(code)
+
+
+SCALE = """
+  tt.func public @scale(%d: !tt.tensordesc<tensor<1x16xf32>>, %y: !tt.ptr<i64>) {
+    %zero = arith.constant 0 : i32
+    %x = tt.descriptor_load %d[%zero, %zero] : !tt.tensordesc<tensor<1x16xf32>> -> tensor<1x16xf32>
+    ASSEMBLY
+"""
+LINE = '%%1 = tt.elementwise_inline_asm "%s" {constraints = "=l,r"} %%zero : i32 -> i64'
+
+
+@pytest.mark.parametrize("text", ["mov.u64 $0, %rd7; // $1", "mov.u64 $0, %rd$1;", "mov.u64 $0, $1$2;"])
+def test_a_register_of_the_compiler_beside_a_tensor_map_is_refused(text):
+    cubin = nvrtc.load().compile(BODY % "", "sums", 90, ()).cubin
+    line = LINE % text
+    assert "address of a parameter" in module_state.fault_of(cubin, SCALE.replace("ASSEMBLY", line), "")
+    assert not module_state.fault_of(cubin, line, "")  # no tensor map, no address
+
+
+@pytest.mark.parametrize(
+    "text", ["ex2.approx.f32 $0, $1;", "mov.u32 $0, %smid;", "{ .reg .b16 a<2>; mov.b32 {a0, a1}, $1; }"]
+)
+def test_assembly_of_own_registers_beside_a_tensor_map_is_allowed(text):
+    cubin = nvrtc.load().compile(BODY % "", "sums", 90, ()).cubin
+    assert not module_state.fault_of(cubin, SCALE.replace("ASSEMBLY", LINE % text), "")
+
+
+def test_a_tensor_map_is_no_operand_of_assembly():
+    cubin = nvrtc.load().compile(BODY % "", "sums", 90, ()).cubin
+    line = LINE.replace("%%zero : i32", "%%d : !tt.tensordesc<tensor<1x16xf32>>") % "ld.u32 $0, [$1];"
+    assert "address of a parameter" in module_state.fault_of(cubin, SCALE.replace("ASSEMBLY", line), "")
+
+
+def test_what_waits_in_cccl_reads_no_clock(tmp_path):
+    header = tmp_path / "cuda" / "std" / "__cuda" / "chrono.h"
+    header.parent.mkdir(parents=True)
+    now = '(uint64_t __time; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(__time)::); return __time;)'
+    header.write_text("#define uint64_t unsigned long long\n__device__ uint64_t now() {" + now[1:-1] + "}")
+    found = nvrtc.load()
+    library = dataclasses.replace(found, include=(*found.include, str(tmp_path)))
+    code = "#include <cuda/std/__cuda/chrono.h>\n" + BODY % "y[0] = now();"
+    assert module_state.fault_of(library.compile(code, "sums", 90, ()).cubin, "", code) == ""
 
 
 def test_a_relocation_counts_in_the_hash():

@@ -31,6 +31,8 @@ from evo_kernel.fitness.stages import COMPILING, Stages
 from evo_kernel.lru_cache import Recent
 
 CACHE_ENTRIES = 4096
+MAX_STACK_BYTES = 32 << 10
+"""Local memory a thread: 9 GB on an H200, a sixteenth of its memory. Spills of honest kernels take less than 4 KB."""
 
 
 class Compiler:
@@ -223,6 +225,11 @@ def _binary(kernel: Kernel, answer: KernelAnswer) -> Binary | str:
             return (
                 f"kernel {kernel.name} needs {metadata.shared} bytes of shared memory, and a block has at most "
                 f"{MAX_SHARED}: use smaller tiles or fewer stages"
+            )
+        if used.stack_bytes > MAX_STACK_BYTES:
+            return Forbidden(
+                f"kernel {kernel.name} needs {used.stack_bytes} bytes of local memory a thread, which the GPU reserves "
+                f"for all threads that it holds: at most {MAX_STACK_BYTES} are allowed; use smaller arrays or tiles"
             )
         if fault := module_state.fault_of(cubin, text, f"{kernel.code}\n{kernel.options}"):
             return Forbidden(f"kernel {kernel.name}: {fault}")

@@ -47,6 +47,11 @@ class Instruction(NamedTuple):
         return _ACCESS_BYTES[(self.high >> 9) & 7] if self.family in ("ld.global", "cp.async") else 0
 
     @property
+    def special_register(self) -> int:
+        """The number of the register that S2R, S2UR, CS2R or CS2UR reads."""
+        return (self.high >> 8) & 0xFF
+
+    @property
     def groups_left(self) -> int:
         """Groups of asynchronous copies that a wait (DEPBAR) leaves under way."""
         return (self.low >> 38) & 63

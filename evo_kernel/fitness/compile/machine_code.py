@@ -36,6 +36,7 @@ class Resources:
 
     registers: int  # per thread
     spill_bytes: int  # of local memory, per thread
+    stack_bytes: int  # of all functions: no chain of calls needs more, but for recursion, which the stack limit ends
     shared_bytes: int  # static, per block, without dynamic shared memory
 
 
@@ -95,7 +96,7 @@ def code_hash(cubin: bytes, entry: str = "") -> str:
 
 
 def resources(cubin: bytes) -> Resources:
-    """Registers, local and static shared memory: the maximum over its functions. Raises ValueError."""
+    """Registers, local and shared memory: the maximum over its functions, of stacks the sum. Raises ValueError."""
     sections = _sections(cubin)
     shared = [s.size for s in sections if s.name.startswith(".nv.shared.") and ".reserved" not in s.name]
     if not any(s.name.startswith(".text.") for s in sections):
@@ -103,6 +104,7 @@ def resources(cubin: bytes) -> Resources:
     return Resources(
         registers=max(_values(sections, _REGCOUNT), default=0),
         spill_bytes=max(_values(sections, _FRAME_SIZE), default=0),
+        stack_bytes=sum(_values(sections, _FRAME_SIZE)),
         shared_bytes=max(0, max(shared, default=0) - 1024),  # the section includes 1024 bytes of the driver
     )
 

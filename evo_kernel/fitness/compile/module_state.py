@@ -1,4 +1,4 @@
-"""Rejects compiled modules with state that outlives a launch: variables, driver memory, writable parameters.
+"""Rejects compiled modules with state that outlives a launch (variables, driver memory, parameters), or with a clock.
 
 The compilers have variables of their own: texts of assertions and printf, tables of the mathematical library. They are
 told by their names, which hold only where the kernel's own text cannot spell them. CUDA C++ has no texts of its own:
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from evo_kernel.fitness.compile import machine_code
-from evo_kernel.fitness.compile.instructions import disassemble
+from evo_kernel.fitness.compile.instructions import disassemble, instructions
 
 _OF_TRITON = re.compile(
     r"_\$_str(_\$_\d+)?|(assertFile|assertFunc|assertMessage|printfFormat)_\d+|__unnamed_\d+|__cudart_\w+"
@@ -23,6 +23,15 @@ _SPELLS = re.compile(
 )  # $( and ${: LLVM's ways to write one thing as another
 _MAY_SPELL = re.compile(r"asm|##|%:|\?\?|\\[uU]|cudart")  # in C++, whose texts and names are made of parts
 _NAMES_PARAMETERS = re.compile(r"param|\$[({]")  # in assembly, which may be spelled in parts
+_NAMES_REGISTERS = re.compile(r"%[A-Za-z]{1,2}[\d$]|%\$|\$\d+\$\d")  # the compiler's own; an operand may be a number
+_TAKES_MAP = re.compile(r"^ *tt\.func\b[^\n]*tensordesc", re.MULTILINE)
+_USES_MAP = re.compile(r'^ *(?:%[^=\n]* = )?"?([a-z]\w*\.[\w.]+)[^\n]*tensordesc', re.MULTILINE)
+_MAP_STAYS_ONE = re.compile(
+    r"tt\.(?:func|call|return|make_tensor_descriptor|descriptor_\w+)|(?:ttng|scf|cf|gluon|ub)\..*|ttg\.warp_\w+|arith\.select"
+)
+"""Operations on tensor maps that tell no address: no assembly, no casts, no stores of one."""
+_CLOCKS = {*range(0x50, 0x54), *range(0x64, 0x74)}
+"""Special registers: CLOCKLO, CLOCKHI, GLOBALTIMERLO, GLOBALTIMERHI; PM0 to PM7. Source: disassembled code."""
 _PARAMETERS_AT = {8: "0x40", 9: "0x198", 10: "0x348", 12: "0x348"}
 """Offset in constant bank 0 of the parameters' generic address, by major capability. Source: disassembled code."""
 
@@ -57,10 +66,15 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
                 f"it takes the address of the function {function[:200]}: a kernel's code holds nothing that it may read"
                 " or write. Call functions by their names (in CUDA C++: __device__ ones)"
             )
+    if any("S2" in one.opcode and one.special_register in _CLOCKS for one in instructions(cubin)):
+        return (
+            "it reads a clock or a performance counter: what a kernel computes must not depend on when it runs. Take "
+            "the clock out"
+        )
     if _takes_parameters_address(cubin, ir):
         return (
             "it takes the address of a parameter: a replayed launch would read what the previous one wrote there. Copy "
-            "the parameter into a variable"
+            "the parameter into a variable; assembly beside tensor descriptors writes own registers without %"
         )
     return ""
 
@@ -68,7 +82,10 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
 def _takes_parameters_address(cubin: bytes, ir: str) -> bool:
     """Whether a kernel reads its parameters' address. Triton does so for tensor maps only; CUDA C++ has none here."""
     if ir:
-        return any(_NAMES_PARAMETERS.search(text) for text in _ASSEMBLY.findall(ir))
+        taken = _NAMES_PARAMETERS, *((_NAMES_REGISTERS,) if _TAKES_MAP.search(ir) else ())
+        return any(name.search(text) for text in _ASSEMBLY.findall(ir) for name in taken) or not all(
+            map(_MAP_STAYS_ONE.fullmatch, _USES_MAP.findall(ir))
+        )
     flags, _ = machine_code.code_words(cubin)
     place = _PARAMETERS_AT.get((flags >> 8 & 0xFF or flags & 0xFF) // 10, "0x198")
     return bool(re.search(rf"c\[0x0\]\[(?:{place}\]|U?R\d)|\bcx\[", disassemble(cubin)))

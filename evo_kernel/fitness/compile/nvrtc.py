@@ -10,9 +10,11 @@ import ctypes
 import glob
 import importlib.util
 import os
+import re
 from collections.abc import Iterable, Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p, create_string_buffer
 from dataclasses import dataclass
+from pathlib import Path
 
 MISSING = (
     "CUDA C++ needs NVRTC, which is not installed here: pip install 'evo-kernel[cuda]', or any CUDA 12 or 13 toolkit"
@@ -35,6 +37,9 @@ __device__ __forceinline__ int __evo_kernel_evaluated(Values&&...) { return 0; }
 #undef assert
 #define assert(...) ((void)0)
 """
+_CLOCK_HEADER = "cuda/std/__cuda/chrono.h"
+_READS_CLOCK = re.compile(r'asm volatile\s*\("mov\.u64 %0, %%globaltimer;"[^;]*;')
+"""CCCL's one: cuda::barrier and cuda::pipeline of a block wait by it, and a kernel that reads a clock is refused."""
 SILENT = f"--pre-include={_SILENT_HEADER}"
 """The option by which printf and assert say nothing. Their texts would be writable memory of the module."""
 
@@ -68,10 +73,11 @@ class Nvrtc:
     def compile(self, code: str, name: str, arch: int, flags: tuple[str, ...]) -> NvrtcResult:
         """Raises CudaTextError with the compiler's own messages."""
         program = c_void_p()
-        texts = (c_char_p * len(_OWN_HEADERS))(*(text.encode() for text in _OWN_HEADERS.values()))
-        names = (c_char_p * len(_OWN_HEADERS))(*(header.encode() for header in _OWN_HEADERS))
+        headers = _OWN_HEADERS | _without_clock(self.include)
+        texts = (c_char_p * len(headers))(*(text.encode() for text in headers.values()))
+        names = (c_char_p * len(headers))(*(header.encode() for header in headers))
         create = self.library.nvrtcCreateProgram
-        self._ok(create(byref(program), code.encode(), b"kernel.cu", len(_OWN_HEADERS), texts, names))
+        self._ok(create(byref(program), code.encode(), b"kernel.cu", len(headers), texts, names))
         try:
             self._ok(self.library.nvrtcAddNameExpression(program, name.encode()))
             suffix = "a" if arch >= 90 else ""  # architecture-specific features, as Triton uses them
@@ -99,6 +105,15 @@ class Nvrtc:
     def _ok(self, code: int) -> None:
         if code != 0:
             raise CudaTextError(f"NVRTC: {(self.library.nvrtcGetErrorString(code) or b'').decode()}")
+
+
+def _without_clock(folders: Iterable[str]) -> dict[str, str]:
+    """CCCL's header of clocks, by its name, with a clock that stands still: what waits yields and never sleeps."""
+    for folder in folders:
+        path = Path(folder, _CLOCK_HEADER)
+        if path.is_file():
+            return {_CLOCK_HEADER: _READS_CLOCK.sub("__time = 0;", path.read_text(encoding="utf-8"))}
+    return {}
 
 
 def load(paths: Iterable[str] | None = None) -> Nvrtc:

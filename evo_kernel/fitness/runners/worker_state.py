@@ -24,6 +24,7 @@ from evo_kernel.fitness.correctness.sealed_references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of
 from evo_kernel.fitness.runners.cuda_memory import CANARY, Arena, as_words
+from evo_kernel.fitness.runners.faults import CudaFault
 from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CheckResult, Status
 
@@ -102,7 +103,8 @@ class WorkerState:
         except self.device.broken as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             reason = f"the GPU stopped: {lines[0]}"
-            answer = {"status": Status.RUNTIME_ERROR, "reason": reason, "fatal": not self.device.healthy()}
+            fatal = isinstance(error, CudaFault) or not self.device.healthy()  # the driver's own state may be damaged
+            answer = {"status": Status.RUNTIME_ERROR, "reason": reason, "fatal": fatal}
         self.dirty = True  # its buffers were freed without being overwritten
         return answer
 

@@ -2,8 +2,8 @@
 
 row: 44
 task: row_sums_large
-ends: wrong, rejected
-says: does not know the inline assembly
+ends: rejected
+says: reads a clock
 """
 
 import torch

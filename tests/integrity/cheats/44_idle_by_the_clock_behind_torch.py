@@ -2,8 +2,8 @@
 
 row: 44, 62
 task: mixed_large
-ends: wrong
-where: gpu
+ends: rejected
+says: reads a clock
 """
 
 import torch

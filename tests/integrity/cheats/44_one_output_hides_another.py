@@ -2,8 +2,8 @@
 
 row: 44
 task: product_and_negative
-ends: wrong
-where: gpu
+ends: rejected
+says: reads a clock
 """
 
 import torch

@@ -2,8 +2,8 @@
 
 row: 44, 47
 task: row_sums_large
-ends: wrong
-where: gpu
+ends: rejected
+says: reads a clock
 """
 
 import torch
