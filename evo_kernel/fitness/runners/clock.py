@@ -3,7 +3,7 @@
 The device is a GPU (cuda_device.py), in tests a simulated one. A batch of samples is queued without waiting (prepare,
 mark, replay, mark, ...), so the GPU never waits for the host between two marks. Each batch's event time is compared
 with the wall clock. The first replay after a pause takes up to a fifth longer (seen on an H200 at 50 µs), so batches
-of short ones begin with more work of ours. State that a launch could read from earlier ones is overwritten
+of short ones begin with a replay that is not timed. State that a launch could read from earlier ones is overwritten
 before each replay, outside its time; docs/internals/gpu-state.md lists it.
 """
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
 
 Replay = Callable[[], Any]
-_LEADS = 3  # times that the state is overwritten before a batch of short replays
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,18 @@ class TimedWork:
         """Work whose results need no check, timed under the same conditions."""
         return cls(replays, lambda _: device.clear())
 
-    def at_once(self, wanted: int) -> int:
-        """The number of samples of one batch."""
-        return wanted if self.ran is None else min(wanted, len(self.replays))
+    def batch(self, number: int, wanted: int, leads: bool) -> list[int]:
+        """Sets of the next batch after `number` samples, at most `wanted`. `leads`: one is left for `lead_in`."""
+        count = len(self.replays)
+        most = wanted if self.ran is None else min(wanted, max(1, count - leads))
+        return [turn % count for turn in range(number, number + most)]
 
-    def lead_in(self, turn: int) -> None:
-        """Queue work of ours before the first replay after a pause. No replay: a kernel could keep lines of it."""
-        for _ in range(_LEADS):
+    def lead_in(self, turns: Sequence[int]) -> None:
+        """Queue a replay that is not timed, on a set that this batch does not time: its lines may stay in the L2."""
+        turn = (turns[-1] + 1) % len(self.replays)
+        if turn not in turns or self.ran is None:
             self.prepare(turn)
+            self.replays[turn]()
 
     def look(self, numbers: Sequence[int]) -> None:
         if self.ran is not None:
@@ -112,15 +115,15 @@ def sample(
     batches: list[tuple[float, float]] = []  # (event, wall) µs of each batch
     while not settled(samples, settings, against_us) or _in_doubt(batches, settings):
         marks = []
-        wanted = work.at_once(next_batch(len(samples), settings, expected_us))
-        turns = [number % len(work.replays) for number in range(len(samples), len(samples) + wanted)]
+        leads = expected_us < settings.lead_us
+        turns = work.batch(len(samples), next_batch(len(samples), settings, expected_us), leads)
         time.sleep(settings.rest * wall_us * 1e-6)
         device.unpin()
         device.synchronize()
         began = device.now()
         first = device.mark()
-        if expected_us < settings.lead_us:
-            work.lead_in(turns[0])
+        if leads:
+            work.lead_in(turns)
         for turn in turns:
             work.prepare(turn)
             start = device.mark()
@@ -157,27 +160,26 @@ def sample_pairs(
     taken: list[tuple[float, float]] = []
     batches: list[tuple[float, float]] = []  # (event, wall) µs of each batch
 
-    def one(work: TimedWork, turn: int) -> tuple[Any, Any]:
+    def one(work: TimedWork, turns: Sequence[int], turn: int) -> tuple[Any, Any]:
         device.unpin()  # what the other kernel asked to keep; a pause
         if short:
-            work.lead_in(turn)
+            work.lead_in(turns)
         work.prepare(turn)
         start = device.mark()
         work.replays[turn]()
         return start, device.mark()
 
-    def batch(first: Sequence[bool]) -> None:
+    def batch(turns: Sequence[int], first: Sequence[bool]) -> None:
         device.synchronize()
         began, start = device.now(), device.mark()
         marks = []
-        turns = [number % len(incumbent.replays) for number in range(len(taken), len(taken) + len(first))]
         for turn, challenger_first in zip(turns, first, strict=True):
             if challenger_first:
-                right = one(challenger, turn)
-                left = one(incumbent, turn)
+                right = one(challenger, turns, turn)
+                left = one(incumbent, turns, turn)
             else:
-                left = one(incumbent, turn)
-                right = one(challenger, turn)
+                left = one(incumbent, turns, turn)
+                right = one(challenger, turns, turn)
             marks.append((left, right))
         end = device.mark()
         device.synchronize()
@@ -187,9 +189,10 @@ def sample_pairs(
             work.look(turns)
 
     def take(first: Sequence[bool]) -> list[tuple[float, float]]:
-        before, most = len(taken), incumbent.at_once(len(first))
-        for start in range(0, len(first), most):
-            batch(first[start : start + most])
+        before = len(taken)
+        while (start := len(taken) - before) < len(first):
+            turns = incumbent.batch(len(taken), len(first) - start, short)
+            batch(turns, first[start : start + len(turns)])
         return taken[before:]
 
     comparison, _ = run_pairs(take, rng, settings)

@@ -149,6 +149,7 @@ def environment() -> dict[str, str]:
     env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     env |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"USER": "nobody"}  # torch asks for a name, and the sandbox hides the file that has it
     package_root = str(Path(__file__).resolve().parents[3])
     return env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])}
 

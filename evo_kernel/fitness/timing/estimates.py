@@ -32,7 +32,7 @@ class TimingSettings:
     enough: float = 0.01  # stop once the interval's half-width is below this share of the median
     margin: float = 0.03  # a time must differ by this from the time to beat to settle the comparison
     most_s: float = 2.0  # of sampling one plan on one case
-    lead_us: float = 500.0  # batches of replays shorter than this begin with more work of ours
+    lead_us: float = 500.0  # batches of replays shorter than this begin with one that is not timed
     burst_us: float = math.inf  # longest batch of replays; a single replay may be longer
     rest: float = 0.0  # idle time between batches, as a multiple of a batch
     tick_us: float = 0.5  # of the event clock, if equal readings do not show a finer step

@@ -2,8 +2,7 @@
 
 row: 9, 62
 task: row_sums_large
-ends: rejected
-says: address of a parameter
+ends: rejected, build_error
 """
 
 import torch
