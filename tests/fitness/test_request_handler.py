@@ -285,11 +285,9 @@ def test_pairs_whose_clocks_disagree_are_refused(task):
     handler = RequestHandler(task, device, SETTINGS)
     plans, part = [plan("honest_2000", 64, 128)] * 2, {"case": "m64-n128", "seed": 3, "check": True}
     assert handler.pair(plans.__getitem__, part)["status"] == Status.PASSED
-    unpins, launches = device.unpins, device.launches
     device.now = lambda: (device.us + 1e4 * device.launches) * 1e-6
     answer = handler.pair(plans.__getitem__, part)
     assert answer["status"] == Status.REJECTED and "wall clock" in answer["reason"]
-    assert device.unpins - unpins >= (device.launches - launches) // 2  # before each member, but not in the warm-up
 
 
 def test_a_gpu_that_others_use_is_the_machines_fault(task):

@@ -160,26 +160,27 @@ def sample_pairs(
     taken: list[tuple[float, float]] = []
     batches: list[tuple[float, float]] = []  # (event, wall) µs of each batch
 
-    def one(work: TimedWork, turns: Sequence[int], turn: int) -> tuple[Any, Any]:
-        device.unpin()  # what the other kernel asked to keep; a pause
-        if short:
-            work.lead_in(turns)
+    def one(work: TimedWork, turn: int) -> tuple[Any, Any]:
         work.prepare(turn)
         start = device.mark()
         work.replays[turn]()
         return start, device.mark()
 
     def batch(turns: Sequence[int], first: Sequence[bool]) -> None:
+        device.unpin()
         device.synchronize()
         began, start = device.now(), device.mark()
+        if short:
+            for work in (incumbent, challenger):
+                work.lead_in(turns)
         marks = []
         for turn, challenger_first in zip(turns, first, strict=True):
             if challenger_first:
-                right = one(challenger, turns, turn)
-                left = one(incumbent, turns, turn)
+                right = one(challenger, turn)
+                left = one(incumbent, turn)
             else:
-                left = one(incumbent, turns, turn)
-                right = one(challenger, turns, turn)
+                left = one(incumbent, turn)
+                right = one(challenger, turn)
             marks.append((left, right))
         end = device.mark()
         device.synchronize()
