@@ -116,7 +116,7 @@ def test_tree(searched: Path, tmp_path: Path) -> None:
     plain = evo("tree", searched, "--all").stdout
     assert "modeled (sm_90)" in plain
     assert plain.count("scripted") + plain.count("shave") + plain.count("seed") >= 12
-    for name in ("t.graphml", "t.svg"):
+    for name in ("t.graphml", "t.jsonl"):
         assert evo("tree", searched, "--to", tmp_path / name).returncode == 0
         assert (tmp_path / name).stat().st_size > 100
 
