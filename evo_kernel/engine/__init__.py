@@ -7,7 +7,7 @@ the run when it keeps happening; ours stops the run and raises, in an operator o
 `width = 1` and a seed a run is deterministic.
 
 loop.py runs the threads, the search and its confirmation; session.py holds what they share and takes in verdicts;
-attempts.py makes one attempt; known_kernels.py spends on kernels that are known.
+attempts.py makes one attempt; reevaluation.py spends on kernels that are known.
 """
 
 from evo_kernel.engine.loop import Engine, RunSummary

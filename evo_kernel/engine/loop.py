@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from evo_kernel.budget import Ledger, Spent
 from evo_kernel.engine.attempts import Attempts
-from evo_kernel.engine.known_kernels import KnownKernels
 from evo_kernel.engine.observer import Observer
+from evo_kernel.engine.reevaluation import Reevaluation
 from evo_kernel.engine.session import RunSession
 from evo_kernel.engine.settings import EngineSettings
 from evo_kernel.errors import CutShort
@@ -59,7 +59,7 @@ class Engine(RunSession):
     ) -> None:
         """`time_is_up` ends what operators wait for, for good; None: they wait for nothing."""
         super().__init__(population, operator, judge, ledger, settings, observer)
-        self._attempts, self._known = Attempts(self), KnownKernels(self)
+        self._attempts, self._known = Attempts(self), Reevaluation(self)
         self._time_is_up = time_is_up
         self._confirming_s, self._begun = 0.0, 0
         self._untuned: deque[Recorded] = deque()  # first kernels that are tuned beside the first attempts

@@ -12,7 +12,7 @@ DEEPER = 4
 """So many times as many knob settings as usual are tried of elites when nothing new is left to try."""
 
 
-class KnownKernels:
+class Reevaluation:
     """Thread-safe."""
 
     def __init__(self, run: RunSession) -> None:

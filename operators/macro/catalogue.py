@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from evo_kernel.types import Evaluation, PlanFeatures, Strategy
-from operators.macro import plan_effects
-from operators.macro.plan_effects import arithmetic_mix, programs, with_path
+from operators.macro import strategy_witnesses
+from operators.macro.strategy_witnesses import arithmetic_mix, programs, with_path
 
 FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
 OTHER = "other"
@@ -43,15 +43,15 @@ class StrategySpec:
 _SPECS = (
     StrategySpec(
         "one-pass-row", "algorithm", "hold a whole row in registers and read it once",
-        "fewer loads a store, or fewer loops", plan_effects.fewer_passes,
+        "fewer loads a store, or fewer loops", strategy_witnesses.fewer_passes,
     ),
     StrategySpec(
         "multi-pass-row", "algorithm", "walk over a row in blocks, so that long rows fit",
-        "fewer registers, or another ratio of loads to stores", plan_effects.row_in_blocks, rewritten=False,
+        "fewer registers, or another ratio of loads to stores", strategy_witnesses.row_in_blocks, rewritten=False,
     ),
     StrategySpec(
         "online-row", "algorithm", "fuse two passes over a row into one that corrects itself as it goes",
-        "fewer loads a store, or fewer loads", plan_effects.reads_less,
+        "fewer loads a store, or fewer loads", strategy_witnesses.reads_less,
     ),
     StrategySpec(
         "rows-per-program", "tiling", "several rows a program",
@@ -64,28 +64,28 @@ _SPECS = (
     ),
     StrategySpec(
         "split-k", "tiling", "share a contraction's loop among programs and add the parts up",
-        "one more launch, or atomics and a larger grid", plan_effects.split,
+        "one more launch, or atomics and a larger grid", strategy_witnesses.split,
     ),
     StrategySpec(
         "swizzle", "launch", "visit tiles in an order that finds operands in L2",
-        "a one-dimensional grid or other index arithmetic", plan_effects.index_arithmetic,
+        "a one-dimensional grid or other index arithmetic", strategy_witnesses.index_arithmetic,
     ),
     StrategySpec(
         "hoist", "reordering", "move out of a loop what does not change in it",
-        "the code changed (nothing more specific can be seen)", plan_effects.changed,
+        "the code changed (nothing more specific can be seen)", strategy_witnesses.changed,
     ),
     StrategySpec(
         "persistent", "launch", "as many programs as the GPU holds, each looping over tiles",
-        "schedule `persistent`, or a smaller grid that is resident at once", plan_effects.persistent,
+        "schedule `persistent`, or a smaller grid that is resident at once", strategy_witnesses.persistent,
         rewritten=False,
     ),
     StrategySpec(
         "drop-masks", "memory", "no bounds checks where tiles divide the shape",
-        "fewer instructions, or another mix", plan_effects.index_arithmetic,
+        "fewer instructions, or another mix", strategy_witnesses.index_arithmetic,
     ),
     StrategySpec(
         "cache-hints", "memory", "tell the cache what will be read again",
-        "the code changed: other hints, or the policies that they need", plan_effects.changed,
+        "the code changed: other hints, or the policies that they need", strategy_witnesses.changed,
     ),
     StrategySpec(
         "tensor-descriptor", "memory", "move tiles with the tensor memory accelerator",
@@ -94,16 +94,16 @@ _SPECS = (
     StrategySpec(
         "software-pipeline", "pipeline", "load the next tile while this one is used",
         "schedule `pipelined` or data path `cp.async` where it was not, or more registers or shared memory",
-        plan_effects.pipelined,
+        strategy_witnesses.pipelined,
     ),
     StrategySpec(
         "causal-skip", "algorithm", "never visit blocks that a causal mask hides from the whole program",
-        "other index arithmetic", plan_effects.index_arithmetic,
+        "other index arithmetic", strategy_witnesses.index_arithmetic,
     ),
     StrategySpec(
         "exp2", "algorithm", "exponentials in base 2 with the scale folded in",
         "fewer multiplications or multiply-adds a special-function instruction",
-        plan_effects.cheaper_exponentials,
+        strategy_witnesses.cheaper_exponentials,
     ),
     StrategySpec(
         "accumulate-type", "algorithm", "another type for the accumulator, within the precision contract",
@@ -111,15 +111,15 @@ _SPECS = (
     ),
     StrategySpec(
         "input-precision", "algorithm", "another precision for the inputs of a contraction, within the contract",
-        "another tensor-core path or another arithmetic mix", plan_effects.tensor_path,
+        "another tensor-core path or another arithmetic mix", strategy_witnesses.tensor_path,
     ),
     StrategySpec(
         "fuse-producer", "fusion", "take the elementwise kernel before into this one",
-        "fewer launches or less scratch", plan_effects.fused,
+        "fewer launches or less scratch", strategy_witnesses.fused,
     ),
     StrategySpec(
         "fuse-consumer", "fusion", "take the elementwise kernel after into this one",
-        "fewer launches or less scratch", plan_effects.fused,
+        "fewer launches or less scratch", strategy_witnesses.fused,
     ),
     StrategySpec(
         "stop", "repair", "leave the source as it is: the last step of a walk of several",

@@ -25,7 +25,7 @@ from evo_kernel.types import (
     Tried,
 )
 from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES
-from operators.macro.plan_effects import LOADS, MULTIPROCESSORS, STORES, count
+from operators.macro.strategy_witnesses import LOADS, MULTIPROCESSORS, STORES, count
 
 FEATURES = (
     "bias",  # 1

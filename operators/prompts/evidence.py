@@ -7,7 +7,7 @@ import math
 
 from evo_kernel.types import Evaluation, KernelFeatures, Measurement, PlanFeatures, Strategy, Tried
 from operators.macro.catalogue import description
-from operators.macro.plan_effects import MULTIPROCESSORS
+from operators.macro.strategy_witnesses import MULTIPROCESSORS
 from operators.prompts.parts import one_line, rows, tokens
 
 REASON = 120  # tokens of why something failed, or of knobs, in a line

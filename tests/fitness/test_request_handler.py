@@ -14,9 +14,9 @@ from evo_kernel.fitness.correctness.sealed_references import SMALL_BYTES, Sealed
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import Buffer
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
-from evo_kernel.fitness.runners.clock import Metronome, TimedWork, sample
 from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.request_handler import RequestHandler
+from evo_kernel.fitness.runners.sampling import Metronome, TimedWork, sample
 from evo_kernel.fitness.runners.worker_state import Disturbed, MemoryShares, PlanFailed, fill
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise

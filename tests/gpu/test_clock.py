@@ -73,7 +73,7 @@ import json, time, torch
 from cuda.bindings import driver
 from evo_kernel.fitness.runners.cuda_device import CudaDevice
 from evo_kernel.fitness.runners.cuda_driver import ok
-from evo_kernel.fitness.runners.clock import Metronome, TimedWork, disagreement, sample
+from evo_kernel.fitness.runners.sampling import Metronome, TimedWork, disagreement, sample
 from evo_kernel.fitness.timing.estimates import summarise
 from evo_kernel.fitness.correctness.sealed_references import SealedReferences
 from evo_kernel.fitness.correctness.error_bounds import Expected

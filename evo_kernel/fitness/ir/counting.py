@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+from evo_kernel.fitness.ir.coalescing import Runs, runs_of, sectors_of, together
 from evo_kernel.fitness.ir.footprints import Footprints
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import ProgramWork, work_of
@@ -20,7 +21,6 @@ from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule, Operation
 from evo_kernel.fitness.ir.reuse import Reuse, reuse_of
 from evo_kernel.fitness.ir.rounds import RoundCounter
-from evo_kernel.fitness.ir.runs import Runs, runs_of, sectors_of, together
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.ir.waiting import WaitCounter
 

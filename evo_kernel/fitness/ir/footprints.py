@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import torch
 
+from evo_kernel.fitness.ir.coalescing import Runs, together
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES
 from evo_kernel.fitness.ir.memory import BASE_BITS, DeviceMemory
-from evo_kernel.fitness.ir.runs import Runs, together
 
 _LINE_BITS = LINE_BYTES.bit_length() - 1  # shifts take a tenth of the time of divisions
 _BLOCK_BITS = 3

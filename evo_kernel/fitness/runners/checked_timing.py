@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.clock import TimedWork
 from evo_kernel.fitness.runners.cuda_memory import Arena
+from evo_kernel.fitness.runners.sampling import TimedWork
 from evo_kernel.fitness.runners.worker_state import PlanFailed, WorkerState, equal_each, fill
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status

@@ -14,12 +14,12 @@ import torch
 from evo_kernel.errors import InfraError, TaskError
 from evo_kernel.fitness import light_dynamo
 from evo_kernel.fitness.correctness import check, regimes
-from evo_kernel.fitness.correctness.binding import unbound
 from evo_kernel.fitness.correctness.check import poisoned
 from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
 from evo_kernel.fitness.correctness.references import References
 from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
 from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable
+from evo_kernel.fitness.correctness.vacuous_bounds import unbound
 from evo_kernel.fitness.ir.partial import MOST_TOLD
 from evo_kernel.fitness.ir.program_sampling import crossings, positions
 from evo_kernel.fitness.plan.launch_plan import View

@@ -12,10 +12,10 @@ import torch
 from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.clock import Replay
 from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
 from evo_kernel.fitness.runners.cuda_mapping import Mappings
 from evo_kernel.fitness.runners.nvml import GpuState, Nvml
+from evo_kernel.fitness.runners.sampling import Replay
 from evo_kernel.fitness.runners.sm_state import Clearing
 from evo_kernel.fitness.timing.estimates import TIMING
 

@@ -14,7 +14,15 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
 from evo_kernel.fitness.runners.checked_timing import CheckedTiming
-from evo_kernel.fitness.runners.clock import Metronome, Paired, Sampled, TimedWork, disagreement, sample, sample_pairs
+from evo_kernel.fitness.runners.sampling import (
+    Metronome,
+    Paired,
+    Sampled,
+    TimedWork,
+    disagreement,
+    sample,
+    sample_pairs,
+)
 from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, PlanFailed, Plans, WorkerState
 from evo_kernel.fitness.timing.ceiling_benchmarks import benches
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed

@@ -18,9 +18,9 @@ import torch
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness import check, regimes
-from evo_kernel.fitness.correctness.binding import unbound
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.sealed_references import SealedReferences
+from evo_kernel.fitness.correctness.vacuous_bounds import unbound
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of
 from evo_kernel.fitness.runners.cuda_memory import CANARY, Arena, as_words
