@@ -18,9 +18,8 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="evo-kernel-demo-") as folder:
         for task, seconds in TASKS.items():
-            print(f"\n=== evo-kernel run {task} --set budget.hours={seconds / 3600:.4f}", flush=True)
-            command = [sys.executable, "-P", "-m", "evo_kernel.cli.main", "run", task, "--config", "quickstart.toml"]
-            command += ["--set", f"budget.hours={seconds / 3600:.5f}"]
+            print(f"\n=== evo-kernel run {task} --for {seconds}s", flush=True)
+            command = [sys.executable, "-P", "-m", "evo_kernel.cli.main", "run", task, "--for", f"{seconds}s"]
             subprocess.run(command, cwd=folder, check=True, env=_env())
     print(f"\ndemo: {time.monotonic() - began:.0f} s in all")
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
+from evo_kernel.durations import duration_text
 from evo_kernel.types import Evaluation, Proposal
 
 
@@ -207,6 +208,9 @@ class Ledger:
             if name in MONEY and not self._ends_with_money:
                 continue
             if limit is not None and getattr(total, name) >= limit:
+                if name == "hours":
+                    earlier = self._before.hours if self._before.hours < limit else 0.0
+                    return f"the budget of {duration_text(3600 * (limit - earlier))} is spent"
                 return f"the budget of {limit:g} {name.replace('_', ' ')} is spent"
         return self._refused if self._ends_with_money else ""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.budget import NAMES, Spent
 from evo_kernel.config import Config, config_from, load_config, with_overrides
 from evo_kernel.errors import ConfigError
 
@@ -52,6 +54,36 @@ def run_config(
     config = load_config(config_file or shipped, [one for one in overrides if one not in late])
     config = with_overrides(models.put_into(config), late)
     return config.model_copy(update={key: value for key, value in named.items() if value is not None})
+
+
+def with_duration(config: Config, hours: float | None, overrides: Sequence[str], spent_hours: float = 0.0) -> Config:
+    """A configuration whose run ends after `hours` (None: as before), and not by a number of evaluations, unless
+    `overrides` set one. Raises ConfigError."""
+    if hours is None:
+        return config
+    set_keys = {override.partition("=")[0].strip() for override in overrides}
+    if "budget.hours" in set_keys:
+        raise ConfigError("--for and --set budget.hours both say how long; use one of them.")
+    limits: dict[str, Any] = {"hours": spent_hours + hours}
+    if "budget.evaluations" not in set_keys:
+        limits["evaluations"] = None
+    return config.model_copy(update={"budget": config.budget.model_copy(update=limits)})
+
+
+def with_additions(overrides: Sequence[str], spent: Spent) -> list[str]:
+    """Overrides of a resumed run, where `budget.KEY=+N` allows N more than was spent so far. Raises ConfigError."""
+    return [_ADDITION.sub(lambda addition: _total(addition, spent), override) for override in overrides]
+
+
+_ADDITION = re.compile(rf"budget\.({'|'.join(NAMES)})=\+(.+)")
+
+
+def _total(addition: re.Match[str], spent: Spent) -> str:
+    name, more = addition.groups()
+    try:
+        return f"budget.{name}={getattr(spent, name) + (float(more) if '.' in more else int(more))}"
+    except ValueError:
+        raise ConfigError(f"--set {addition.group()}: write it like budget.{name}=+2") from None
 
 
 def without_command(stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import click
 
 from evo_kernel.app import compose, operator_factory, summary
 from evo_kernel.app.console import open_console, say
-from evo_kernel.app.run_config import ModelOptions, without_command
+from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration, without_command
+from evo_kernel.budget import Spent
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.observe.live import LiveProgress
@@ -44,6 +45,7 @@ def run(config: Config, *, dry: bool, as_json: bool, began: float) -> int:
 
 def resume(
     path: Path,
+    for_s: float | None,
     overrides: Sequence[str],
     named: dict[str, Any],
     models: ModelOptions,
@@ -51,12 +53,17 @@ def resume(
     as_json: bool,
     began: float,
 ) -> int:
-    """A population searched on; the exit code. `named`: keys that options set, where they are not None."""
+    """A population searched on; the exit code. `for_s`: seconds that are added to what was spent. `named`: keys that
+    options set, where they are not None."""
     with PopulationReader(path) as reader:
-        stored = dict(reader.sessions()[-1].config)
+        stored, status = dict(reader.sessions()[-1].config), reader.status()
+    evaluations = sum(status.evaluations.values())
+    spent = Spent(evaluations, status.wall_s / 3600, status.dollars, status.tokens, status.gpu_s)
+    overrides = with_additions(overrides, spent)
     config = compose.resumed_config(path, without_command(stored, overrides, _complain))
     options = [f"{key}={value}" for key, value in named.items() if value is not None]
     config = with_overrides(models.put_into(config), [*options, *overrides])
+    config = with_duration(config, for_s / 3600 if for_s else None, overrides, spent.hours)
     task = compose.task_of(config)
     return _search(config, task, path, create=False, as_json=as_json, began=began)
 

@@ -16,6 +16,7 @@ from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.usage import model_lines, operator_lines
 from evo_kernel.app.verdicts import case_table, path_lines
 from evo_kernel.config import Config
+from evo_kernel.durations import duration_text
 from evo_kernel.engine import RunSummary
 from evo_kernel.observe.formatting import counts_text, denominator, fault_lines
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate
@@ -78,14 +79,15 @@ def _score(found: ScoredCandidate) -> str:
 
 
 def raised(config: Config, ended: RunSummary) -> str:
-    """What `resume` needs to search on: the limits that were reached, doubled. Empty where none was."""
+    """What `resume` needs to search on: as much again of the limits that were reached. Empty where none was."""
     if ended.cause != "budget":
         return ""
     limits = config.budget.model_dump(exclude_none=True)
     over = {name: getattr(ended.spent, name) >= limit for name, limit in limits.items()} | {"hours": ended.out_of_time}
-    reached = {name: limit for name, limit in limits.items() if over[name]}
-    spent = {name: max(limit, getattr(ended.spent, name)) for name, limit in reached.items()}
-    return "".join(f" --set budget.{name}={math.ceil(200 * much) / 100:g}" for name, much in spent.items())
+    timed = over["hours"] or over.get("evaluations")
+    more = f" --for {duration_text(60 * math.ceil(ended.wall_s / 60))}" if timed else ""
+    others = (name for name in over if over[name] and name not in ("hours", "evaluations"))
+    return more + "".join(f" --set budget.{name}=+{limits[name]:g}" for name in others)
 
 
 def _best_data(best: ScoredCandidate | None) -> dict[str, Any] | None:

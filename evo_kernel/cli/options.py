@@ -5,10 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
+from evo_kernel.durations import seconds_of
 from operators.learning.shipped import TREE
+
+
+class Duration(click.ParamType):
+    """A time such as 90s or 1h30m; the command gets it in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else seconds_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from evo_kernel.app.run_config import ModelOptions, run_config
-from evo_kernel.cli.options import DEVICES, JSON, PATH, POPULATION, SET, UNCONFINED, with_models
+from evo_kernel.app.run_config import ModelOptions, run_config, with_duration
+from evo_kernel.cli.options import DEVICES, JSON, PATH, POPULATION, SET, UNCONFINED, Duration, with_models
 
 _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge in parallel; 1 if left out.")
 
 
+def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("--for", "for_s", type=Duration(), metavar="TIME", help=text)
+
+
 @click.command()
 @click.argument("task", required=False)
+@_for("How long, like 90s, 10m, 8h: instead of the configured hours and evaluations.")
 @click.option("--population", type=PATH, help="Population file; TASK.db here if left out.")
 @click.option("--config", "config_file", type=PATH, help="A TOML file, or the name of a shipped one.")
 @click.option("--start-from", type=PATH, help="Also start from the best kernels of this population.")
@@ -32,6 +38,7 @@ _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that 
 @click.option("--dry-run", is_flag=True, help="Judge the first kernel, print what would be done, and stop.")
 @JSON
 def run(
+    for_s: float | None,
     config_file: Path | None,
     overrides: tuple[str, ...],
     unconfined: bool,
@@ -42,13 +49,13 @@ def run(
 ) -> None:
     """Search for a faster kernel for TASK: a built-in name (`evo-kernel tasks list`) or the path of a task file.
 
-    The default configuration is configs/quickstart.toml: offline operators, three minutes. With a --model it is
-    configs/agents.toml: an hour, five dollars, offline operators beside the model. The population file keeps
-    everything; `evo-kernel resume` continues it.
+    The default configuration is configs/quickstart.toml: offline operators, three minutes or 60 evaluations. With a
+    --model it is configs/agents.toml: an hour, five dollars, offline operators beside the model. The population file
+    keeps everything; `evo-kernel resume` continues it.
 
     \b
     evo-kernel run softmax
-    evo-kernel run my_op.py --set budget.hours=1 --set operators.policy=uniform
+    evo-kernel run my_op.py --for 1h --set operators.policy=uniform
     evo-kernel run my_op.py --population longer.db --start-from my_op.db
     evo-kernel run my_op.py --model anthropic/NAME --set budget.dollars=2
     evo-kernel run my_op.py --model NAME --base-url http://localhost:8000/v1
@@ -59,6 +66,7 @@ def run(
     began = time.monotonic()
     confining = ["judge.unconfined=true"] if unconfined else []
     config = run_config(config_file, [*overrides, *confining], named, models)
+    config = with_duration(config, for_s / 3600 if for_s else None, overrides)
     from evo_kernel.app import early_start
 
     early_start.begin(config.task, config.device)
@@ -69,6 +77,7 @@ def run(
 
 @click.command()
 @POPULATION
+@_for("How much longer, like 90s, 10m, 8h, whatever was spent before.")
 @click.option("--device", type=DEVICES, help="Judge on another device; the best kernels are judged there first.")
 @_GPUS
 @SET
@@ -76,6 +85,7 @@ def run(
 @JSON
 def resume(
     population: Path,
+    for_s: float | None,
     device: str | None,
     gpus: str | None,
     overrides: tuple[str, ...],
@@ -84,10 +94,12 @@ def resume(
 ) -> None:
     """Continue the search of POPULATION with the configuration that it was started with.
 
-    What was spent before counts: raise a budget to search further.
+    Other budgets are totals over all sessions: raise one to search further. A number with a plus allows so much more
+    than was spent.
 
     \b
-    evo-kernel resume softmax.db --set budget.hours=1
+    evo-kernel resume softmax.db --for 1h
+    evo-kernel resume softmax.db --for 1h --set budget.dollars=+2
     """
     began = time.monotonic()
     from evo_kernel.app import early_start
@@ -96,4 +108,4 @@ def resume(
     from evo_kernel.app import session
 
     named = {"device": device, "gpus": gpus}
-    sys.exit(session.resume(population, overrides, named, models, as_json=as_json, began=began))
+    sys.exit(session.resume(population, for_s, overrides, named, models, as_json=as_json, began=began))

@@ -12,7 +12,7 @@ from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.summary import _best_data, raised, scale_line, standing_lines
 from evo_kernel.app.verdicts import case_table
 from evo_kernel.budget import Spent
-from evo_kernel.config import load_config
+from evo_kernel.config import BudgetConfig, load_config
 from evo_kernel.engine import RunSummary
 from evo_kernel.types import Evaluation, Purpose, ScoredCandidate, Source
 from tests.support.scripted import ENVIRONMENT, scored
@@ -53,9 +53,11 @@ def test_what_a_score_is_relative_to() -> None:
 
 def test_the_next_command_raises_what_was_reached() -> None:
     config = load_config(None, ["budget.evaluations=60", "budget.hours=0.05"])
-    ended = RunSummary("the budget is spent", "budget", 9, {}, {}, 1.0, Spent(evaluations=61, hours=0.01), None)
-    assert raised(config, ended) == " --set budget.evaluations=122"
-    assert raised(config, replace(ended, spent=Spent(hours=0.0503), out_of_time=True)) == " --set budget.hours=0.11"
+    ended = RunSummary("the budget is spent", "budget", 9, {}, {}, 100.0, Spent(evaluations=61, hours=0.03), None)
+    assert raised(config, ended) == " --for 2m"
+    assert raised(config, replace(ended, wall_s=180.2, spent=Spent(hours=0.0503), out_of_time=True)) == " --for 4m"
+    money = config.model_copy(update={"budget": BudgetConfig(dollars=2.5)})
+    assert raised(money, replace(ended, spent=Spent(dollars=2.6))) == " --set budget.dollars=+2.5"
     assert raised(config, replace(ended, cause="interrupted")) == ""
 
 

@@ -32,7 +32,8 @@ def test_hours_pass_by_the_clock() -> None:
     now[0] = 1799.0
     assert ledger.reserve() == ""
     now[0] = 1800.0
-    assert ledger.reserve() == "the budget of 1 hours is spent"
+    assert ledger.reserve() == "the budget of 30m is spent", "what this session was given"
+    assert Ledger(Budget(hours=0.5), Spent(hours=0.6)).reserve() == "the budget of 30m is spent"
 
 
 def test_an_attempt_waits_for_what_is_in_flight_to_turn_out_cheap() -> None:
