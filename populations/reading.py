@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import Environment, Evaluation, PipelineState, ScoredCandidate, Source, TaskCard
+from evo_kernel.types import CaseKind, Environment, Evaluation, PipelineState, Rival, ScoredCandidate, Source, TaskCard
 from populations import lineage, statistics
 from populations.candidate_cache import Library
 from populations.connect import connect_reader, fetch_one
@@ -317,8 +317,17 @@ class PopulationReader:
         if not candidate:
             return None
         told = self.confirmation(candidate)
-        claims = (told.claimed, told.survived) if told is not None else (None, None)
-        return Best(candidate, self.board().score(candidate), told is not None, *claims)
+        if told is None:
+            return Best(candidate, self.board().score(candidate), confirmed=False)
+        hidden = told.gain_over(Rival.FIRST, CaseKind.CONFIRM)
+        return Best(
+            candidate,
+            self.board().score(candidate),
+            True,
+            told.claimed,
+            told.survived,
+            hidden.ratio if hidden else None,
+        )
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()

@@ -95,6 +95,7 @@ class Best:
     confirmed: bool
     claimed: float | None = None  # of what is confirmed: the gain over the first kernel that the search had measured,
     survived: float | None = None  # and the share of it that the confirmation still found
+    hidden: float | None = None  # the gain over the first kernel on hidden cases
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,17 @@ from evo_kernel.types import CaseKind, Evaluation, Gain, Rival
 
 
 def survival_line(confirmation: Evaluation | None) -> str:
-    """One sentence on the gain over the first kernel; empty where nothing was compared."""
+    """One sentence on the gain over the first kernel, on search and hidden cases; empty where nothing was compared."""
     found = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH) if confirmation is not None else None
     if confirmation is None or found is None:
         return ""
     how = "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"
-    over = f"over the first kernel, {how}: {found}"
+    line = f"gain over the first kernel, {how}: {found} on search cases"
+    if (hidden := confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)) is not None:
+        line += f", {hidden} on hidden cases"
     if confirmation.survived is None or confirmation.claimed is None:
-        return f"gain {over}"
-    return f"{confirmation.survived:.0%} of the claimed gain survived: {confirmation.claimed:.3f}x claimed; {over}"
+        return line
+    return f"{line}; {confirmation.survived:.0%} of the claimed {confirmation.claimed:.3f}x survived"
 
 
 def confirmed_lines(confirmation: Evaluation | None) -> list[str]:
@@ -46,11 +48,13 @@ def confirmed_data(confirmation: Evaluation | None) -> dict[str, Any] | None:
     if confirmation is None:
         return None
     gain = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH)
+    hidden = confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)
     return {
         "status": str(confirmation.status),
         "reason": confirmation.reason,
         "claimed": confirmation.claimed,
         "found": asdict(gain) if gain is not None else None,
         "survived": confirmation.survived,
+        "hidden": asdict(hidden) if hidden is not None else None,
         "comparisons": [asdict(one) for one in confirmation.comparisons],
     }

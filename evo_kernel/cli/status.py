@@ -63,7 +63,10 @@ def _standing(found: Best | None, label: str) -> str:
 def _survived(champion: Best | None) -> list[tuple[str, str]]:
     if champion is None or champion.survived is None:
         return []
-    return [("survived", f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel")]
+    hidden = f"; {champion.hidden:.3f}x on hidden cases" if champion.hidden is not None else ""
+    return [
+        ("survived", f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel{hidden}")
+    ]
 
 
 def _machine(found: RunStatus) -> list[tuple[str, str]]:
