@@ -17,6 +17,7 @@ from operators.macro import catalogue
 from operators.macro.features import MacroState
 from operators.macro.policies import Policy, untried
 from operators.micro.coder import Coder
+from operators.micro.fusion_gain import fusion_gains
 from operators.micro.steps import StepWalk
 
 GO_ON = 0.5  # probability of one more step, up to max_steps
@@ -60,9 +61,11 @@ class MtmcOperator:
             return None
         if walk.kept:
             offered = (*offered, catalogue.STOP)
+        parent = None if walk.kept else brief.parent.evaluation  # times are of the parent's own source
         state = MacroState(
-            brief.task, brief.parent, walk.source, brief.tried, len(walk.kept), brief, self._coder.free, walk.trail()
-        )
+            brief.task, brief.parent, walk.source, brief.tried, len(walk.kept), brief, self._coder.free, walk.trail(),
+            fusion_gains(walk.source, brief.task, parent, offered),
+        )  # fmt: skip
         try:
             decision = self._policy.choose(state, offered, rng)
         except OperatorFailed as failure:

@@ -33,12 +33,18 @@ REWARD_LIMIT = 2.0  # about 7 times faster: one lucky leap must not outweigh a h
 RESCALE_AT = 1e9
 
 
+FUSION_SPREAD = 0.2
+"""Standard deviation of what a fusion gains beyond the traffic that it saves, in log gain."""
+UNKNOWN = 1e3
+"""A spread that says nothing."""
+
+
 @dataclass(frozen=True)
 class ExpectedGain:
-    """What a model expects of each offer. `spread`: the standard deviation of its errors, in log gain."""
+    """What is expected of each offer before the run. `spreads`: standard deviations of its errors, in log gain."""
 
     log_gains: np.ndarray
-    spread: float
+    spreads: np.ndarray
 
 
 class BanditPolicy:
@@ -70,8 +76,12 @@ class BanditPolicy:
         self._posterior: tuple[np.ndarray, np.ndarray, float] | None = None
 
     def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
-        seen = context(state)
-        return draw(self.name, offered, self.propensities(seen, offered, rng), seen, rng)
+        seen, known = context(state), [state.fusion_gains.get(one.key) for one in offered]
+        expected = None
+        if any(gain is not None for gain in known):
+            spreads = np.array([UNKNOWN if gain is None else FUSION_SPREAD for gain in known])
+            expected = ExpectedGain(np.array([gain or 0.0 for gain in known]), spreads)
+        return draw(self.name, offered, self.propensities(seen, offered, rng, expected), seen, rng)
 
     def propensities(
         self,
@@ -83,7 +93,10 @@ class BanditPolicy:
         """The probability of each offer; sums to 1. What is `expected` of each offer counts as one observation of it,
         for this decision alone."""
         kinds: dict[object, int] = {}
-        told_apart = [(one.name, one.family, one.parameters) for one in offered] if expected is None else offered
+        known = expected.spreads < UNKNOWN if expected is not None else np.zeros(len(offered), bool)
+        told_apart = [
+            one if apart else (one.name, one.family, one.parameters) for one, apart in zip(offered, known, strict=True)
+        ]
         group = [kinds.setdefault(one, len(kinds)) for one in told_apart]
         rows = np.zeros((len(kinds), DESIGN_SIZE))
         for strategy, row in zip(offered, group, strict=True):
@@ -91,9 +104,9 @@ class BanditPolicy:
             rows[row, positions] = values
         mean, covariance = self._predict(rows)
         if expected is not None:
-            gains = np.zeros(len(kinds))
-            gains[group] = expected.log_gains
-            weight = covariance @ np.linalg.inv(covariance + expected.spread**2 * np.eye(len(kinds)))
+            gains, spreads = np.zeros(len(kinds)), np.zeros(len(kinds))
+            gains[group], spreads[group] = expected.log_gains, expected.spreads
+            weight = covariance @ np.linalg.inv(covariance + np.diag(spreads**2))
             mean, covariance = mean + weight @ (gains - mean), covariance - weight @ covariance
         sampled = mean + rng.standard_normal((DRAWS, len(kinds))) @ _root(covariance).T
         wins = np.bincount(sampled.argmax(axis=1), minlength=len(kinds)) / DRAWS

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -70,6 +70,7 @@ class MacroState:
     brief: Brief | None = None  # the whole ticket, for policies that read more than numbers
     free: bool = False  # whether a strategy that nobody offered could be carried out
     trail: tuple[tuple[Strategy, str], ...] = ()  # tried in this attempt, with outcomes, oldest first
+    fusion_gains: Mapping[str, float] = field(default_factory=dict)  # expected log gain of fusions, by strategy key
 
 
 def context(state: MacroState) -> tuple[float, ...]:

@@ -56,7 +56,8 @@ class TrainedPolicy:
             scores, values = self._model([sight_of(state, offered, self._earnings.outcomes)])
         found = scores[0].double().cpu().numpy()
         expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
-        return self._bandit.propensities(context(state), offered, rng, ExpectedGain(expected, SPREAD))
+        told = ExpectedGain(expected, np.full(len(offered), SPREAD))
+        return self._bandit.propensities(context(state), offered, rng, told)
 
     def learn(self, credit: Credit) -> None:
         """The model is told an action's own gain; shares of what its descendants gained say little of the action."""
