@@ -7,6 +7,7 @@ children turn sources into plans (record/), and a runner executes the plans (run
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import traceback
@@ -38,7 +39,7 @@ from evo_kernel.fitness.timing.confirmation import Confirmer
 from evo_kernel.fitness.timing.reference_cache import MeasurementCache, cache_key
 from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.first import Wanted
-from evo_kernel.tasks.task import Task
+from evo_kernel.tasks.task import Task, positional_names
 from evo_kernel.types import (
     CaseKind,
     Environment,
@@ -215,6 +216,8 @@ class PlanJudge:
             return partial.then(self._confirmer.compare(context, recording, opponents, claimed))
 
     def _to_evaluation(self, context: EvaluationContext, partial: PartialEvaluation) -> Evaluation:
+        reason = with_names(partial.ended.reason, positional_names(self._task.reference_function), context.source.text)
+        partial = replace(partial, ended=replace(partial.ended, reason=reason))
         return partial.evaluation(context, self._task.identity, self.environment)
 
 
@@ -222,6 +225,26 @@ def _in_a_line(error: Exception) -> str:
     """An exception as one line with its place in our code, for bug reports."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {str(error)[:400]} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+
+
+_INPUT, _LINE = re.compile(r"\binput (\d+)\b"), re.compile(r"\(line (\d+)")
+_LONGEST_LINE = 120
+
+
+def with_names(reason: str, parameters: Sequence[str], text: str) -> str:
+    """A reason with the names of the inputs that it numbers and the text of the source's lines that it numbers."""
+
+    def name(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return f"{found[0]} ({parameters[number]})" if number < len(parameters) else found[0]
+
+    def quote(found: re.Match[str]) -> str:
+        number = int(found[1])
+        line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        return f"{found[0]}: `{line}`" if 0 < len(line) <= _LONGEST_LINE else found[0]
+
+    lines = text.splitlines()
+    return _LINE.sub(quote, _INPUT.sub(name, reason))
 
 
 def open_judge(

@@ -218,6 +218,9 @@ class Task:
 
     def reference(self, *inputs: Input) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """What a kernel must compute: one tensor, or a tuple of them."""
+        if misfit := _arity_misfit(self.reference_function, len(inputs)):
+            line = f":{_first_line(self.reference_function)}".removesuffix(":")
+            raise TaskError(f"{self.path}{line}: {misfit} Let reference take what inputs() returns, in that order.")
         result = self._call(self.reference_function, "reference", inputs)
         if isinstance(result, torch.Tensor):
             return result
@@ -334,6 +337,23 @@ class Task:
             raise
         except Exception as error:  # a user's function may raise anything: all of it is theirs to mend
             raise TaskError(f"{self.path}{line_in(self.path, error)}: {what} failed: {describe(error)}") from error
+
+
+def _arity_misfit(function: Function, count: int) -> str:
+    """How a function cannot take `count` positional arguments, as a sentence; empty where it can, or does not say."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return f"reference{signature} cannot be called with the {count} values that inputs() returns."
+    return ""
+
+
+def _first_line(function: Function) -> int | str:
+    return getattr(getattr(function, "__code__", None), "co_firstlineno", "")
 
 
 def positional_names(function: Function) -> list[str]:

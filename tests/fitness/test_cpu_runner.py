@@ -90,7 +90,7 @@ def test_a_late_round_is_a_timeout():
 
 def test_a_write_far_away_is_named_with_its_line(runner):
     result = runner.check(softmax(SOFTMAX_TEXT + "    tl.store(y_ptr + 2**33, 0.0)\n"), CASE, ROUNDS)
-    assert result.status is Status.RUNTIME_ERROR and "behind the end of buffer 1" in result.reason, result
+    assert result.status is Status.RUNTIME_ERROR and "behind the end of output 0" in result.reason, result
 
 
 def test_an_input_that_is_changed_is_named(runner):

@@ -9,7 +9,7 @@ import pytest
 
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, InfraError
-from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge, with_names
 from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.types import Evaluation, Measurement, Purpose, Source, Status
@@ -48,6 +48,21 @@ def test_a_seed_passes_and_is_modeled(task, judge):
     assert evaluation.score is not None and evaluation.score >= 1.0  # held against itself, tuned or not
     assert evaluation.charged["score"] == 1
     assert all(m.n == 0 and m.light_share is not None and m.light_share < 1.25 for m in evaluation.measurements)
+
+
+def test_a_fault_names_the_input_and_quotes_the_line(task, judge):
+    text = task.seed.text.replace("x_ptr + ", "x_ptr + 100000 + ", 1)
+    assert text != task.seed.text
+    reason = judge.evaluate(Source(text), Purpose.PROBE).reason
+    line = next(line.strip() for line in text.splitlines() if "100000" in line)
+    assert "of input 0 (x), which has" in reason and f": `{line}`" in reason, reason
+
+
+def test_names_in_reasons() -> None:
+    text = "first\n  second line\n" + "x" * 200
+    assert with_names("it changes its input 1", ["x", "bias"], text) == "it changes its input 1 (bias)"
+    assert with_names("input 2 (line 2: tt.load)", ["x"], text) == "input 2 (line 2: `second line`: tt.load)"
+    assert with_names("(line 3) (line 9) inputs 1", ["x"], text) == "(line 3) (line 9) inputs 1"
 
 
 def test_known_plans_cost_nothing(task, judge):

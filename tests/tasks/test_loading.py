@@ -184,6 +184,8 @@ def test_mistakes_that_show_when_functions_are_called(write):
         task.inputs(task.cases[0], torch.Generator(), "cpu")
     with pytest.raises(TaskError, match="reference returned a NoneType"):
         task.reference(torch.ones(1))
+    with pytest.raises(TaskError, match=r"mine\.py:5: reference\(x\) cannot be called with the 2 values that inputs"):
+        task.reference(torch.ones(1), torch.ones(1))
     with pytest.raises(TaskError, match="flops returned 'many'"):
         task.flops(task.cases[0])
     with pytest.raises(TaskError, match="no case 'n8'; it has n7"):

@@ -47,8 +47,8 @@ class MemoryFault(Exception):
 class DeviceBuffer:
     """One allocation. `storage` holds PADDING bytes, then the data, then PADDING bytes."""
 
-    def __init__(self, size: int, *, defined: bool, content: int = POISON) -> None:
-        self.size = size
+    def __init__(self, size: int, *, defined: bool, content: int = POISON, name: str = "") -> None:
+        self.size, self.name = size, name
         self.storage = torch.full((size + 2 * PADDING,), content, dtype=torch.uint8)
         self._unit = 0
         self.defined: torch.Tensor | None = None if defined else torch.zeros(0, dtype=torch.bool)
@@ -273,10 +273,13 @@ class DeviceMemory:
         self.buffers: list[DeviceBuffer] = []
         self._latest: tuple[Sum, tuple[int, int, int], MemoryAccess | None] | None = None
 
-    def add(self, size: int, *, defined: bool) -> int:
-        """Add a buffer of poison and return its number; `defined`: its content will be given completely."""
-        self.buffers.append(DeviceBuffer(size, defined=defined, content=POISON if self.strict else 0))
-        return len(self.buffers) - 1
+    def add(self, size: int, *, defined: bool, name: str = "") -> int:
+        """Add a buffer of poison and return its number; `defined`: its content will be given completely. `name`: for
+        messages."""
+        number, content = len(self.buffers), POISON if self.strict else 0
+        name = name or f"buffer {number}"
+        self.buffers.append(DeviceBuffer(size, defined=defined, content=content, name=name))
+        return number
 
     @staticmethod
     def address(buffer: int, offset: int = 0) -> int:
@@ -327,9 +330,9 @@ class DeviceMemory:
         buffer, number = owner
         offset = address - self.address(number)
         if offset < 0:
-            return f"{-offset} bytes before buffer {number} of {buffer.size} bytes"
+            return f"{-offset} bytes before {buffer.name}, which has {buffer.size} bytes"
         where = f"{offset - buffer.size} bytes behind the end" if offset >= buffer.size else f"at byte {offset}"
-        return f"{where} of buffer {number} of {buffer.size} bytes"
+        return f"{where} of {buffer.name}, which has {buffer.size} bytes"
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
             if not used.buffers[number].changed:
                 memory.buffers.append(used.buffers[number])
                 continue
-        memory.add(buffer.bytes, defined=buffer.kind == "input" and number not in gapped)
+        memory.add(buffer.bytes, defined=buffer.kind == "input" and number not in gapped, name=plan.buffer_name(number))
         if number in contents:
             memory.buffers[number].data.copy_(contents[number])
         elif buffer.kind == "input":

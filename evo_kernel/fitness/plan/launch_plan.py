@@ -428,6 +428,13 @@ class Plan(_Data):
             )
         )
 
+    def buffer_name(self, number: int) -> str:
+        """What a buffer is, for messages: "input 1", "output 0" or "workspace 3"."""
+        views = [("input", self.inputs), ("output", self.outputs)]
+        named = ((kind, i) for kind, some in views for i, view in enumerate(some) if view and view.buffer == number)
+        kind, i = next(named, ("workspace", number))
+        return f"{kind} {i}"
+
     @property
     def scratch_bytes(self) -> int:
         """Bytes of buffers that are neither inputs nor outputs."""
