@@ -85,7 +85,7 @@ def raised(config: Config, ended: RunSummary) -> str:
     limits = config.budget.model_dump(exclude_none=True)
     over = {name: getattr(ended.spent, name) >= limit for name, limit in limits.items()} | {"hours": ended.out_of_time}
     timed = over["hours"] or over.get("evaluations")
-    more = f" --for {duration_text(60 * math.ceil(ended.wall_s / 60))}" if timed else ""
+    more = f" --for {duration_text(60 * max(1, math.ceil(ended.wall_s / 60)))}" if timed else ""
     others = (name for name in over if over[name] and name not in ("hours", "evaluations"))
     return more + "".join(f" --set budget.{name}=+{limits[name]:g}" for name in others)
 

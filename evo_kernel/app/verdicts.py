@@ -64,6 +64,26 @@ def show_evaluation(evaluation: Evaluation) -> None:
     say(console, *comparison_lines(evaluation), *mixed_lines(evaluation))
 
 
+def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) -> None:
+    """Verdicts of several sources as one table, fastest first, with the reasons of those that failed below it."""
+    from rich.table import Table
+
+    from evo_kernel.app.console import open_console, say
+
+    console = open_console()
+    found = sorted(zip(names, evaluations, strict=True), key=lambda one: -(one[1].score or 0.0))
+    cases = [m.case for m in max((e.measurements for e in evaluations), key=len)]
+    table = Table(title=f"times in µs, {evaluations[0].environment.label}", title_justify="left")
+    for column in ("file", "status", "score", *cases):
+        table.add_column(column, justify="left" if column in ("file", "status") else "right", overflow="fold")
+    for name, one in found:
+        times = {m.case: f"{m.median_us:.1f}" for m in one.measurements}
+        score = f"{one.score:.3f}" if one.score is not None else "-"
+        table.add_row(name, str(one.status), score, *(times.get(case, "-") for case in cases))
+    console.print(table)
+    say(console, *(f"{name}: {one.status}: {one.reason}" for name, one in found if not one.passed))
+
+
 def path_lines(path: Sequence[PathStep]) -> list[str]:
     """The edits that made a candidate, each with what it gained."""
     gains = [f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -" for step in path]

@@ -24,6 +24,7 @@ from evo_kernel.fitness.compile.second_assembler import SecondAssembler
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation
+from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CountPart
@@ -161,6 +162,12 @@ class PlanJudge:
             reason = f"the judge raised an exception on it: {_in_a_line(error)}"
             evaluation = self._to_evaluation(context, PartialEvaluation(Checked(Status.RUNTIME_ERROR, reason)))
         return replace(evaluation, wall_s=time.monotonic() - began, gpu_s=self._runner.busy_s - busy)
+
+    def evaluate_all(self, sources: Sequence[Source], purpose: Purpose) -> list[Evaluation]:
+        """Evaluations in the order of the sources, as many side by side as there are usable cores; confirmations in
+        turn."""
+        with ThreadPoolExecutor(1 if purpose is Purpose.CONFIRM else usable_cores()) as threads:
+            return list(threads.map(lambda source: self.evaluate(source, purpose), sources))
 
     def plans(
         self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind]

@@ -179,7 +179,9 @@ def test_a_check_that_fails_before_comparing_has_no_error_number(exported: Path,
     assert ended.exit_code == 1, ended.output
     assert "wrong, judged where scores are modeled (sm_90): " in ended.output
     assert "error at 0" not in ended.output and "inf" not in ended.output, ended.output
-    found = told(evo("verify", "flat.py", "--task", f"{NAME}.py", "--device", "cpu", "--json"))
+    both = evo("verify", "flat.py", kernel_of(exported), "--task", f"{NAME}.py", "--device", "cpu", "--json")
+    found, good = told(both)
+    assert both.exit_code == 1 and (found["file"], good["status"]) == ("flat.py", "passed")
     assert [check["error"] for check in found["checks"] if not check["passed"]] in ([], [None])
 
 
@@ -188,7 +190,7 @@ def test_a_summary_says_what_its_best_is_and_how_to_go_on(searched: Result) -> N
     assert ended.exit_code == 0, ended.output
     assert "score: first kernel, untuned / kernel, geometric mean over search cases" in ended.output
     assert re.search(r"^champion: candidate \d+, confirmed, score", ended.output, re.MULTILINE), ended.output
-    assert re.search(r"next: evo-kernel resume .* --set budget.evaluations=\d+", ended.output), ended.output
+    assert re.search(r"next: evo-kernel resume .* --for 1m", ended.output), ended.output
     assert "nothing passed yet" not in ended.output
 
 
