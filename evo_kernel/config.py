@@ -198,11 +198,10 @@ class Config(_Section):
     population: Path | None = Field(
         default=None, description="the population file; TASK.db in the working folder if left out"
     )
-    first: Literal["auto", "compiled", "both"] = Field(
-        default="auto",
-        description="the first kernel: auto takes the task's SEED, else what lowering writes, else torch.compile's "
-        "kernels; compiled takes torch.compile's in any case; both starts from auto's and, beside it, from "
-        "torch.compile's where there are any (docs/internals/lowering.md)",
+    first: Literal["all", "auto"] = Field(
+        default="all",
+        description="first kernels: auto takes the task's SEED, else what lowering writes, else torch.compile's "
+        "kernels; all starts from auto's and, beside it, from torch.compile's (docs/internals/lowering.md)",
     )
     start_from: Path | None = Field(
         default=None, description="another population whose best kernels are planted beside the first kernel"
@@ -266,6 +265,8 @@ def stored_config(data: Mapping[str, Any], origin: str) -> tuple[Config, list[st
     if used := kept.get("operators", {}).get("use"):
         kept["operators"]["use"] = [name for name in used if name not in _GONE]
         gone += [f"operators.use={name}" for name in used if name in _GONE]
+    if kept.get("first") in ("both", "compiled"):  # of earlier versions
+        kept["first"] = "all"
     try:
         Config.model_validate(kept)
     except ValidationError as error:

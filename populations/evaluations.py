@@ -25,9 +25,6 @@ MEASURED = ("plan", "median_us", "iqr_us", "n", "low_us", "high_us", "light_shar
 
 def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bool) -> TakenVerdict:
     """What the search state takes in. `probes`: evaluations that the proposal had spent before the judge saw it."""
-    log_us: float | None = evaluation.log_us
-    if math.isnan(evaluation.log_us):  # nothing was timed: a judge that only scores says how fast by its score
-        log_us = -math.log(evaluation.score) if evaluation.score else None
     features = evaluation.features
     shares = [m.light_share for m in evaluation.measurements if m.light_share is not None]
     charged = sum(evaluation.charged.values())
@@ -37,7 +34,7 @@ def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bo
         purpose=str(evaluation.purpose),
         status=str(evaluation.status),
         score=evaluation.score,
-        log_us=log_us if evaluation.passed else None,
+        log_us=evaluation.standing if math.isfinite(evaluation.standing) else None,
         log_variance=log_variance(evaluation),
         light_share=math.fsum(shares) / len(shares) if shares else None,
         cell="/".join(map(str, features.cell)) if features else "none/load/plain/1",

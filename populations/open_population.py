@@ -93,6 +93,12 @@ class OpenPopulation:
             found = measured_as_they_are(self._store.connection, self.environment)
             return [self._recorded(candidate) for candidate in found]
 
+    def origins(self) -> set[str]:
+        """Where roots come from, as `plant` was told."""
+        with self._store.lock:
+            rows = self._store.connection.execute("SELECT DISTINCT operator FROM candidates WHERE parent IS NULL")
+            return {operator for (operator,) in rows}
+
     def elites(self) -> Sequence[Recorded]:
         """The fastest candidate of every cell, fastest first."""
         with self._store.lock:

@@ -20,12 +20,13 @@ from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
+from evo_kernel.engine.loop import LateRoot
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
-from evo_kernel.tasks.first import First, beside_first, first_of
+from evo_kernel.tasks.first import beside_first, first_of
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Judge, Source
+from evo_kernel.types import Judge, Recorded, Source
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
 from populations.settings import PopulationSettings
@@ -46,6 +47,7 @@ class Prepared:
     judge: PlanJudge
     population: LineagePopulation
     first: Source
+    late_root: LateRoot | None = None  # torch.compile's kernels, where they are still to be planted
 
 
 def task_of(config: Config) -> Task:
@@ -88,15 +90,17 @@ def judge_settings(config: Config) -> JudgeSettings:
         seed=config.seed,
         unconfined=judge.unconfined,
         assembler=judge.assembler,
-        first=config.first,
     )
 
 
 @contextlib.contextmanager
 def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
     """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
-    first = first_of(task, config.first)
-    others = _beside(config, task, first, create)
+    first = first_of(task)
+    wanted, made = config.first == "all", None
+    if wanted and create:  # begun while the judge opens
+        made = _in_a_thread(lambda: beside_first(task, first))
+    leaders = _leaders(config.start_from) if create and config.start_from else []
     with open_judge(
         task, device=config.device, settings=judge_settings(config), gpus=config.gpus, score_soon=bool(create)
     ) as judge:
@@ -122,27 +126,32 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
             judge.know(population.verdicts(judge.environment.key))
             keep_ceilings(judge, population)
             population.plant(first.source, ORIGINS[first.origin])
-            for source, origin in others():
-                population.plant(source, origin)
-            yield Prepared(task, judge, population, first.source)
+            for source in leaders:
+                population.plant(source, "start-from")
+
+            def late_root(within_s: float) -> Recorded | None:
+                nonlocal made
+                made = made or _in_a_thread(lambda: beside_first(task, first))
+                source = made.result(within_s)
+                return population.plant(source, ORIGINS["compiled"]) if source is not None else None
+
+            is_due = wanted and ORIGINS["compiled"] not in population.origins()
+            yield Prepared(task, judge, population, first.source, late_root if is_due else None)
 
 
-def _beside(config: Config, task: Task, first: First, create: bool | None) -> Callable[[], list[tuple[Source, str]]]:
-    """What a new population starts from beside its first kernel, with its origin; made while the judge is opened."""
-    if not create:
-        return list
-    leaders = [(source, "start-from") for source in _leaders(config.start_from)] if config.start_from else []
-    made: Future[list[Source]] = Future()
+def _in_a_thread(make: Callable[[], Source | None]) -> Future[Source | None]:
+    """What `make` makes; whoever gives up meanwhile does not wait for it."""
+    made: Future[Source | None] = Future()
 
-    def make() -> None:
+    def work() -> None:
         try:
-            made.set_result(beside_first(task, first, config.first))
+            made.set_result(make())
         # Not handled here: carried to the thread that asks.
         except BaseException as error:  # noqa: BLE001
             made.set_exception(error)
 
-    threading.Thread(target=make, daemon=True).start()  # whoever gives up meanwhile does not wait for it
-    return lambda: [*((source, ORIGINS["compiled"]) for source in made.result()), *leaders]
+    threading.Thread(target=work, daemon=True).start()
+    return made
 
 
 def _leaders(path: Path) -> list[Source]:
@@ -184,7 +193,7 @@ def search(
     with operating(config, population, parts.judge, ledger, observer.trouble, stages, stop) as operator:
         rewrites = weights_of(config).keys() <= {"mtmc", "crossover"}
         cut_waits = None if rewrites else stop.set
-        engine = Engine(population, operator, parts.judge, ledger, settings, observer, cut_waits)
+        engine = Engine(population, operator, parts.judge, ledger, settings, observer, cut_waits, parts.late_root)
         parts.judge.baselines.on_baselines = kept_baselines(population, observer.trouble)
         with announced(population, stages), watched(engine, parts.judge, stop):
             return engine.run()

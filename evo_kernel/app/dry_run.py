@@ -19,7 +19,7 @@ from evo_kernel.types import Purpose
 def dry_run(config: Config, task: Task, path: Path) -> None:
     """Print it. Raises UserError for what would stop the run at once: a key that is missing, a price not known."""
     operator_factory.check(config)
-    first = first_kernel(task, config.first)
+    first = first_kernel(task)
     click.echo(f"task        {task.name} ({task.path})")
     click.echo(f"population  {path}{' (exists: this would be a resume)' if path.exists() else ''}")
     click.echo(f"budget      {_listed(config.budget.model_dump(exclude_none=True)) or 'no limit'}")

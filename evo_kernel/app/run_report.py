@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.app.confirmed_gain import confirmed_lines, survival_line
 from evo_kernel.app.sources import source_diff
 from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
-from evo_kernel.observe.formatting import counts_text
+from evo_kernel.observe.formatting import counts_text, held_texts, score_text
 from evo_kernel.types import Environment, Evaluation, Measurement
 from populations.reading import PopulationReader
 from populations.views import CandidateView, RunStatus
@@ -124,7 +124,7 @@ def _headline(view: CandidateView | None, confirmation: Evaluation | None) -> li
     if view is None or view.evaluation is None:
         return ["No candidate has passed yet."]
     evaluation = view.evaluation
-    score = f"score {evaluation.score:.3f}, " if evaluation.score is not None else ""
+    score = f"score {score_text(evaluation)}, " if evaluation.score is not None else ""
     stands = "not confirmed" if confirmation is None else "confirmed" if confirmation.passed else "refuted"
     survival = survival_line(confirmation)
     said = f"Candidate {view.candidate}: {evaluation.status}, {score}{evaluation.environment.label}; {stands}."
@@ -150,7 +150,16 @@ def _measured(evaluation: Evaluation | None, comparisons: Sequence[str]) -> list
     if evaluation is None:
         return []
     names = sorted({name for m in evaluation.measurements for name in m.baselines_us})
-    head = ("case", "µs", "interval", "samples", *(f"{name} µs" for name in names), "speed-up", "share of light")
+    head = (
+        "case",
+        "µs",
+        "interval",
+        "samples",
+        *(f"{name} µs" for name in names),
+        "floor µs",
+        "speed-up",
+        "share of light",
+    )
     return [
         Heading("What it reaches"),
         Table(head, [_measurement(m, names) for m in evaluation.measurements]),
@@ -160,10 +169,9 @@ def _measured(evaluation: Evaluation | None, comparisons: Sequence[str]) -> list
 
 def _measurement(m: Measurement, names: Sequence[str]) -> tuple[str, ...]:
     baselines = [f"{m.baselines_us[name]:.2f}" if name in m.baselines_us else "-" for name in names]
-    light = f"{m.light_share:.0%}" if m.light_share is not None else "-"
     samples = str(m.n) if m.n else "modeled"
     interval = f"{m.low_us:.2f}-{m.high_us:.2f}" if m.n else "-"
-    return (m.case, f"{m.median_us:.2f}", interval, samples, *baselines, f"{m.speedup:.2f}x", light)
+    return (m.case, f"{m.median_us:.2f}", interval, samples, *baselines, *held_texts(m, 2))
 
 
 def _spent(status: RunStatus) -> list[tuple[str, str]]:

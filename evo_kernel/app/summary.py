@@ -18,7 +18,7 @@ from evo_kernel.app.verdicts import case_table, path_lines
 from evo_kernel.config import Config
 from evo_kernel.durations import duration_text
 from evo_kernel.engine import RunSummary
-from evo_kernel.observe.formatting import counts_text, denominator, fault_lines
+from evo_kernel.observe.formatting import counts_text, denominator, fault_lines, score_text
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate
 from populations.reading import PopulationReader
 
@@ -57,7 +57,7 @@ def as_data(parts: Prepared, ended: RunSummary, path: Path) -> dict[str, Any]:
 
 def scale_line(environment: Environment) -> str:
     """What a score is relative to, told once a run."""
-    above = "fastest baseline" if environment.kind == "measured" else "first kernel, untuned"
+    above = "fastest baseline" if environment.kind == "measured" else "torch.compile's kernels, modeled too,"
     return f"score: {above} / kernel, geometric mean over search cases"
 
 
@@ -74,8 +74,7 @@ def standing_lines(best: ScoredCandidate | None, champion: ScoredCandidate | Non
 
 
 def _score(found: ScoredCandidate) -> str:
-    score = found.evaluation.score if found.evaluation else None
-    return f"score {score:.3f}" if score is not None else "no score"
+    return score_text(found.evaluation) if found.evaluation else "no score"
 
 
 def raised(config: Config, ended: RunSummary) -> str:
@@ -104,6 +103,7 @@ def _best_data(best: ScoredCandidate | None) -> dict[str, Any] | None:
                 "us": m.median_us,
                 "baselines_us": dict(m.baselines_us),
                 "denominator": denominator(m.baselines_us) or None,
+                "floor_us": m.floor_us,
                 "light_share": m.light_share,
             }
             for m in best.evaluation.measurements

@@ -15,5 +15,5 @@ def checked(task: Task, device: str, wanted: Wanted) -> tuple[list[ProbeFinding]
     findings = [*probe(task)]
     if not any(finding.fatal for finding in findings):
         findings += examine(task)
-    with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0, first=wanted)) as judge:
+    with open_judge(task, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
         return findings, judge.evaluate(first_kernel(task, wanted), Purpose.SCORE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.confirmed_gain import comparison_lines
 from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
-from evo_kernel.observe.formatting import denominator
+from evo_kernel.observe.formatting import denominator, held_texts, score_text
 from evo_kernel.types import CheckResult, Evaluation
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "comparisons": [asdict(one) for one in evaluation.comparisons],
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
                    "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
-                   "speedup": m.speedup, "light_share": m.light_share,
+                   "speedup": m.speedup if m.baselines_us else None, "floor_us": m.floor_us,
+                   "light_share": m.light_share,
                    "plan": m.plan} for m in evaluation.measurements],
         "evaluations": dict(evaluation.charged),
         "wall_s": evaluation.wall_s,
@@ -59,7 +60,7 @@ def show_evaluation(evaluation: Evaluation) -> None:
         error = f": error at {check.error:.3g} of its bound" if _was_compared(check) else ""
         say(console, f"  {mark} {check.case}{error}")
     if evaluation.score is not None:
-        say(console, f"score {evaluation.score:.3f}, {label}", style="bold")
+        say(console, f"score {score_text(evaluation)}, {label}", style="bold")
         console.print(case_table(evaluation, label))
     say(console, *comparison_lines(evaluation), *mixed_lines(evaluation))
 
@@ -91,20 +92,19 @@ def path_lines(path: Sequence[PathStep]) -> list[str]:
 
 
 def case_table(evaluation: Evaluation, label: str) -> Table:
-    """Per case: time, each baseline, speed-up over the fastest of them (marked), share of the speed of light."""
+    """Per case: time, each baseline, the floor, speed-up over the fastest baseline (marked), share of light."""
     from rich.table import Table
 
     names = sorted({name for m in evaluation.measurements for name in m.baselines_us})
     marked = " (* the denominator)" if len(names) > 1 else ""
     table = Table(title=f"times in µs, {label}{marked}", title_justify="left")
-    for column in ("case", "candidate", *names, "speed-up", "share of light"):
+    for column in ("case", "candidate", *names, "floor", "speed-up", "share of light"):
         table.add_column(column, justify="left" if column == "case" else "right")
     for m in evaluation.measurements:
-        light = f"{m.light_share:.0%}" if m.light_share is not None else "-"
         fastest = denominator(m.baselines_us) if marked else ""
         marks = {name: "*" if name == fastest else " " if marked else "" for name in names}
         baselines = [f"{m.baselines_us[n]:.1f}{marks[n]}" if n in m.baselines_us else f"-{marks[n]}" for n in names]
-        table.add_row(m.case, f"{m.median_us:.1f}", *baselines, f"{m.speedup:.2f}x", light)
+        table.add_row(m.case, f"{m.median_us:.1f}", *baselines, *held_texts(m, 1))
     return table
 
 

@@ -27,8 +27,8 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 @click.option("--start-from", type=PATH, help="Also start from the best kernels of this population.")
 @click.option(
     "--first",
-    type=click.Choice(["auto", "compiled", "both"]),
-    help="The first kernel. auto: the task's seed, else a lowered one; compiled: torch.compile's kernels; both: both.",
+    type=click.Choice(["all", "auto"]),
+    help="First kernels. auto: the task's seed, else a lowered one; all (default): torch.compile's kernels beside it.",
 )
 @click.option("--device", type=DEVICES, help="cuda measures times, cpu models them, auto takes a GPU if there is one.")
 @_GPUS

@@ -17,7 +17,7 @@ from evo_kernel.app.sources import source_diff
 from evo_kernel.app.verdicts import case_table, evaluation_data, path_lines
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.errors import UserError
-from evo_kernel.observe.formatting import counts_text
+from evo_kernel.observe.formatting import counts_text, score_text
 from evo_kernel.types import Evaluation
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _show(
     if evaluation is None:
         say(console, "not judged yet")
     else:
-        score = f", score {evaluation.score:.3f}" if evaluation.score is not None else ""
+        score = f", score {score_text(evaluation)}" if evaluation.score is not None else ""
         reason = f": {evaluation.reason}" if evaluation.reason else ""
         say(console, f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:

@@ -12,7 +12,7 @@ import click
 from evo_kernel.app.reference_times import baselines_text, ceilings_line
 from evo_kernel.app.usage import model_lines, operator_lines
 from evo_kernel.cli.options import JSON, POPULATION
-from evo_kernel.observe.formatting import age_text, busy_text, counts_text, fault_lines, stages_text
+from evo_kernel.observe.formatting import against, age_text, busy_text, counts_text, fault_lines, stages_text
 
 if TYPE_CHECKING:
     from populations.views import Best, RunStatus
@@ -40,8 +40,8 @@ def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
     writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
     return [
         ("population", f"{found.path} ({found.task}), {writer}"),
-        ("best", _standing(found.best, label)),
-        ("champion", _standing(found.champion, label)),
+        ("best", _standing(found, found.best, label)),
+        ("champion", _standing(found, found.champion, label)),
         *_survived(found.champion),
         ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
                      f"{found.abandoned} abandoned" + f", {found.handed_out} handed out" * bool(found.handed_out)),
@@ -54,10 +54,11 @@ def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _standing(found: Best | None, label: str) -> str:
+def _standing(status: RunStatus, found: Best | None, label: str) -> str:
     if found is None or found.score is None:
         return "none yet"
-    return f"{found.score:.3f} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
+    score = f"{found.score:.3f}x {against(status.baselines.values())}".rstrip()
+    return f"{score} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
 
 
 def _survived(champion: Best | None) -> list[tuple[str, str]]:

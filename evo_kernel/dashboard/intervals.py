@@ -27,6 +27,7 @@ class CaseTimes:
     name: str
     rows: tuple[TimeRow, ...]
     light_share: float | None
+    floor_us: float | None
     terms: tuple[tuple[str, float], ...]  # of modeled times, the longest first
 
 
@@ -40,4 +41,5 @@ def case_times(measured: Measurement, modeled: bool) -> CaseTimes:
         interval = (us / high, us / low) if known else None
         rows.append(TimeRow(name, us, denominator=name == fastest, ratio=ratio, ratio_interval=interval))
     terms = sorted(measured.details.items(), key=lambda item: -item[1]) if modeled else []
-    return CaseTimes(measured.case, tuple(rows), measured.light_share, tuple(term for term in terms if term[1] > 0))
+    shown = tuple(term for term in terms if term[1] > 0)
+    return CaseTimes(measured.case, tuple(rows), measured.light_share, measured.floor_us, shown)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +25,12 @@ from evo_kernel.types import (
     ScoredCandidate,
 )
 from evo_kernel.types.promotion import FIRST
+
+LOOK_S = 0.2
+"""So often a thread that waits for a first kernel looks whether the run was stopped."""
+LateRoot = Callable[[float], Recorded | None]
+"""A first kernel that is being made: planted within so many seconds, or None where there is none after all. Raises
+TimeoutError while it is not ready."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +62,16 @@ class Engine(RunSession):
         settings: EngineSettings | None = None,
         observer: Observer | None = None,
         time_is_up: Callable[[], None] | None = None,
+        late_root: LateRoot | None = None,
     ) -> None:
-        """`time_is_up` ends what operators wait for, for good; None: they wait for nothing."""
+        """`time_is_up` ends what operators wait for, for good; None: they wait for nothing. `late_root`: a first kernel
+        that is still being made."""
         super().__init__(population, operator, judge, ledger, settings, observer)
         self._attempts, self._known = Attempts(self), Reevaluation(self)
         self._time_is_up = time_is_up
         self._confirming_s, self._begun = 0.0, 0
-        self._untuned: deque[Recorded] = deque()  # first kernels that are tuned beside the first attempts
+        self._late_root = late_root
+        self._untuned: list[Recorded] = []  # first kernels that are tuned beside the first attempts
         self._searching = self._out_of_time = False
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
@@ -74,9 +83,9 @@ class Engine(RunSession):
         for credit in self.population.credits():
             self.operator.learn(credit)
         best = self.population.best()
-        self.best_score = (best.evaluation.score or 0.0) if best and best.evaluation else 0.0
+        self.best_log_us = best.evaluation.standing if best and best.evaluation else math.inf
         pending = self.population.pending()
-        if self.settings.width > 1:
+        if self.settings.width > 1 or self._late_root is not None:
             self._untuned.extend(pending if best is None else self.population.untuned())
         left = iter(pending)
         if self.population.confirmation_due():
@@ -159,16 +168,36 @@ class Engine(RunSession):
         while not self.stopped.is_set():
             with self.lock:
                 recorded = next(pending, None)
+            recorded = recorded or self._made_late()
             if recorded is None:
                 return
             untuned = recorded in self._untuned
             self.ledger.charge(self.judge_and_tell(recorded, Purpose.SCORE, remeasure=untuned, new=True))
 
+    def _made_late(self) -> Recorded | None:
+        """The first kernel that was still being made: one thread waits for it while others judge."""
+        with self.lock:
+            late_root, self._late_root = self._late_root, None
+        while late_root is not None and not self.stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                if (recorded := late_root(LOOK_S)) is not None:
+                    self._untuned.append(recorded)
+                return recorded
+        return None
+
     def _tune_first(self) -> None:
-        """First kernels once more, with all that a judge does for a kernel."""
-        with contextlib.suppress(IndexError):
-            while not self.stopped.is_set():
-                self.ledger.charge(self.judge_and_tell(self._untuned.popleft(), Purpose.SCORE, new=False))
+        """First kernels once more, the fastest first, with all that a judge does for a kernel."""
+        while not self.stopped.is_set():
+            with self.lock:
+                if not self._untuned:
+                    return
+                recorded = min(self._untuned, key=self._log_us)
+                self._untuned.remove(recorded)
+            self.ledger.charge(self.judge_and_tell(recorded, Purpose.SCORE, new=False))
+
+    def _log_us(self, recorded: Recorded) -> float:
+        evaluation = self.population.relative(recorded.candidate).evaluation
+        return evaluation.standing if evaluation is not None else math.inf
 
     def _attempts_until_stopped(self) -> None:
         self._tune_first()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 
@@ -34,7 +35,7 @@ class RunSession:
         self.lock = threading.RLock()  # guards the counts below; verdicts and lessons are taken in one order
         self.statuses: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
-        self.best_score = 0.0
+        self.best_log_us = math.inf
         self._infra = 0
         self.why = self.cause = ""
         self.interrupted = False
@@ -104,9 +105,9 @@ class RunSession:
             for credit in self.population.tell(recorded, evaluation, witnessed):
                 self.operator.learn(credit)
             counts = new or (purpose is Purpose.SCORE and not remeasure)
-            is_best = counts and (evaluation.score or 0.0) > self.best_score
+            is_best = counts and evaluation.standing < self.best_log_us
             if is_best:
-                self.best_score = evaluation.score or 0.0
+                self.best_log_us = evaluation.standing
             if new:
                 self.statuses[str(evaluation.status)] += 1
             self.count_infra(evaluation.reason if evaluation.status is Status.INFRA_ERROR else "")

@@ -75,6 +75,7 @@ class PartialEvaluation:
         """The evaluation for a task (by its identity). A failed one has no times."""
         passed = self.ended.passed
         speedups = [m.speedup for m in self.measurements] if passed else []
+        scored = speedups and not any(map(math.isnan, speedups))
         return Evaluation(
             source=context.source.sha256,
             task=task,
@@ -82,7 +83,7 @@ class PartialEvaluation:
             environment=environment,
             status=self.ended.status,
             reason=self.ended.reason,
-            score=math.exp(math.fsum(map(math.log, speedups)) / len(speedups)) if speedups else None,
+            score=math.exp(math.fsum(map(math.log, speedups)) / len(speedups)) if scored else None,
             knobs=self.knobs,
             checks=self.checks,
             measurements=self.measurements if passed else (),

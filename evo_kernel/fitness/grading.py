@@ -173,10 +173,10 @@ class Grader:
             outcome = self._second.second_opinion(
                 outcome, step.plan, step.case, self._draws(context, step), context.runner
             )
-        elif is_new and not isinstance(outcome, Checked):
-            outcome = self._baselines.hold(context.runner, step.case, outcome)
+        elif not isinstance(outcome, Checked) and (is_new or not outcome.baselines_us):
+            outcome = self._baselines.hold(context.runner, step.case, outcome, context.deadline, soon=context.remeasure)
             # A plan timed without a check may be wrong, so its verdict is not cached.
-            is_new = step.checked and not isinstance(outcome, Checked)
+            is_new = is_new and step.checked and not isinstance(outcome, Checked)
         verdict = step.verdict(outcome)
         if is_new:
             self.know([verdict])

@@ -39,7 +39,6 @@ from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.timing.confirmation import Confirmer
 from evo_kernel.fitness.timing.reference_cache import MeasurementCache, cache_key
 from evo_kernel.fitness.tuning.tuning import Tuning
-from evo_kernel.tasks.first import Wanted
 from evo_kernel.tasks.task import Task, positional_names
 from evo_kernel.types import (
     CaseKind,
@@ -63,7 +62,6 @@ class JudgeSettings:
     seed: int = 0  # of the tuner; the seeds of checks are secret
     unconfined: bool = False  # continue if the recorder cannot be confined at all
     assembler: str = BUNDLED  # or "package", or a path; see compile/assembler.py
-    first: Wanted = "auto"  # which first kernel times are compared with
 
 
 class PlanJudge:
@@ -76,10 +74,11 @@ class PlanJudge:
         self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages, self._assembler)
         self._second = SecondAssembler(self._assembler, runner.arch, settings.deadline_s)
         self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
-        self.baselines = BaselineTimes(task, self._recorder, settings.first)
+        self.baselines = BaselineTimes(task, self._recorder)
         self._grader = Grader(task, self._recorder, self.baselines, self._second)
+        self.baselines.compiled.find = self._grader.find
         self._tuning = Tuning(self._grader, settings.seed, settings.tune_within)
-        self._confirmer = Confirmer(task, self._grader, settings.first)
+        self._confirmer = Confirmer(task, self._grader)
         self._prefetch_thread: threading.Thread | None = None
         self.environment: Environment
 
@@ -211,9 +210,10 @@ class PlanJudge:
         opponents = self._confirmer.opponents(champion)
         claimed = self._confirmer.claims(recording, opponents)  # before anything is measured again
         cases = self._grader.cases(CaseKind.CONFIRM)
-        self.baselines.prepare(self._runner, [case for case in cases if case.kind is not CaseKind.CONFIRM])
+        shown = [case for case in cases if case.kind is not CaseKind.CONFIRM]
+        self.baselines.prepare(self._runner, shown, context.deadline)
         with self._runner.fresh() as runner:
-            self.baselines.prepare(runner, cases)  # by a process that has run no candidate's kernel
+            self.baselines.prepare(runner, cases, context.deadline)  # by a process that has run no candidate's kernel
             context = replace(context, runner=runner)
             partial = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))
             if partial.ended.passed:

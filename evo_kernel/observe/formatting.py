@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
-from evo_kernel.types import PipelineState
+from evo_kernel.types import Evaluation, Measurement, PipelineState
 
 STALE_S = 20.0
 """A process says what it is doing every few seconds; one that has been silent for longer hangs, or was stopped."""
@@ -41,6 +42,29 @@ def age_text(state: PipelineState, now: float) -> str:
 def denominator(baselines_us: Mapping[str, float]) -> str:
     """The baseline that a speed-up is held against: the fastest. Empty without any."""
     return min(baselines_us, key=lambda name: baselines_us[name], default="")
+
+
+def score_text(evaluation: Evaluation) -> str:
+    """The score, with what it is against; the time where there is no score yet."""
+    if evaluation.score is not None:
+        return f"{evaluation.score:.3f}x {against(m.baselines_us for m in evaluation.measurements)}".rstrip()
+    return f"{math.exp(evaluation.log_us):.1f} µs" if evaluation.measurements else "no score"
+
+
+def held_texts(measured: Measurement, digits: int) -> tuple[str, str, str]:
+    """The floor in µs, the speed-up and the share of light; a dash for what is not known."""
+    floor_us, light = measured.floor_us, measured.light_share
+    return (
+        f"{floor_us:.{digits}f}" if floor_us is not None else "-",
+        f"{measured.speedup:.2f}x" if measured.baselines_us else "-",
+        f"{light:.0%}" if light is not None else "-",
+    )
+
+
+def against(baselines_us: Iterable[Mapping[str, float]]) -> str:
+    """What speed-ups over cases are against: the name of the denominator, where it is one for all."""
+    names = {denominator(times) for times in baselines_us}
+    return "the fastest baselines" if len(names) > 1 else "".join(names)
 
 
 def fault_lines(faults: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -13,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.observe.formatting import busy_text, stages_text, state_text
+from evo_kernel.observe.formatting import busy_text, score_text, stages_text, state_text
 from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Recorded, ScoredCandidate
 
 LINES = 8  # last events on screen
 QUIET_S, EVERY_S = 10.0, 30.0  # after so long without a line, and at least so often, a log is told where things stand
-NEWS = 1.005  # a new best is told when it is this much faster than the last one told
+NEWS = 0.005  # a new best is told when its log time is this much less than that of the last one told
 
 
 class LiveProgress:
@@ -43,7 +44,7 @@ class LiveProgress:
         self._statuses: Counter[str] = Counter()
         self._in_flight: set[int] = set()
         self._best = _standing(best)
-        self._told = self._best[0] if self._best else 0.0
+        self._told_log_us = best.evaluation.standing if best is not None and best.evaluation is not None else math.inf
         self._began = self._last_line = self._last_state = self._clock()
         self._live: Live | None = None
 
@@ -77,11 +78,11 @@ class LiveProgress:
             self._in_flight.discard(recorded.brief.attempt)
             self._statuses[evaluation.status.value] += 1
             strategy = recorded.proposal.strategy.name if recorded.proposal.strategy else recorded.proposal.operator
-            if is_best and evaluation.score is not None:
-                self._best = (evaluation.score, recorded.candidate, strategy)
-            if is_best and evaluation.score is not None and evaluation.score >= self._told * NEWS:
-                self._told = evaluation.score
-                self._note(f"candidate {recorded.candidate}: {strategy} → {evaluation.score:.3f}x, the best so far")
+            if is_best or (self._best is not None and self._best[1] == recorded.candidate and evaluation.passed):
+                self._best = (score_text(evaluation), recorded.candidate, strategy)
+            if is_best and evaluation.standing <= self._told_log_us - NEWS:
+                self._told_log_us = evaluation.standing
+                self._note(f"candidate {recorded.candidate}: {strategy} → {score_text(evaluation)}, the best so far")
             elif not evaluation.passed:
                 self._note(
                     f"candidate {recorded.candidate}: {strategy} → {evaluation.status}: {evaluation.reason[:110]}"
@@ -124,7 +125,7 @@ class LiveProgress:
 
     def state(self) -> str:
         """Where the search stands, in a line."""
-        best = f"best {self._best[0]:.3f}x" if self._best else "nothing passed yet"
+        best = f"best {self._best[0]}" if self._best else "nothing passed yet"
         doing = f" · {state_text(self._pipeline())}" if self._pipeline else ""
         return f"{best} · {self._counts() or 'starting'}{doing}"
 
@@ -142,7 +143,7 @@ class LiveProgress:
             return Group(table, *events)
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        score = f"{self._best[0]:.3f}x by candidate {self._best[1]} ({self._best[2]})" if self._best else "none yet"
+        score = f"{self._best[0]} by candidate {self._best[1]} ({self._best[2]})" if self._best else "none yet"
         yield "best", f"{score}   {self._environment.label}"
         yield "judged", self._counts() or "nothing yet"
         if self._pipeline is None:
@@ -155,11 +156,11 @@ class LiveProgress:
         yield "left", ", ".join(_left_text(name, value) for name, value in self._left().items()) or "no limit"
 
 
-def _standing(best: ScoredCandidate | None) -> tuple[float, int, str] | None:
+def _standing(best: ScoredCandidate | None) -> tuple[str, int, str] | None:
     """Score, candidate and last strategy of what a population holds."""
-    if best is None or best.evaluation is None or best.evaluation.score is None:
+    if best is None or best.evaluation is None:
         return None
-    return best.evaluation.score, best.candidate, best.strategies[-1].name if best.strategies else "first kernel"
+    return score_text(best.evaluation), best.candidate, best.strategies[-1].name if best.strategies else "first kernel"
 
 
 def _left_text(name: str, value: float) -> str:

@@ -1,4 +1,4 @@
-"""The first kernel of a search: the task's SEED, one written from its reference, or torch.compile's, cleaned."""
+"""First kernels of a search: the task's SEED, one written from its reference, and torch.compile's, cleaned."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Source
 
-Wanted = Literal["auto", "compiled", "both"]
-"""How a first kernel is chosen: by `first_of`'s order, or torch.compile's whatever else there is; or the first, and
-torch.compile's beside it (`beside_first`)."""
+Wanted = Literal["auto", "compiled"]
+"""How a first kernel is chosen: by `first_of`'s order, or torch.compile's whatever else there is."""
 Origin = Literal["seed", "lowered", "compiled"]
 
 
@@ -58,13 +57,24 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
     return First(lowered, "lowered")
 
 
-def beside_first(task: Task, first: First, wanted: Wanted) -> list[Source]:
-    """What a search starts from beside its first kernel: with "both", torch.compile's kernels, where there are any."""
-    if wanted != "both" or first.origin == "compiled":
-        return []
+def beside_first(task: Task, first: First) -> Source | None:
+    """torch.compile's kernels, which a search starts from beside another first kernel. None where there are none.
+
+    As `torch.compile` runs them where it leaves nothing to libraries, or ALLOW lets it: that is the baseline too.
+    """
+    if first.origin == "compiled" or not compiles(task):
+        return None
+    from evo_kernel.tasks.compiled.child import compiled_baseline
+
     with contextlib.suppress(LoweringError):  # an addition: nobody needs it
-        return [_compiled(task)]
-    return []
+        usual = compiled_baseline(task)
+        return usual if task.allow == "mixed" or not left_to_torch(usual) else _compiled(task)
+    return None
+
+
+def compiles(task: Task) -> bool:
+    """Whether torch.compile is to be asked: a reference may say `compiled_baseline = False`."""
+    return bool(getattr(task.reference_function, "compiled_baseline", True))
 
 
 def left_to_torch(source: Source) -> list[str]:

@@ -107,8 +107,13 @@ class Measurement:
 
     @property
     def speedup(self) -> float:
-        """Fastest listed baseline ÷ candidate."""
+        """Fastest listed baseline ÷ candidate; NaN where there is none."""
         return min(self.baselines_us.values()) / self.median_us if self.baselines_us else math.nan
+
+    @property
+    def floor_us(self) -> float | None:
+        """The least time that bandwidth and arithmetic allow; None where it is not known."""
+        return None if self.light_share is None else self.light_share * self.median_us
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,9 @@ class Evaluation:
     environment: Environment
     status: Status
     reason: str = ""  # one sentence a person can act on; empty when passed
-    score: float | None = None  # geometric mean of speed-ups over search cases; None unless passed and timed
+    score: float | None = (
+        None  # geometric mean of speed-ups over search cases; None unless passed, with times and baselines
+    )
     knobs: Knobs = ()
     checks: tuple[CheckResult, ...] = ()
     measurements: tuple[Measurement, ...] = ()
@@ -172,6 +179,13 @@ class Evaluation:
         if not self.measurements:
             return math.nan
         return math.fsum(math.log(m.median_us) for m in self.measurements) / len(self.measurements)
+
+    @property
+    def standing(self) -> float:
+        """What kernels rank by, least first: mean log time in µs; of a judge that only scores, by its score."""
+        if self.passed and self.measurements:
+            return self.log_us
+        return -math.log(self.score) if self.score is not None else math.inf
 
     @property
     def features(self) -> PlanFeatures | None:

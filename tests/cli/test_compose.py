@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from evo_kernel.app.compose import prepared, resumed_config
-from evo_kernel.config import Config, config_from
+from evo_kernel.config import Config, config_from, stored_config
 from evo_kernel.errors import ConfigError, LoweringError
 from evo_kernel.tasks import first
+from evo_kernel.tasks.compiled import child
 from evo_kernel.tasks.loading import load
 
 TASK = '''"""Twice a tensor."""
@@ -35,25 +36,34 @@ def task(tmp_path):
 def roots(task, path, create=True, **keys):
     config = config_from({"task": task.spec, "device": "cpu", **keys}, "a test")
     with prepared(config, task, path, create) as parts:
+        if parts.late_root is not None:
+            parts.late_root(60.0)
         return [(one.candidate, one.proposal.operator) for one in parts.population.pending()]
 
 
-def test_both_starts_from_the_usual_first_kernel_and_torch_compiles(task, tmp_path, monkeypatch):
+def test_a_search_starts_from_the_usual_first_kernel_and_torch_compiles(task, tmp_path, monkeypatch):
     other = first.Source(first.first_kernel(task).text + "\n# written by somebody else\n")
     asked = []
-    monkeypatch.setattr(first, "_compiled", lambda *given: asked.append(given) or other)
-    assert roots(task, tmp_path / "auto.db") == [(1, "seed")] and not asked
-    assert roots(task, tmp_path / "both.db", first="both") == [(1, "seed"), (2, "compiled")]
-    assert roots(task, tmp_path / "both.db", create=False, first="both") == [(1, "seed"), (2, "compiled")]
+    monkeypatch.setattr(child, "compiled_baseline", lambda task: asked.append(task) or other)
+    assert roots(task, tmp_path / "auto.db", first="auto") == [(1, "seed")] and not asked
+    assert roots(task, tmp_path / "all.db") == [(1, "seed"), (2, "compiled")]
+    assert roots(task, tmp_path / "all.db", create=False) == [(1, "seed"), (2, "compiled")]
     assert len(asked) == 1  # a resumed population has its roots
 
 
-def test_both_goes_on_with_one_where_torch_compile_has_none(task, tmp_path, monkeypatch):
-    def none(*given):
+def test_one_first_kernel_does_where_torch_compile_has_none(task, tmp_path, monkeypatch):
+    def none(task):
         raise LoweringError("no kernels")
 
-    monkeypatch.setattr(first, "_compiled", none)
-    assert roots(task, tmp_path / "p.db", first="both") == [(1, "seed")]
+    monkeypatch.setattr(child, "compiled_baseline", none)
+    assert roots(task, tmp_path / "p.db") == [(1, "seed")]
+    monkeypatch.undo()
+    assert roots(task, tmp_path / "p.db", create=False) == [(1, "seed"), (2, "compiled")]  # it was not lost
+
+
+def test_first_kernels_of_earlier_versions_are_those_of_now():
+    kept = {"both": "all", "compiled": "all", "auto": "auto"}
+    assert {name: stored_config({"first": name}, "old.db")[0].first for name in kept} == kept
 
 
 def test_settings_that_are_no_more_are_ignored_in_a_file_and_named(tmp_path, capsys):

@@ -27,14 +27,14 @@ def relative(candidate: int, source: Source) -> ScoredCandidate:
 @pytest.mark.parametrize(
     ("best", "champion", "says"),
     [
-        (relative(4, FAST), None, ["best: candidate 4, not confirmed, score 2.500, modeled (sm_90)"]),
-        (relative(4, FAST), relative(4, FAST), ["champion: candidate 4, confirmed, score 2.500, modeled (sm_90)"]),
+        (relative(4, FAST), None, ["best: candidate 4, not confirmed, 2.500x first, modeled (sm_90)"]),
+        (relative(4, FAST), relative(4, FAST), ["champion: candidate 4, confirmed, 2.500x first, modeled (sm_90)"]),
         (
             relative(4, FAST),
             relative(3, SLOW),
             [
-                "champion: candidate 3, confirmed, score 2.000, modeled (sm_90)",
-                "faster, not confirmed: candidate 4, score 2.500",
+                "champion: candidate 3, confirmed, 2.000x first, modeled (sm_90)",
+                "faster, not confirmed: candidate 4, 2.500x first",
             ],
         ),
         (None, None, []),
@@ -47,7 +47,7 @@ def test_a_champion_is_told_from_a_best(
 
 
 def test_what_a_score_is_relative_to() -> None:
-    assert scale_line(ENVIRONMENT).startswith("score: first kernel, untuned / kernel")
+    assert scale_line(ENVIRONMENT).startswith("score: torch.compile's kernels, modeled too, / kernel")
     assert scale_line(replace(ENVIRONMENT, kind="measured")).startswith("score: fastest baseline / kernel")
 
 

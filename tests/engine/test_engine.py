@@ -551,3 +551,44 @@ def test_a_judge_without_noise_is_asked_once(population) -> None:
     judge = ScriptedJudge()
     search(population, judge=judge)
     assert len(judge.asked) == 21
+
+
+LATE = Source("time_us = 60.0\n")
+
+
+class Arrives:
+    """A first kernel that somebody else is making."""
+
+    def __init__(self, population, ready=True) -> None:
+        self.population, self.ready, self.asked = population, ready, threading.Event()
+
+    def __call__(self, within_s: float):
+        self.asked.set()
+        if not self.ready:
+            raise TimeoutError
+        return self.population.plant(LATE, "compiled")
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("evaluations", [0, 6])
+def test_a_first_kernel_that_comes_late_is_judged_before_anything_is_tried(population, width, evaluations) -> None:
+    judge, settings = ScriptedJudge(), replace(QUICK, width=width)
+    ledger = Ledger(Budget(evaluations=evaluations), Spent())
+    late_root = Arrives(population)
+    Engine(population, ScriptedOperator(), judge, ledger, settings, Notebook(), late_root=late_root).run()
+    asked = [source for source, _ in judge.asked]
+    assert set(asked[:2]) == {FIRST.sha256, LATE.sha256} == set(asked[2:4])
+    assert width > 1 or asked[2] == LATE.sha256  # the fastest is tuned first
+    assert population.relative(2).evaluation.passed
+
+
+def test_a_run_that_waits_for_a_first_kernel_stops_at_once(population) -> None:
+    late_root = Arrives(population, ready=False)
+    engine = Engine(
+        population, ScriptedOperator(), ScriptedJudge(), Ledger(Budget(), Spent()), replace(QUICK, width=2), Notebook(),
+        late_root=late_root,
+    )  # fmt: skip
+    threading.Thread(target=lambda: late_root.asked.wait(10.0) and engine.stop("enough")).start()
+    began = time.monotonic()
+    ended = engine.run()
+    assert ended.cause == "interrupted" and ended.attempts == 0 and time.monotonic() - began < 5.0

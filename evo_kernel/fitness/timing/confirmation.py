@@ -17,7 +17,7 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict, one_after_the_other
-from evo_kernel.tasks.first import Wanted, first_kernel
+from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, PairedComparison, Rival, Source
 
@@ -34,15 +34,14 @@ class Opponent:
 class Confirmer:
     """Compares kernels of one task. Thread-safe."""
 
-    def __init__(self, task: Task, grader: Grader, first: Wanted = "auto") -> None:
+    def __init__(self, task: Task, grader: Grader) -> None:
         self._task, self._grader = task, grader
-        self._first: Wanted = first
 
     def opponents(self, champion: Source | None) -> list[Opponent]:
         """Record the opponents before a GPU is reserved. Without a first kernel there may be none."""
         recorded = []
         try:
-            first = first_kernel(self._task, self._first)
+            first = first_kernel(self._task)
         except LoweringError:
             first = None
         for rival, source, kinds in (

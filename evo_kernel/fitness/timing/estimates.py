@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-JUDGE_VERSION = 12
+JUDGE_VERSION = 13
 
 
 @dataclass(frozen=True)

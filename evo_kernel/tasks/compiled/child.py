@@ -6,10 +6,11 @@ own, with a deadline. It sees no GPU, so the same text comes out on every machin
 
 from __future__ import annotations
 
-import functools
 import os
 import resource
 import tempfile
+import threading
+from concurrent.futures import Future
 
 import torch
 
@@ -30,21 +31,58 @@ def compiled(task: Task, templates: bool | None = None) -> Source:
     `templates`: matrix products and convolutions by Inductor's Triton templates, which `ALLOW = "kernels"` needs; with
     `ALLOW = "mixed"` they stay library calls unless asked for.
     """
-    wanted = task.allow != "mixed" if templates is None else templates
-    said = _said(task, wanted)
+    libraries = task.allow == "mixed"
+    return _source(_ahead(task, not libraries if templates is None else templates, libraries))
+
+
+def compiled_baseline(task: Task) -> Source:
+    """What `torch.compile` runs unless told otherwise: products and convolutions by libraries. Raises LoweringError."""
+    return _source(baseline_ahead(task))
+
+
+def baseline_ahead(task: Task) -> Future[dict[str, str]]:
+    """Have `compiled_baseline` made; done when that has its answer."""
+    return _ahead(task, templates=False, libraries=True)
+
+
+def _source(answer: Future[dict[str, str]]) -> Source:
+    said = answer.result()
     if "text" not in said:
         raise LoweringError(said["reason"])
     return Source(said["text"])
 
 
 _CHILD = HelperProcess(f"from {__name__} import main; main()")
+_LOCK = threading.Lock()
+_ANSWERS: dict[tuple[Task, bool, bool], Future[dict[str, str]]] = {}
+_KEPT = 64  # answers; a run asks for the same ones several times, from several threads
 
 
-@functools.lru_cache(maxsize=64)
-def _said(task: Task, templates: bool) -> dict[str, str]:
-    """The child's answer, a text or the reason why there is none; a run asks for its first kernel several times."""
+def _ahead(task: Task, templates: bool, libraries: bool) -> Future[dict[str, str]]:
+    """The child's answer: a text, or the reason why there is none."""
+    key = (task, templates, libraries)
+    with _LOCK:
+        if (known := _ANSWERS.get(key)) is not None:
+            return known
+        for old in list(_ANSWERS)[: len(_ANSWERS) - _KEPT + 1]:
+            del _ANSWERS[old]
+        answer = _ANSWERS[key] = Future()
+    # A daemon: whoever gives up meanwhile does not wait for it.
+    threading.Thread(target=_answer, args=(answer, *key), daemon=True).start()
+    return answer
+
+
+def _answer(answer: Future[dict[str, str]], task: Task, templates: bool, libraries: bool) -> None:
     try:
-        return _CHILD.ask((task.spec, templates), DEADLINE_S)
+        answer.set_result(_said(task, templates, libraries))
+    # Not handled here: carried to the threads that ask.
+    except BaseException as error:  # noqa: BLE001
+        answer.set_exception(error)
+
+
+def _said(task: Task, templates: bool, libraries: bool) -> dict[str, str]:
+    try:
+        return _CHILD.ask((task.spec, templates, libraries), DEADLINE_S)
     except HelperLost as lost:
         if lost.code is None:
             return {"reason": f"torch.compile's back end took more than {DEADLINE_S:g} s of processor time."}
@@ -52,11 +90,11 @@ def _said(task: Task, templates: bool) -> dict[str, str]:
         return {"reason": f"torch.compile's process ended without an answer; {limit}."}
 
 
-def _made(request: tuple[str, bool]) -> dict[str, str]:
+def _made(request: tuple[str, bool, bool]) -> dict[str, str]:
     from evo_kernel.tasks.compiled.module import compiled_function
     from evo_kernel.tasks.loading import load
 
-    spec, templates = request
+    spec, templates, libraries = request
     try:
         task = load(spec)
         cases = [[without_data(spec) for spec in task.input_specs(case)] for case in task.cases]
@@ -64,7 +102,7 @@ def _made(request: tuple[str, bool]) -> dict[str, str]:
             task.reference_function,
             cases,
             name=task.name,
-            allow_aten=task.allow == "mixed",
+            allow_aten=libraries,
             templates=templates,
             precision=task.tolerance.precision,
         )
