@@ -176,9 +176,12 @@ def operator_uses(connection: sqlite3.Connection, environment: int | None) -> tu
     WITH ended AS (
         SELECT c.attempt, c.operator, c.id AS candidate FROM candidates c WHERE c.parent IS NOT NULL
         UNION ALL SELECT f.attempt, f.operator, NULL FROM failures f
-    ), paid AS (SELECT attempt, SUM(dollars) AS dollars FROM calls GROUP BY attempt)
+    ), paid AS (
+        SELECT c.attempt, SUM(dollars) AS dollars, SUM(COALESCE(r.error, c.error, '') = '') AS answers FROM calls c
+        LEFT JOIN call_remarks r ON r.attempt = c.attempt AND r.position = c.position GROUP BY c.attempt
+    )
     SELECT operator, COUNT(*), COUNT(ended.candidate), SUM(IFNULL(s.status = 'passed', 0)),
-        IFNULL(SUM(dollars), 0.0), MAX(s.score)
+        IFNULL(SUM(dollars), 0.0), MAX(s.score), SUM(ended.candidate IS NOT NULL AND IFNULL(answers, 0) = 0)
     FROM ended LEFT JOIN (SELECT * FROM scores WHERE environment_id = ?) s ON s.candidate = ended.candidate
     LEFT JOIN paid USING (attempt) GROUP BY operator ORDER BY operator
     """

@@ -84,6 +84,7 @@ class OperatorUse:
     passed: int  # in the environment shown
     dollars: float
     best_score: float | None
+    by_rules: int  # candidates of attempts in which no language model answered
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from operators.llm.litellm_model import LiteLLMModel, Patience, Price
 from operators.llm.litellm_request import LiteLLMWire, unready
 
 MILLION = 1e6
+PORTS = {"http": 80, "https": 443}
+CONNECT_S = 3.0
+"""Seconds within which a server takes a connection."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,20 @@ def price_of(one: ModelConfig) -> Price | None:
         cached = one.price_cached / MILLION if one.price_cached is not None else None
         return Price(one.price_in / MILLION, one.price_out / MILLION, cached)
     return Price(0.0, 0.0) if one.base_url is not None and _near(one.base_url) else None
+
+
+def nobody_at(config: Config) -> str:
+    """Which configured server takes no connection, and what to do; empty where all do. Providers are not asked."""
+    for one in config.models.values():
+        if one.base_url is None:
+            continue
+        parts = urlsplit(one.base_url)
+        try:
+            socket.create_connection((str(parts.hostname), parts.port or PORTS[parts.scheme]), CONNECT_S).close()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return f"nobody answers at {one.base_url} ({reason}): start the server of {one.name}, or name another one."
+    return ""
 
 
 def _near(url: str) -> bool:

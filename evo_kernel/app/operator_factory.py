@@ -12,6 +12,7 @@ from evo_kernel import plugins
 from evo_kernel.app.profiles import Profiles
 from evo_kernel.app.prompt_context import knowledge_of, prompts_of
 from evo_kernel.app.run_operator import RunOperator
+from evo_kernel.app.usage import WITH_MODEL
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from populations.population import LineagePopulation
 
 EXTERNAL = "external"  # a command-line coding agent, see app/external_agent.py
-WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo")
 OWN = ("mtmc", "crossover", *WITH_MODEL, EXTERNAL)
 POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
 TRAINED = "trained"

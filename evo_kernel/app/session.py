@@ -70,6 +70,13 @@ def resume(
 
 def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float) -> int:
     operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
+    if config.models:
+        from evo_kernel.app.models import nobody_at  # slow to import
+
+        if silent := nobody_at(config):
+            if create:
+                raise ConfigError(silent)
+            _complain(silent)  # it may answer later
     console = open_console(stderr=as_json)
     notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
     with compose.prepared(config, task, path, create) as parts:

@@ -9,12 +9,17 @@ if TYPE_CHECKING:
     from populations.views import ModelUse, OperatorUse
 
 
+WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo")
+"""Operators that ask a language model; the first goes on with rules where none answers."""
+
+
 def operator_lines(operators: Sequence[OperatorUse]) -> list[tuple[str, str]]:
     """What came of each operator's attempts."""
     return [
         (
             "operator",
             f"{one.operator}: {one.attempts} attempts, {one.candidates} candidates, {one.passed} passed"
+            + (f", {one.by_rules} by rules: no model answered" if one.by_rules and one.operator in WITH_MODEL else "")
             + (f", best {one.best_score:.3f}" if one.best_score is not None else "")
             + (f", ${one.dollars:.2f}" if one.dollars else ""),
         )

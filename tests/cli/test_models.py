@@ -6,6 +6,7 @@ import functools
 import json
 import random
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from operators.llm.transcript import unpack
 from populations.reading import PopulationReader
 from tests.support import warm
 from tests.support.chat_server import Answer, ChatServer, broken, failure
+from tests.support.commands import evo
 from tests.support.modelled import CommentJudge, config_for, faster, kernel_of, search
 from tests.support.scripted import ScriptedOperator
 
@@ -107,6 +109,7 @@ def test_without_money_operators_that_need_no_model_go_on(tmp_path: Path, walker
         found = {one.operator: one for one in reader.operators()}
     assert found["walker"].candidates > 30 and found["llm-mtmc"].candidates >= 1
     assert found["llm-mtmc"].attempts - found["llm-mtmc"].candidates <= 1  # the one that found the purse empty
+    assert found["llm-mtmc"].by_rules == 0 and found["walker"].by_rules == found["walker"].candidates
 
 
 @pytest.mark.parametrize(
@@ -340,6 +343,16 @@ def test_what_cannot_work_is_said_before_anything_is_done(
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match=says):
         search(tmp_path / "a.db", config_for(None, models={"main": model}, budget={"dollars": 1}))
+
+
+def test_a_server_that_takes_no_connection_is_told_at_once(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        path = tmp_path / "a.db"
+        with pytest.raises(ConfigError, match=f"nobody answers at {url} .*: start the server of mine"):
+            evo("run", "softmax", "--population", path, "--model", "mine", "--base-url", url)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
