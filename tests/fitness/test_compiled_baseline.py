@@ -13,7 +13,7 @@ from evo_kernel.fitness.timing.baselines import COMPILED
 from evo_kernel.tasks.compiled import child
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import Purpose, Source
+from evo_kernel.types import Purpose
 
 TASK = '''"""Twice a tensor, or a product."""
 CASES = {"check": [{"n": 7}], "search": [{"n": 64}]}
