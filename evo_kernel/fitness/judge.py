@@ -107,6 +107,8 @@ class PlanJudge:
         key, measured = cache_key(self.environment, self._runner.card), self.environment.kind == "measured"
         known = KnownCeilings(self._runner.ceilings, table, MeasurementCache(key) if measured else None)
         self.baselines.start(known, measured, key | {"assembler": self._assembler.version})
+        if score_soon and not measured:
+            self.baselines.compiled.ready()
 
     @property
     def ceilings(self) -> Ceilings:
