@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does: small matrices, other threads at work
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads would spin while other workers have the processors
 
 
 @pytest.fixture(scope="session", autouse=True)

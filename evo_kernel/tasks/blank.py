@@ -11,6 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from evo_kernel.tasks import light_dynamo
+
 
 class Blank(TorchDispatchMode):
     """What is drawn while it is on, and all that is computed from it, lives on the meta device.
@@ -19,6 +21,7 @@ class Blank(TorchDispatchMode):
     """
 
     def __init__(self, integers: bool = False) -> None:
+        light_dynamo.install()
         super().__init__()
         self._integers = integers
 

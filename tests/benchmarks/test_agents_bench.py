@@ -19,6 +19,7 @@ from operators.learning.tree import Tree
 from operators.llm.base import Message, ModelFailed, Reply
 from operators.micro.coder import RewriteCoder
 from tests.support.chat_server import Answer, ChatServer, failure
+from tests.support.small_tasks import small_softmax
 
 ABOUT = {"model": "some/model", "tree": "t"}
 
@@ -182,7 +183,8 @@ def test_a_server_that_is_gone_ends_the_bench(tmp_path):
 def test_micro_is_judged_here(tmp_path, found, capsys):
     """A server that carries every strategy out by handing over the rewriter's child."""
     (pair,) = [one for one in micro.pairs(found) if one.situation.task.name == "softmax"][:1]
-    one = pair.situation
+    small = str(small_softmax(tmp_path).path)
+    one = replace(pair.situation, task=replace(pair.situation.task, name=small))
     text = RewriteCoder().implement(one.source, pair.action.strategy, one.task, np.random.default_rng(0))
     asked = micro.pairs([replace(one, actions=(pair.action,))])
     assert [each.id for each in asked] == [pair.id]

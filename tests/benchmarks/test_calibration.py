@@ -13,6 +13,7 @@ from benchmarks.calibration.figures import figures, kept_share, modeled_us, spea
 from evo_kernel.fitness.costmodel.model import CONSTANTS, Constants, time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from tests.benchmarks import made_up
+from tests.support.small_tasks import small_softmax
 
 
 def test_rows_survive_both_files_and_a_torn_line(tmp_path):
@@ -146,8 +147,8 @@ def test_a_task_left_out_is_not_seen(monkeypatch):
 
 
 def test_collecting_without_a_gpu_goes_on_where_it_ended(tmp_path, capsys):
-    out = tmp_path / "rows.jsonl"
-    command = ["collect", "--tasks", "no_such_task,softmax", "--device", "cpu", "--out", str(out), "--seconds", "90"]
+    out, task = tmp_path / "rows.jsonl", small_softmax(tmp_path).path.parent
+    command = ["collect", "--tasks", f"no_such_task,{task}", "--device", "cpu", "--out", str(out), "--seconds", "90"]
     main([*command, "--variants", "3", "--cases-each", "1", "--threads", "2"])
     told = capsys.readouterr().out
     assert "no_such_task: failed" in told

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +13,9 @@ from evo_kernel.fitness.profiling.table import CaseProfile, LaunchCost, alone, c
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from tests.fitness.handmade import counted_traffic, matmul_plan
 from tests.fitness.test_counters import RAW
+from tests.support.commands import ROOT, evo_main
 
 CEILINGS = Ceilings.of_target(H200)
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +69,12 @@ def test_a_launch_alone_is_one_node_and_another_kernel(twice):
     assert one.hash != twice.hash
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    whole = [sys.executable, "-m", "evo_kernel.cli.main", "profile", *arguments]
-    return subprocess.run(whole, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+SEED = ROOT / "evo_kernel/tasks/builtin/softmax/seed.py"
+ONE_CASE = ("profile", str(SEED), "--task", "softmax", "--case", "m16384-n1000", "--device", "cpu")
 
 
-def test_the_command():
-    seed = "evo_kernel/tasks/builtin/softmax/seed.py"
-    done = command(seed, "--task", "softmax", "--case", "m16384-n1000", "--device", "cpu", "--json")
+def test_the_command(capsys, monkeypatch):
+    done = evo_main(capsys, monkeypatch, *ONE_CASE, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     case = found["cases"].pop("m16384-n1000")
@@ -89,11 +84,10 @@ def test_the_command():
     assert (kernel["bound_by"] in ("memory", "issue")) == (longest >= 0.6 * kernel["us"])
     assert found["environment"]["kind"] == "modeled" and not found["cases"]
     assert kernel["share"] == 1.0 and kernel["us"] > 10 and kernel["terms"]["dram"] > 1
-    missing = command("none.py", "--task", "softmax")
+    missing = evo_main(capsys, monkeypatch, "profile", "none.py", "--task", "softmax")
     assert missing.returncode == 2 and "none.py" in missing.stderr and "Traceback" not in missing.stderr
 
 
-def test_counters_that_are_asked_for_and_cannot_be_had_are_a_sentence():
-    seed = "evo_kernel/tasks/builtin/softmax/seed.py"
-    done = command(seed, "--task", "softmax", "--case", "m16384-n1000", "--device", "cpu", "--counters")
+def test_counters_that_are_asked_for_and_cannot_be_had_are_a_sentence(capsys, monkeypatch):
+    done = evo_main(capsys, monkeypatch, *ONE_CASE, "--counters")
     assert done.returncode == 0 and "\nno hardware counters: there is no GPU here\n" in done.stdout

@@ -22,6 +22,9 @@ _USE = re.compile(rf"{NAME}(?:#\d+)?")
 _RESULT = re.compile(rf"({NAME})(?::(\d{{1,4}}))?")
 
 
+_LOOP = re.compile(rf"(unsigned )?({NAME}) = (\S+) to (\S+) step (\S+)\s*")
+
+
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -40,7 +43,7 @@ def result_names(text: str) -> list[str]:
 def parse_header(name: str, tail: str) -> tuple[str, tuple[IRValue, ...]]:
     """The head of an operation with regions, and the arguments of its first region."""
     if name == "scf.for":
-        match = re.match(rf"(unsigned )?({NAME}) = (\S+) to (\S+) step (\S+)\s*", tail)
+        match = _LOOP.match(tail)
         if not match:
             raise IRError(f"unreadable scf.for: {tail[:80]}")
         rest, arguments, initial, types = tail[match.end() :], [], [], []
@@ -87,6 +90,9 @@ def _bound(inside: str) -> tuple[list[str], list[str]]:
 
 
 _KEY_VALUE = re.compile(r"([A-Za-z_][\w.]*) = ([\w.]+)")
+_CALLEE = re.compile(r'@([\w.$]+|"\d+")')
+_WORD = re.compile(r'[A-Za-z_][\w.]*|"\d+"')
+_MASKED = re.compile(r'"(\d+)"')
 
 
 def build_operation(
@@ -112,11 +118,11 @@ def build_operation(
     for key, value in _KEY_VALUE.findall(plain):
         attributes.setdefault(key, value)
     if name == "tt.call":
-        callee = re.match(r'@([\w.$]+|"\d+")', head)
+        callee = _CALLEE.match(head)
         if not callee:
             raise IRError("tt.call without a callee")
         attributes["callee"] = _unmask(callee[1], strings)
-    words = tuple(re.findall(r'[A-Za-z_][\w.]*|"\d+"', _KEY_VALUE.sub(" ", plain)))
+    words = tuple(_WORD.findall(_KEY_VALUE.sub(" ", plain)))
     if len(result_types) < len(names) and result_types:
         result_types = [*result_types, *[result_types[-1]] * (len(names) - len(result_types))]
     if len(result_types) < len(names):
@@ -128,7 +134,7 @@ def build_operation(
         attributes=attributes,
         words=tuple(_unmask(word, strings) for word in words),
         types=tuple(operand_types),
-        head=re.sub(r'"(\d+)"', lambda n: f'"{strings[int(n[1])]}"', head),
+        head=_MASKED.sub(lambda n: f'"{strings[int(n[1])]}"', head),
         ordinal=ordinal,
         line=line,
         regions=regions,
@@ -137,7 +143,7 @@ def build_operation(
 
 
 def _unmask(text: str, strings: list[str]) -> str:
-    return re.sub(r'"(\d+)"', lambda n: strings[int(n[1])], text)
+    return _MASKED.sub(lambda n: strings[int(n[1])], text)
 
 
 def _take_attributes(text: str, strings: list[str]) -> tuple[str, dict[str, str]]:

@@ -40,6 +40,8 @@ def parse(text: str) -> IRModule:
 
 _LINE = re.compile(rf'(?:(?P<results>{NAME}(?::\d+)?(?:, {NAME}(?::\d+)?)*) = )?(?P<quote>"?)(?P<name>[a-z_][\w.]*)"?')
 _FRAME = re.compile(r'"(?P<file>[^"]*)":(?P<line>\d{1,7})|(?P<name>#\w+)')
+_MODULE = re.compile(r"attributes (\{.*\}) \{$")
+_FUNCTION = re.compile(r'tt\.func (public|private)? ?@("?)([\w.$<>(),: -]+?)\2\(')
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:\s*(?://.*)?$")
 _ARGUMENT = re.compile(rf"({NAME}): ")
 
@@ -108,7 +110,7 @@ class _Parser:
         line, _ = self._lines.next()
         if not line.startswith("module") or not line.endswith("{"):
             raise IRError("the text does not start with a module")
-        match = re.search(r"attributes (\{.*\}) \{$", line)
+        match = _MODULE.search(line)
         attributes = parse_attributes(match[1], []) if match else {}
         functions: dict[str, Function] = {}
         while (line := self._lines.next()[0]) != "}":
@@ -124,7 +126,7 @@ class _Parser:
         return IRModule(public[0], functions, attributes)
 
     def _function(self, line: str) -> Function:
-        match = re.match(r'tt\.func (public|private)? ?@("?)([\w.$<>(),: -]+?)\2\(', line)
+        match = _FUNCTION.match(line)
         if not match or not line.endswith("{"):
             raise IRError(f"not a function: {line[:80]}")
         inside, rest = bracketed(line[match.end() - 1 :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from evo_kernel.fitness.ir.types import BITS, IRError, Type
 
@@ -17,8 +18,11 @@ _SCALAR = re.compile(r"[a-z][A-Za-z0-9]*")
 
 
 _SIGNED = re.compile(r"^[su]i(?=\d)")  # blocks of descriptors have a signedness
+_NAMED = re.compile(r"![\w.]+")
+_SIZE = re.compile(r"(\d{1,9})x")
 
 
+@lru_cache(maxsize=1024)  # of the thousand types of a kernel, most are the same few
 def parse_type(text: str) -> Type:
     """Parse a type as MLIR prints it. Raises IRError."""
     type_, rest = leading_type(text.strip(), 0)
@@ -41,7 +45,7 @@ def leading_type(text: str, depth: int) -> tuple[Type, str]:
         inside, rest = bracketed(text[len("tensor") :])
         return tensor_type(inside, depth), rest
     if text.startswith("!"):
-        name = re.match(r"![\w.]+", text)
+        name = _NAMED.match(text)
         if name is None:
             raise IRError(f"unreadable type {text[:80]}")
         rest = text[name.end() :]
@@ -56,7 +60,7 @@ def leading_type(text: str, depth: int) -> tuple[Type, str]:
 def tensor_type(inside: str, depth: int) -> Type:
     body, *encoding = split_top(inside, ",")
     shape: list[int] = []
-    while match := re.match(r"(\d{1,9})x", body):
+    while match := _SIZE.match(body):
         shape.append(int(match[1]))
         body = body[match.end() :]
     element = leading_type(body, depth + 1)[0]
@@ -81,6 +85,8 @@ def bracketed(text: str) -> tuple[str, str]:
 
 def split_top(text: str, separator: str) -> list[str]:
     """Parts of a text between separators outside all brackets, stripped."""
+    if separator not in text:
+        return [text.strip()]
     parts, depth, start, position = [], 0, 0, 0
     while position < len(text):
         character = text[position]

@@ -23,12 +23,12 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from evo_kernel import cuda
-from evo_kernel.fitness import light_dynamo
 from evo_kernel.fitness.record.device import impersonate
 from evo_kernel.fitness.record.indexing import get_item, set_item
 from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.torch_calls import AtenWriter, HostCalls, RecordedMode, fake_inputs
 from evo_kernel.fitness.record.tracing import NeedsBinary, PlanTracer, RecordingRefused
+from evo_kernel.tasks import light_dynamo
 
 MAX_REASON = 2000
 MODULE = "kernel"

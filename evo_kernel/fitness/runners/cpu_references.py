@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import InfraError, TaskError
-from evo_kernel.fitness import light_dynamo
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.check import poisoned
 from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
@@ -26,6 +25,7 @@ from evo_kernel.fitness.plan.launch_plan import View
 from evo_kernel.fitness.runners.base import Checked, Draw
 from evo_kernel.fitness.runners.executor import Blobs, LargeExecution, unwritten_reason
 from evo_kernel.lru_cache import Recent
+from evo_kernel.tasks import light_dynamo
 from evo_kernel.tasks.task import Input, Task
 from evo_kernel.types import CaseKind, CheckResult, Status
 
