@@ -22,7 +22,7 @@ from evo_kernel.types import Operator
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.memory import StrategyMemory
-from operators.macro.policies import Policy, UniformPolicy
+from operators.macro.policies import MixedPolicy, Policy, UniformPolicy
 from operators.micro.coder import RewriteCoder
 from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
@@ -177,7 +177,6 @@ def _with_model(name: str, config: Config, outfit: ModelOperatorDeps, rewriter: 
 
 def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> MtmcOperator:
     from operators.macro.llm_policy import LlmPolicy
-    from operators.macro.mixed import MixedPolicy
     from operators.micro.llm_coder import CombinedCoder, LlmCoder
 
     agents, model, prompts = config.agents, outfit.model, outfit.prompts

@@ -44,7 +44,7 @@ def origin_of(config: Config, task: TaskCard) -> tuple[str, Source | None]:
     """
     if config.start_from is None or not config.start_from.is_file():
         return "", None
-    from operators.prompts.transfer import transfer_hint
+    from operators.prompts.writer import transfer_hint
     from populations.reading import PopulationReader
 
     with PopulationReader(config.start_from) as reader:

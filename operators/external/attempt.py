@@ -1,4 +1,5 @@
-"""One attempt of an agent that is not ours: every tool call is durable, with what it cost, before its answer."""
+"""One attempt of an agent that is not ours: what it is told at the start, in its README or over MCP, and its tool calls,
+each durable, with what it cost, before its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from typing import Any
 
 from evo_kernel.types import Brief, Proposal, Source, Step, Strategy
 from evo_kernel.types.protocols import TurnStore
+from operators.knowledge.base import KnowledgeBase
 from operators.llm.base import sound
+from operators.prompts.parts import joined
+from operators.prompts.writer import Prompts
+from operators.workbench.judge_tools import Allowed
 from operators.workbench.tool import Submission
 from operators.workbench.toolset import ToolOutcome, Workbench
 
@@ -90,3 +95,25 @@ class ExternalAttempt:
         action = f"{tool} {facts['evaluation']}" + (f": {facts['idea']}" if facts.get("idea") else "")
         detail = facts.get("refused") or facts.get("reason", "")
         self._steps.append(Step(action, "kept" if kept else "rolled back", str(detail)[:300], outcome.wall_s))
+
+
+def brief_text(brief: Brief, knowledge: KnowledgeBase | None = None, elsewhere: str = "") -> str:
+    """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages.
+
+    `elsewhere`: what other populations have to say.
+    """
+    prompts = Prompts(knowledge=knowledge)
+    source = brief.parent.source
+    prefix = prompts.system(brief.task, brief.environment).content
+    if elsewhere:
+        prefix = f"{prefix}\n\n{elsewhere}"
+    query = f"{brief.task.name} {brief.task.description}"
+    return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=query))}\n"
+
+
+def limits_text(allowed: Allowed) -> str:
+    """What an attempt may ask for, in a line."""
+    return (
+        f"at most {allowed.evaluations} evaluations, {allowed.probes} probes, {allowed.profiles} profiles and "
+        f"{allowed.submits} submissions in this attempt"
+    )

@@ -14,8 +14,7 @@ from evo_kernel import processes
 from evo_kernel.errors import InfraError, OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, ScoredCandidate
 from evo_kernel.types.protocols import TurnStore
-from operators.external.attempt import TOOL, ExternalAttempt
-from operators.external.brief import brief_text, limits_text
+from operators.external.attempt import TOOL, ExternalAttempt, brief_text, limits_text
 from operators.macro import catalogue
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.protocols import WorkbenchDeps

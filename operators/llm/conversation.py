@@ -13,9 +13,15 @@ from evo_kernel.types import Call
 from operators.llm import structured
 from operators.llm.base import Message, ModelFailed, Reply, Tool, size
 from operators.llm.litellm_request import Facts, ModelAnswer, ModelFault
-from operators.llm.payload import messages_payload, schema_payload, tools_payload
 from operators.llm.redaction import redact
-from operators.llm.transcript import message_data, pack, request_data
+from operators.llm.transcript import (
+    message_data,
+    messages_payload,
+    pack,
+    request_data,
+    schema_payload,
+    tools_payload,
+)
 
 if TYPE_CHECKING:
     from operators.llm.litellm_model import LiteLLMModel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
@@ -153,6 +154,27 @@ def task_text(task: TaskCard, budget: int) -> str:
 def contract_text(task: TaskCard) -> str:
     atomics = "may differ in the last bits (atomics are allowed)" if task.atomics else "must agree bit by bit"
     return f"Allowed in `run`: {task.allow}. fp32 contractions may use: {task.precision}. Two runs {atomics}."
+
+
+def transfer_hint(other: TaskCard, champion: ScoredCandidate, task: TaskCard) -> str:
+    """What prompts say of first kernels that were written for another task (`--start-from`): that task, how this one
+    differs, and what its champion's path holds. Empty for the same task.
+
+    `Prompts(hint=...)` puts it into the stable part and cuts it to its budget.
+    """
+    ours, theirs = task.reference.strip().split("\n"), other.reference.strip().split("\n")
+    if ours == theirs and contract_text(task) == contract_text(other):
+        return ""
+    path = "; ".join(strategy_line(strategy) for strategy in champion.strategies[-8:]) or "none that is known"
+    lines = [
+        f"Some first kernels were written for another task, {one_line(other.name, 20)}, and are the fastest there.",
+        f"Strategies on the champion's path there, oldest first: {path}.",
+        "Their structure is what is worth keeping; shapes, masks, dtypes and the contract are this task's.",
+    ]
+    if contract_text(other) != contract_text(task):
+        lines.append(f"The contract there: {one_line(contract_text(other), 80)}")
+    differs = list(difflib.unified_diff(theirs, ours, "reference there", "reference here", lineterm="", n=1))
+    return "\n".join([*lines, "", "```diff", *differs, "```"]) if differs else "\n".join(lines)
 
 
 def _case(case: CaseCard) -> str:

@@ -35,8 +35,7 @@ from operators.macro.llm_policy import LlmPolicy
 from operators.macro.memory import StrategyMemory
 from operators.micro.applicability import applicable
 from operators.micro.llm_coder import LlmCoder
-from operators.prompts.transfer import transfer_hint
-from operators.prompts.writer import Prompts
+from operators.prompts.writer import Prompts, transfer_hint
 from operators.workbench.protocols import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace

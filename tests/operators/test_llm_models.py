@@ -11,10 +11,10 @@ from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.cost_reservation import TokenBound
 from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
-from operators.llm.payload import messages_payload
 from operators.llm.redaction import redact
 from operators.llm.scripted import ScriptedModel, smallest
 from operators.llm.structured import problem, strict
+from operators.llm.transcript import messages_payload
 from tests.operators.support_llm import ASK, WIRE
 
 TOOLS = (Tool("read", "Read.", {"type": "object"}),)

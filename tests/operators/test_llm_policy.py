@@ -12,8 +12,7 @@ from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import CATALOGUE, PAYS, STOP, description, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy, answer_schema, offers_text, read_answer, stated
-from operators.macro.mixed import MixedPolicy
-from operators.macro.policies import Policy, UniformPolicy
+from operators.macro.policies import MixedPolicy, Policy, UniformPolicy
 from operators.micro.applicability import applicable
 from operators.prompts.parts import tokens
 from tests.operators.answers.source import SOURCE

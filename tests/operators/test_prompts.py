@@ -18,8 +18,7 @@ from operators.micro.session import SessionLimits
 from operators.prompts.evidence import evidence
 from operators.prompts.parts import Budgets, first_lines, rows, tokens, without_middle
 from operators.prompts.relatives import chosen, relatives_text, shown
-from operators.prompts.transfer import transfer_hint
-from operators.prompts.writer import Prompts, document, task_text, user
+from operators.prompts.writer import Prompts, document, task_text, transfer_hint, user
 from tests.operators.golden_prompts import (
     CARD,
     GOLDEN,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from operators.learning.coder.scratch.prompts import Request, request
 from operators.learning.coder.scratch.sampling import sample
 from operators.learning.coder.scratch.training import CoderState, Tell, Trained, clipped_step, rate_at
 from operators.learning.coder.scratch.vocabulary import PAD
+
+RESAMPLED = 2000  # times, for the interval of a held-out rate
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,33 @@ def answered(
             answers[one] = answer
     said = [one.read(coder.vocabulary, answer) for one, answer in zip(asked, answers, strict=True)]
     return prompts, answers, said
+
+
+def evaluate(
+    coder: Trained, asks: Sequence[Ask], bench: RewardJudge, parts: RewardParts, settings: GrpoSettings, samples: int
+) -> dict[str, float]:
+    """Shares of answers, drawn at the training's temperature; what could not be judged counts as wrong.
+
+    `right`: Triton, right on every check case, by another plan than the parent's; `low` and `high`: its 95 % interval
+    over requests. `likeliest`: the same of the answer that is likeliest. `any_right`: share of requests with a right
+    answer among those drawn. `reward`: their mean. The same requests and seeds give the same answers of the same coder.
+    """
+    repeated = [ask for ask in asks for _ in range(samples)]
+    *_, said = answered(coder, repeated, settings, seed=20_011)
+    *_, greedy = answered(coder, asks, replace(settings, temperature=0.0), seed=0)
+    found = grades([*repeated, *asks], [*said, *greedy], bench, parts)
+    drawn, likeliest = found[: len(repeated)], found[len(repeated) :]
+    right = np.array([one.right for one in drawn], dtype=float).reshape(len(asks), samples)
+    rng = np.random.default_rng(0)
+    means = right.mean(axis=1)[rng.integers(len(asks), size=(RESAMPLED, len(asks)))].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    rewards = [one.reward for one in drawn if not math.isnan(one.reward)]
+    shares = {
+        "right": right.mean(), "low": low, "high": high, "likeliest": np.mean([one.right for one in likeliest]),
+        "any_right": right.any(axis=1).mean(), "witnessed": np.mean([one.right and one.witnessed for one in drawn]),
+        "reward": np.mean(rewards) if rewards else math.nan,
+    }  # fmt: skip
+    return {name: float(share) for name, share in shares.items()} | {"requests": len(asks), "samples": samples}
 
 
 def summary(found: Sequence[Grade]) -> dict[str, float]:

@@ -20,7 +20,6 @@ from evo_kernel.errors import UserError
 from operators.learning.coder.examples import Example, is_of, rewarded
 from operators.learning.coder.rewards import Ask, RewardJudge, RewardParts
 from operators.learning.coder.scratch import grpo, sft
-from operators.learning.coder.scratch.evaluating import evaluate
 from operators.learning.coder.scratch.network import network_of
 from operators.learning.coder.scratch.prompts import PromptLesson, lessons, vocabulary_of
 from operators.learning.coder.scratch.training import (
@@ -204,7 +203,8 @@ class _Run:
         if not asks:
             return None
         self.keep()
-        found = evaluate(self.state.coder, asks, bench, self.settings.parts, self.settings.grpo, self.settings.samples)
+        settings = self.settings
+        found = grpo.evaluate(self.state.coder, asks, bench, settings.parts, settings.grpo, settings.samples)
         self.tell({"stage": "held-out", "step": self.state.step, **found})
         return found
 
