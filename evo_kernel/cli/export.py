@@ -68,6 +68,18 @@ def export(
     written = write_package(made, folder)
     if as_json:
         data = {"candidate": first[0].view.candidate, "package": made.name, "kernels": list(made.kernels)}
+        data |= {"serves": made.served, "not_served": made.not_served}
         click.echo(json.dumps(data | {"files": [str(path) for path in written]}))
-    else:
-        click.echo("\n".join(f"wrote {path}" for path in written))
+        return
+    click.echo(f"wrote the package {made.name} to {folder}: {len(written)} files; README.md says how to use it")
+    click.echo(f"its kernels serve the sizes of {', '.join(made.served)}; other calls go to the reference")
+    if made.not_served:
+        measured = first[0].evaluation.environment.kind == "measured"
+        again = f"evo-kernel run {forward[0][0].spec} --start-from {population} --population measured.db --device cuda"
+        click.secho(
+            f"NOT served: {', '.join(made.not_served)}. Outputs of these sizes were not compared in full, so their "
+            f"calls go to the reference too. {'Confirm first' if measured else 'Search on a GPU'}, then export again:\n"
+            f"  {f'evo-kernel resume {population}' if measured else again}",
+            fg="yellow",
+            err=True,
+        )

@@ -53,6 +53,16 @@ class Package:
     plans: Mapping[str, str]  # plan files' texts by name
     provenance: Sequence[Mapping[str, Any]]  # one of each kernel
 
+    @property
+    def served(self) -> list[str]:
+        """Cases whose sizes its kernels answer."""
+        return list(dict.fromkeys(case["name"] for group in self.manifest["judged"] for case in group["cases"]))
+
+    @property
+    def not_served(self) -> list[str]:
+        """Cases that the reference answers, since outputs were not compared in full on them."""
+        return list(self.manifest["not_executed"])
+
 
 def checked_name(name: str) -> str:
     """A name that Python can import. Raises UserError."""

@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import Result
 
+from evo_kernel.tasks.loading import load
+from evo_kernel.types import CaseKind
 from tests.support.commands import evo, told
 
 TASK = '''"""Scaled difference of two rows, squashed."""
@@ -56,6 +58,9 @@ def exported(searched: Result, folder: Path) -> Path:
     assert ended.exit_code == 0, ended.output
     found = told(ended)
     assert {Path(path).name for path in found["files"]} >= {"task.py", "provenance.json", "README.md", "verify.py"}
+    kinds = {case.name: case.kind for case in load(f"{NAME}.py").cases}
+    assert [kinds[case] for case in found["serves"]] == [CaseKind.CHECK]
+    assert {kinds[case] for case in found["not_served"]} == {CaseKind.SEARCH, CaseKind.CONFIRM}
     return folder / "champion" / f"{NAME}_kernel"
 
 
