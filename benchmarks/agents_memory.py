@@ -97,12 +97,12 @@ class Watch:
 
     def __init__(self) -> None:
         self.asked, self.answered = 0.0, list[float]()
-        self._memory, self._lock, self._real = list[float](), threading.Lock(), KeptModel.complete
+        self._memory, self._lock, self._real = list[float](), threading.Lock(), KeptModel.answer
 
     def __enter__(self) -> Watch:
         watch = self
 
-        def complete(self: KeptModel, *given: Any, **named: Any) -> Any:
+        def answer(self: KeptModel, *given: Any, **named: Any) -> Any:
             watch.asked = watch.asked or time.monotonic()
             reply = watch._real(self, *given, **named)
             with watch._lock:
@@ -111,11 +111,11 @@ class Watch:
                     watch._memory.append(rss_mb())
             return reply
 
-        KeptModel.complete = complete
+        KeptModel.answer = answer
         return self
 
     def __exit__(self, *_: object) -> None:
-        KeptModel.complete = self._real
+        KeptModel.answer = self._real
 
     def rate(self) -> float:
         """Answers a second over the middle 80 %: the slope of a line through them, for they come in waves."""

@@ -44,7 +44,7 @@ from evo_kernel.types import (
 from operators.macro.bandit import BanditPolicy
 from operators.macro.features import FEATURES
 from populations.population import LineagePopulation, open_population
-from populations.replay import replay
+from populations.search_state import replay
 
 CARD = TaskCard("toy", "def reference(x): ...", "kernels", "ieee", False, (CaseCard("large", CaseKind.SEARCH, {}),))
 ENVIRONMENT = Environment("modeled", "sm_90", "", "-", "-", True, 1, "none")

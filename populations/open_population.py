@@ -11,22 +11,19 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.types import (
     Brief,
     Credit,
-    Environment,
     PipelineState,
     PlanVerdict,
     Recorded,
     ScoredCandidate,
-    TaskCard,
 )
 from evo_kernel.types.notes import Version, VersionOrder
 from populations import statistics
 from populations.candidate_cache import Library
 from populations.encoding import dumps, loads
 from populations.plan_verdicts import fetch_findings, write_findings
-from populations.replay import replay
 from populations.row_decoders import BASELINE_FAULT, fetch_ceilings, fetch_proposal, fetch_verdicts
-from populations.sessions import begin_session, environment_before, measured_as_they_are
-from populations.settings import PopulationSettings
+from populations.search_state import replay
+from populations.sessions import SessionStart, begin_session, environment_before, measured_as_they_are
 from populations.store import Store
 
 CONFIRMATION = "confirmation"
@@ -36,29 +33,20 @@ CONFIRMATION = "confirmation"
 class OpenPopulation:
     """Use it as a context manager. All methods are thread-safe, each at most one short transaction."""
 
-    def __init__(
-        self,
-        store: Store,
-        task: TaskCard,
-        task_identity: str,
-        environment: Environment,
-        seed: int,
-        settings: PopulationSettings,
-        run: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, store: Store, start: SessionStart) -> None:
         """Begins the session; raises PopulationError when the file holds another task."""
-        self.path, self.task, self.environment, self.seed = store.path, task, environment, seed
-        self.task_identity = task_identity
+        self.path, self.task, self.environment, self.seed = store.path, start.task, start.environment, start.seed
+        self.task_identity = start.task_identity
         self._store = store
         # What earlier sessions left behind is read before this one leaves its mark.
         self._earlier_wall_s = statistics.wall_s(store.connection)
         self._state = replay(store.connection)
-        self._previous_environment = environment_before(store.connection, environment)
+        self._previous_environment = environment_before(store.connection, start.environment)
         self._began = time.time()
-        self._run = begin_session(store, task, task_identity, environment, seed, settings, run, self._began)
-        self._state.configure(settings)
-        self._board = self._state.board(environment.key)
-        self._library = Library(store.connection, self._state, environment.key)
+        self._run = begin_session(store, start, self._began)
+        self._state.configure(start.settings)
+        self._board = self._state.board(start.environment.key)
+        self._library = Library(store.connection, self._state, start.environment.key)
 
     def __enter__(self) -> Self:
         return self

@@ -36,7 +36,7 @@ from populations.external_tickets import HandedOut, fetch_ticket, hand_out
 from populations.open_population import OpenPopulation
 from populations.parent_selection import Chooser
 from populations.parent_selectors import Mix
-from populations.sessions import last_id
+from populations.sessions import SessionStart, last_id
 from populations.settings import PopulationSettings
 from populations.statistics import SearchTotals
 from populations.store import Store
@@ -78,9 +78,8 @@ def open_population(
         raise PopulationError(f"The folder {file.parent} does not exist. Make it, or name another --population.")
     store = Store(file)
     try:
-        return LineagePopulation(
-            store, task, task_identity, environment, seed, settings or PopulationSettings(), run or {}
-        )
+        start = SessionStart(task, task_identity, environment, seed, settings or PopulationSettings(), run or {})
+        return LineagePopulation(store, start)
     except BaseException:
         store.close()
         raise
@@ -89,18 +88,9 @@ def open_population(
 class LineagePopulation(OpenPopulation):
     """An open population and its search state. Implements evo_kernel.types.Population."""
 
-    def __init__(
-        self,
-        store: Store,
-        task: TaskCard,
-        task_identity: str,
-        environment: Environment,
-        seed: int,
-        settings: PopulationSettings,
-        run: Mapping[str, Any],
-    ) -> None:
-        mix = Mix(settings.selectors)
-        super().__init__(store, task, task_identity, environment, seed, settings, run)
+    def __init__(self, store: Store, start: SessionStart) -> None:
+        mix = Mix(start.settings.selectors)
+        super().__init__(store, start)
         self._chooser = Chooser(self.path, self._state.lineage, self._board, self._library, mix)
         self._attempts = last_id(store.connection, "attempts")
         self._confirmations: dict[str, tuple[Evaluation, int | None]] = {}  # of committed sources, by sha256

@@ -20,7 +20,6 @@ from populations.connect import connect_reader, fetch_one
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
 from populations.leaderboard import PASSED_CODE, Leaderboard, Lineage
 from populations.lock import announced, owner
-from populations.replay import Replay
 from populations.row_decoders import (
     fetch_baseline_faults,
     fetch_baselines,
@@ -31,7 +30,7 @@ from populations.row_decoders import (
     fetch_proposal,
     fetch_source,
 )
-from populations.search_state import SearchState
+from populations.search_state import Replay, SearchState
 from populations.views import Best, CandidateView, CellView, ModelUse, OperatorUse, RunStatus, SessionView
 
 if TYPE_CHECKING:

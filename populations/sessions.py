@@ -6,7 +6,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evo_kernel.errors import PopulationError
@@ -16,18 +16,21 @@ from populations.settings import PopulationSettings
 from populations.store import Store
 
 
-def begin_session(
-    store: Store,
-    task: TaskCard,
-    task_identity: str,
-    environment: Environment,
-    seed: int,
-    settings: PopulationSettings,
-    run: Mapping[str, Any],
-    at: float,
-) -> int:
+@dataclass(frozen=True)
+class SessionStart:
+    """What a session begins with. `run`: the validated run configuration as plain data."""
+
+    task: TaskCard
+    task_identity: str
+    environment: Environment
+    seed: int
+    settings: PopulationSettings = field(default_factory=PopulationSettings)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+
+def begin_session(store: Store, start: SessionStart, at: float) -> int:
     """Write the session's row and return its id; refuses a file that holds another task."""
-    connection = store.connection
+    connection, task, task_identity = store.connection, start.task, start.task_identity
     with store.write():
         held = connection.execute("SELECT identity, name FROM tasks ORDER BY id LIMIT 1").fetchone()
         if held is not None and held[0] != task_identity:
@@ -38,8 +41,8 @@ def begin_session(
             )
         values = {"identity": task_identity, "name": task.name, "card": dumps(asdict(task))}
         row = (
-            store.intern("tasks", "identity", values), store.intern_environment(environment), seed,
-            dumps(settings.as_data()), dumps(dict(run)), os.getpid(), socket.gethostname(),
+            store.intern("tasks", "identity", values), store.intern_environment(start.environment), start.seed,
+            dumps(start.settings.as_data()), dumps(dict(start.run)), os.getpid(), socket.gethostname(),
             last_id(connection, "evaluations"), last_id(connection, "attempts"), at,
         )  # fmt: skip
         sql = (

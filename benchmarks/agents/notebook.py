@@ -13,7 +13,7 @@ from typing import Any
 
 from evo_kernel.errors import UserError
 from evo_kernel.types import Call
-from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
+from operators.llm.base import Model, ModelFailed, ModelRequest, Reply
 
 NOBODY = ("budget", "down", "invalid")
 """Kinds of failure in which no model had a say: what was asked is asked again in a later session."""
@@ -56,7 +56,7 @@ class Notebook:
             return [row for row in self.rows if row["kind"] == kind]
 
 
-class Counted:
+class Counted(Model):
     """A model that is asked at most so many times in all; each answer, and each failure, is a row. Thread-safe."""
 
     def __init__(self, model: Model, notebook: Notebook, part: str, limit: int) -> None:
@@ -76,31 +76,22 @@ class Counted:
         """How this thread's last call failed, for one who is told only what came instead; empty where it did not."""
         return getattr(self._thread, "failed", "")
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
+    def answer(self, request: ModelRequest) -> Reply:
         try:
-            reply = self._asked(messages, tools, schema, max_tokens)
+            reply = self._asked(request)
         except ModelFailed as failure:
             self._thread.failed = failure.kind
             raise
         self._thread.failed = ""
         return reply
 
-    def _asked(
-        self, messages: Sequence[Message], tools: Sequence[Tool], schema: Mapping[str, Any] | None, most: int | None
-    ) -> Reply:
+    def _asked(self, request: ModelRequest) -> Reply:
         with self._lock:
             if self._left <= 0:
                 raise ModelFailed(f"the bench's calls for {self._part} are used up", "budget")
             self._left -= 1
         try:
-            reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=most)
+            reply = self._model.answer(request)
         except ModelFailed as failure:
             self._note(failure.calls, failure.kind)
             self._give_up(failure)

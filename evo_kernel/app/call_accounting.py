@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evo_kernel.app.model_breaker import ModelBreaker
 from evo_kernel.types import Call
-from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
+from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
 from operators.llm.redaction import redactor
 
 if TYPE_CHECKING:
@@ -38,25 +38,18 @@ class CallAccounting:
             self._population.spend(attempt, calls)
 
 
-class KeptModel:
+class KeptModel(Model):
     """A model whose calls are kept, whose failures the gate hears of, and that is told no secret. Thread-safe."""
 
     def __init__(self, model: Model, accounting: CallAccounting, gate: ModelBreaker) -> None:
         self.name = model.name
         self._model, self._accounting, self._gate = model, accounting, gate
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
+    def answer(self, request: ModelRequest) -> Reply:
         clean = redactor()
-        messages = [_cleaned(message, clean) for message in messages]
+        cleaned = tuple(_cleaned(message, clean) for message in request.messages)
         try:
-            reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
+            reply = self._model.answer(replace(request, messages=cleaned))
         except ModelFailed as failure:
             self._accounting.keep(failure.calls)
             self._gate.heard(failure)

@@ -1,4 +1,4 @@
-"""One attempt of an agent that is not ours: what it is told at the start, in its README or over MCP, and its tool calls,
+"""One attempt of an agent that is not ours: what it is told at the start, in a README or over MCP, and its tool calls,
 each durable, with what it cost, before its answer."""
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.types import Call
@@ -86,7 +86,18 @@ class ModelFailed(EvoKernelError):
         self.reason, self.kind, self.calls = reason, kind, calls
 
 
-class Model(Protocol):
+@dataclass(frozen=True)
+class ModelRequest:
+    """One question. `schema`: the answer is to be one JSON object that fits it. `max_tokens`: of the answer; the
+    model's own limit if None."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    max_tokens: int | None = None
+
+
+class Model:
     """A language model, or several as one. Thread-safe."""
 
     name: str
@@ -101,7 +112,11 @@ class Model(Protocol):
     ) -> Reply:
         """The next turn. Raises ModelFailed.
 
-        `schema`: the answer is to be one JSON object that fits it; where a provider cannot be held to that, the door
-        asks for it in words and checks it, so that what returns is valid JSON by the schema or ModelFailed.
+        Where a provider cannot be held to a schema, the door asks for it in words and checks it, so that what returns
+        is valid JSON by the schema or ModelFailed.
         """
-        ...
+        return self.answer(ModelRequest(tuple(messages), tuple(tools), schema, max_tokens))
+
+    def answer(self, request: ModelRequest) -> Reply:
+        """As `complete`: what a model of its own kind does."""
+        raise NotImplementedError

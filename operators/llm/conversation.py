@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from evo_kernel.types import Call
 from operators.llm import structured
-from operators.llm.base import Message, ModelFailed, Reply, Tool, size
+from operators.llm.base import Message, ModelFailed, ModelRequest, Reply, size
 from operators.llm.litellm_request import Facts, ModelAnswer, ModelFault
 from operators.llm.redaction import redact
 from operators.llm.transcript import (
@@ -51,15 +51,8 @@ class Patience:
 class Conversation:
     """One `complete`: what it has tried so far, and what it may still do. Used by one thread."""
 
-    def __init__(
-        self,
-        model: LiteLLMModel,
-        messages: tuple[Message, ...],
-        tools: tuple[Tool, ...],
-        schema: Mapping[str, Any] | None,
-        max_tokens: int,
-    ) -> None:
-        self.model, self.messages, self.tools, self.schema = model, messages, tools, schema
+    def __init__(self, model: LiteLLMModel, request: ModelRequest, max_tokens: int) -> None:
+        self.model, self.request, self.schema = model, request, request.schema
         self.max_tokens, self.patience = max_tokens, model.patience
         self.ends = time.monotonic() + self.patience.deadline_s
         self.calls: list[Call] = []
@@ -159,14 +152,14 @@ class Conversation:
         return answer
 
     def _request(self, facts: Facts) -> tuple[tuple[Message, ...], dict[str, Any]]:
-        messages, request = self.messages, dict[str, Any]()
+        messages, request = self.request.messages, dict[str, Any]()
         if self.schema is not None and facts.structured:
             request["response_format"] = schema_payload(self.schema)
         elif self.schema is not None:
             messages = structured.in_words(messages, self.schema)
         messages = (*messages, *self.correction)
-        if self.tools:
-            request["tools"] = tools_payload(self.tools)
+        if self.request.tools:
+            request["tools"] = tools_payload(self.request.tools)
         if self.model.temperature is not None:
             request["temperature"] = self.model.temperature
         request |= {"model": self.model.served(), "max_tokens": self.max_tokens}
@@ -223,7 +216,7 @@ class Conversation:
         )
 
     def _kept(self, messages: tuple[Message, ...]) -> dict[str, Any]:
-        return request_data(messages, self.tools, self.schema, self.max_tokens)
+        return request_data(replace(self.request, messages=messages, max_tokens=self.max_tokens))
 
     def _cope(self, fault: ModelFault) -> None:
         """Do what a fault asks for, so that trying again makes sense; else raises ModelFailed."""

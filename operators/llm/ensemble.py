@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from evo_kernel.types import Call
-from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
+from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
 
 
-class Ensemble:
+class Ensemble(Model):
     """A model made of models. Thread-safe.
 
     The opening of a conversation (its first two messages) decides who answers, so that it stays with one member, whose
@@ -29,20 +28,13 @@ class Ensemble:
         self._weights = {name: float((weights or {}).get(name, 1.0)) for name in self._members}
         self._invalid: set[str] = set()
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
+    def answer(self, request: ModelRequest) -> Reply:
         """See Model. What the members spent that could not answer is in the reply's `earlier`."""
         earlier: list[Call] = []
         failures: list[ModelFailed] = []
-        for name in self._order(messages):
+        for name in self._order(request.messages):
             try:
-                reply = self._members[name].complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
+                reply = self._members[name].answer(request)
             except ModelFailed as failure:
                 earlier += failure.calls
                 failures.append(failure)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from operators.llm.base import Message, ModelFailed, Reply, Tool
+from operators.llm.base import Model, ModelFailed, ModelRequest, Reply
 from operators.llm.conversation import Conversation, Patience
 from operators.llm.cost_reservation import NoLimit, Price, Purse, TokenBound
 from operators.llm.endpoint import Endpoint
@@ -23,7 +22,7 @@ from operators.llm.litellm_request import Facts, LiteLLMWire
 __all__ = ["LiteLLMModel", "Patience", "Price"]
 
 
-class LiteLLMModel:
+class LiteLLMModel(Model):
     """One model behind the door. Thread-safe.
 
     `name`: as litellm spells it, `provider/model`. `base_url`: a server that speaks the chat-completions protocol; a
@@ -58,18 +57,11 @@ class LiteLLMModel:
         self._lock = threading.Lock()
         self._facts: Facts | None = None
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
+    def answer(self, request: ModelRequest) -> Reply:
         """See Model. The door's own limit holds for every call: one without a limit has no worst case."""
-        limit = min(max_tokens or self._max_tokens, self._max_tokens)
+        limit = min(request.max_tokens or self._max_tokens, self._max_tokens)
         limit = min(limit, self.facts().longest_output or limit)
-        return Conversation(self, tuple(messages), tuple(tools), schema, limit).reply()
+        return Conversation(self, replace(request, max_tokens=limit), limit).reply()
 
     @property
     def price(self) -> Price | None:

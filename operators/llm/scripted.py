@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from evo_kernel.types import Call
-from operators.llm.base import Message, ModelFailed, Reply, Tool, ToolCall, sound
+from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply, ToolCall, sound
 from operators.llm.structured import problem
 from operators.llm.transcript import message_data, pack, request_data
 
@@ -22,13 +22,10 @@ WARPS = re.compile(r"(num_warps\s*=\s*)(\d+)")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(ModelRequest):
     """What a script is asked; `number` counts the model's calls from 0."""
 
-    messages: tuple[Message, ...]
-    tools: tuple[Tool, ...]
-    schema: Mapping[str, Any] | None
-    number: int
+    number: int = 0
 
     @property
     def last(self) -> str:
@@ -39,35 +36,27 @@ Script = Callable[[Asked], str | Message]
 """The answer's text, or the message as a whole. May raise ModelFailed."""
 
 
-class ScriptedModel:
+class ScriptedModel(Model):
     """Answers by a script. Thread-safe if the script is. Counts tokens as bytes ÷ 4, at no cost."""
 
     def __init__(self, script: Script | None = None, name: str = NAME) -> None:
         self.name, self._script = name, script or first_offer
         self._lock, self._asked = threading.Lock(), 0
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
+    def answer(self, request: ModelRequest) -> Reply:
         with self._lock:
             number, self._asked = self._asked, self._asked + 1
-        said = self._script(Asked(tuple(messages), tuple(tools), schema, number))
+        said = self._script(Asked(**vars(request), number=number))
         message = _sound(said if isinstance(said, Message) else Message("assistant", said))
-        request = request_data(messages, tools, schema, max_tokens)
         call = Call(
             model=self.name,
-            tokens_in=sum(len(one.content) for one in messages) // BYTES_A_TOKEN,
+            tokens_in=sum(len(one.content) for one in request.messages) // BYTES_A_TOKEN,
             tokens_out=len(message.content) // BYTES_A_TOKEN,
             dollars=0.0,
-            messages=pack(request, message_data(message)),
+            messages=pack(request_data(request), message_data(message)),
         )
-        if schema is not None and not message.tool_calls:
-            wrong = _problem(message.content, schema)
+        if request.schema is not None and not message.tool_calls:
+            wrong = _problem(message.content, request.schema)
             if wrong:
                 raise ModelFailed(f"the script's answer does not fit the schema: {wrong}", "malformed", (call,))
         return Reply(message, call, "tool_calls" if message.tool_calls else "stop")

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from operators.llm.base import Message, Tool, ToolCall
+from operators.llm.base import Message, ModelRequest, Tool, ToolCall
 from operators.llm.redaction import redact, redactor
 from operators.llm.structured import strict
 
@@ -34,19 +34,14 @@ def message_from(data: Mapping[str, Any]) -> Message:
     return Message(data["role"], data["content"], calls, data.get("tool_call_id", ""), data.get("stable", False))
 
 
-def request_data(
-    messages: Sequence[Message],
-    tools: Sequence[Tool] = (),
-    schema: Mapping[str, Any] | None = None,
-    max_tokens: int | None = None,
-) -> dict[str, Any]:
-    data: dict[str, Any] = {"messages": [message_data(message) for message in messages]}
-    if tools:
-        data["tools"] = [dict(vars(tool)) for tool in tools]  # asdict would copy every schema
-    if schema is not None:
-        data["schema"] = schema
-    if max_tokens is not None:
-        data["max_tokens"] = max_tokens
+def request_data(request: ModelRequest) -> dict[str, Any]:
+    data: dict[str, Any] = {"messages": [message_data(message) for message in request.messages]}
+    if request.tools:
+        data["tools"] = [dict(vars(tool)) for tool in request.tools]  # asdict would copy every schema
+    if request.schema is not None:
+        data["schema"] = request.schema
+    if request.max_tokens is not None:
+        data["max_tokens"] = request.max_tokens
     return data
 
 

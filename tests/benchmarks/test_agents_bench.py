@@ -16,7 +16,7 @@ from benchmarks.agents.notebook import DOWN, Counted, Notebook
 from evo_kernel.errors import UserError
 from operators.learning.shipped import TREE
 from operators.learning.tree import Tree
-from operators.llm.base import Message, ModelFailed, Reply
+from operators.llm.base import Message, Model, ModelFailed, Reply
 from operators.micro.coder import RewriteCoder
 from tests.support.chat_server import Answer, ChatServer, failure
 from tests.support.small_tasks import small_softmax
@@ -164,10 +164,10 @@ def test_a_server_that_refuses_spoils_no_item_and_uses_up_no_call(tmp_path, run)
 
 
 def test_a_server_that_is_gone_ends_the_bench(tmp_path):
-    class Gone:
+    class Gone(Model):
         name = "gone"
 
-        def complete(self, messages, *, tools=(), schema=None, max_tokens=None) -> Reply:
+        def answer(self, request) -> Reply:
             raise ModelFailed("no connection", "down")
 
     counted = Counted(Gone(), Notebook(tmp_path / "o.jsonl", ABOUT), "macro", 100)

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 
 from evo_kernel.types import Call, Evaluation, Purpose, Source, Status
-from operators.llm.base import Message, ModelFailed, Reply
+from operators.llm.base import Message, Model, ModelFailed, Reply
 from tests.operators.support_search import ENVIRONMENT, evaluation, kernel, plan
 
 Answer = str | Reply | ModelFailed | Callable[[Sequence[Message]], str]
 
 
-class FakeModel:
+class FakeModel(Model):
     """Gives its answers in order, the last one for ever; keeps what it was asked."""
 
     name = "fake/one"
@@ -20,9 +20,10 @@ class FakeModel:
     def __init__(self, *answers: Answer) -> None:
         self.answers, self.asked, self.schemas = list(answers), [], []
 
-    def complete(self, messages, *, tools=(), schema=None, max_tokens=None):
-        self.asked.append(tuple(messages))
-        self.schemas.append(schema)
+    def answer(self, request):
+        messages = request.messages
+        self.asked.append(messages)
+        self.schemas.append(request.schema)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
             answer = answer(messages)

@@ -24,13 +24,13 @@ def ask(text):
     return [ASK[0], Message("user", text)]
 
 
-class Fake:
+class Fake(Model):
     """A member: answers with its name, at its price, or fails."""
 
     def __init__(self, name, dollars=0.01, kind=""):
         self.name, self.dollars, self.kind, self.asked = name, dollars, kind, 0
 
-    def complete(self, messages, *, tools=(), schema=None, max_tokens=None):
+    def answer(self, request):
         self.asked += 1
         call = Call(self.name, dollars=self.dollars)
         if self.kind:

@@ -14,7 +14,7 @@ from evo_kernel.types import Purpose, Source, Status
 from populations.connect import connect_reader
 from populations.population import open_population
 from populations.reading import PopulationReader
-from populations.replay import Replay
+from populations.search_state import Replay
 from populations.settings import PopulationSettings
 from tests.populations.samples import CARD, MEASURED, MODELED, TASK, failed, passed, propose
 

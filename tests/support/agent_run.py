@@ -12,7 +12,6 @@ import argparse
 import os
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.types import Evaluation, Purpose, Source
 from operators.avo.operator import AvoOperator
-from operators.llm.base import Message, Reply, Tool
+from operators.llm.base import Message, Model, ModelRequest, Reply
 from operators.llm.scripted import Asked, ScriptedModel
 from operators.mix import MixOperator
 from populations.population import open_population
@@ -43,7 +42,7 @@ class Log:
         os.write(self._file, f"{text}\n".encode())
 
 
-class LoggedModel:
+class LoggedModel(Model):
     """Takes a while for an answer, and costs a cent; the answer depends on the prompt alone."""
 
     name = "scripted"
@@ -51,11 +50,9 @@ class LoggedModel:
     def __init__(self, log: Log, slow: float) -> None:
         self._log, self._slow, self._model = log, slow, ScriptedModel(answer)
 
-    def complete(
-        self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), schema=None, max_tokens=None
-    ) -> Reply:
+    def answer(self, request: ModelRequest) -> Reply:
         time.sleep(self._slow)
-        reply = self._model.complete(messages, tools=tools, schema=schema, max_tokens=max_tokens)
+        reply = self._model.answer(request)
         self._log.line("call")
         return replace(reply, call=replace(reply.call, dollars=DOLLARS, wall_s=self._slow))
 

@@ -118,8 +118,8 @@ def test_attempts_end_at_limits(tmp_path, limits, answers, why):
 
 def test_seconds_end_an_attempt(tmp_path):
     class Slow(ScriptedModel):
-        def complete(self, messages, **rest):
-            reply = super().complete(messages, **rest)
+        def answer(self, request):
+            reply = super().answer(request)
             return replace(reply, call=replace(reply.call, wall_s=40.0))
 
     slow = Slow(script(*[does(("lineage", {}))] * 9))

@@ -10,18 +10,16 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from evo_kernel.types import Call, Strategy
 from operators.learning.coder.answers import answer_text, kernel_of
-from operators.learning.coder.scratch.prompts import request
+from operators.learning.coder.scratch import prompts
 from operators.learning.coder.scratch.sampling import sample
 from operators.learning.coder.scratch.training import Trained, load_coder
-from operators.llm.base import Message, ModelFailed, Reply, Tool
+from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
 from operators.llm.scripted import smallest
 from operators.llm.transcript import message_data, pack, request_data
 from operators.micro.edit_blocks import GIVE_UP
@@ -31,7 +29,7 @@ _STRATEGY = re.compile(r"^\*\*([a-z0-9-]+)\*\* \(([a-z-]+)\): .*(?:\nWhere: (.*)
 MOST = 512  # tokens of an answer
 
 
-class ScratchModel:
+class ScratchModel(Model):
     """Thread-safe: answers are made one at a time, on the device that the coder lies on."""
 
     def __init__(self, coder: Trained, name: str, temperature: float = 0.8, seed: int = 0) -> None:
@@ -46,33 +44,26 @@ class ScratchModel:
         coder, _about = load_coder(path, device)
         return cls(coder, name)
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Tool] = (),
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int | None = None,
-    ) -> Reply:
+    def answer(self, request: ModelRequest) -> Reply:
         began = time.monotonic()
         prompt, said, tokens = 0, "", 0
-        if schema is not None:
-            said = json.dumps(smallest(schema))
+        if request.schema is not None:
+            said = json.dumps(smallest(request.schema))
         else:
-            strategy, source = asked("\n".join(one.content for one in messages if one.role == "user"))
+            strategy, source = asked("\n".join(one.content for one in request.messages if one.role == "user"))
             if strategy is None or not source:
                 raise ModelFailed("this coder carries strategies out on a source, and was given none", "invalid")
-            prompt, said, tokens = self._edit(strategy, source, max_tokens or MOST)
+            prompt, said, tokens = self._edit(strategy, source, request.max_tokens or MOST)
         message = Message("assistant", said)
         call = Call(
             model=self.name, tokens_in=prompt, tokens_out=tokens, dollars=0.0, wall_s=time.monotonic() - began,
-            messages=pack(request_data(messages, tools, schema, max_tokens), message_data(message)),
+            messages=pack(request_data(request), message_data(message)),
         )  # fmt: skip
         return Reply(message, call)
 
     def _edit(self, strategy: Strategy, source: str, most: int) -> tuple[int, str, int]:
         """Tokens asked, the answer with blocks, tokens answered."""
-        made = request(self._coder.vocabulary, strategy, source)
+        made = prompts.request(self._coder.vocabulary, strategy, source)
         if len(made.prompt) >= self._coder.network.shape.context:
             raise ModelFailed(f"a source of {len(made.prompt)} tokens is too long for this coder", "too long")
         with self._lock:
