@@ -242,7 +242,8 @@ def test_an_old_file_opens(tmp_path):
         assert pending.proposal.source == Source("# seed")
         population.tell(pending, passed(Source("# seed"), random.Random(1)))
         assert population.best().candidate == 1
-        assert not migrations.pending(population._store.database)
+    with Database(path) as database:
+        assert not migrations.pending(database)
     with open_it(path) as population:
         assert population.best().candidate == 1
 
@@ -251,12 +252,13 @@ def test_every_link_holds(tmp_path):
     path = tmp_path / "p.db"
     with open_it(path) as population:
         search(population, 60, random.Random(6))
-        connection = population._store.connection
-        assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-        with pytest.raises(sqlite3.IntegrityError), population._store.write():
-            connection.execute("INSERT INTO notes (attempt, author, text, at) VALUES (999999, 'a', 'b', 1.0)")
+    store = Store(path)
+    assert store.connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
+    assert store.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store.connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    with pytest.raises(sqlite3.IntegrityError), store.write() as connection:
+        connection.execute("INSERT INTO notes (attempt, author, text, at) VALUES (999999, 'a', 'b', 1.0)")
+    store.close()
 
 
 def test_looking_imports_nothing_slow():
@@ -327,7 +329,8 @@ def test_a_file_from_before_comparisons_is_read_and_gets_their_table(tmp_path):
         assert reader.candidate(1).evaluations[0].comparisons == ()
     with open_it(path) as population:
         assert population.best().evaluation.comparisons == ()
-        assert population._store.database.table("comparisons").exists()
+    with Database(path) as database:
+        assert database.table("comparisons").exists()
 
 
 def test_what_was_rolled_back_is_interned_anew(tmp_path):

@@ -150,13 +150,15 @@ def test_sizes_are_bounded(monkeypatch):
     assert time.monotonic() - began < 20
 
 
-def _read(text: str) -> None:
+def _read(text: str) -> str:
+    """The name of its kernel, or why the text is refused."""
     try:
         module = parse.__wrapped__(text)
         traits_of(module)
         unsupported(module)
-    except IRError:
-        pass
+    except IRError as error:
+        return str(error)
+    return module.entry.name
 
 
 def corpus() -> list[str]:
@@ -200,7 +202,7 @@ def test_changed_text_is_read_or_refused(data):
             one, other = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
             lines[one], lines[other] = lines[other], lines[one]
             text = "\n".join(lines)
-    _read(text)
+    assert _read(text)
 
 
 LOCATED = """#loc = loc("kernel.py":6:1)
