@@ -24,8 +24,8 @@ class Profiles:
 
     A table is found by its plan, so a parent that is chosen again, or by several attempts at once, costs nothing more.
     Modeled tables are always made: they are derived from the compiled code, and the same again in a replay. Measured
-    ones use the GPU, one at a time and for at most SHARE of the run; beyond that there is none, and a prompt goes
-    without.
+    ones use the GPU, without hardware counters, one at a time and for at most SHARE of the run; beyond that there is
+    none, and a prompt goes without.
     """
 
     def __init__(self, judge: PlanJudge, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +52,7 @@ class Profiles:
         if self._measured and self._spent_s > FIRST_S + SHARE * (began - self._began):
             return ""
         try:
-            found = self._judge.profile(relative.source, (), [CaseKind.SEARCH], slowest.case)
+            found = self._judge.profile(relative.source, (), [CaseKind.SEARCH], False, slowest.case)
             text = found[slowest.case].as_text(self._judge.environment.label)
         except UserError as error:  # a launch that cannot be timed alone: the next time, too
             text = f"not known: {error}"

@@ -49,7 +49,7 @@ class PlanWorkbenchJudge:
         if case is not None and case not in known:
             raise PopulationError(f"there is no case {case!r}; there are {', '.join(known)}")
         kinds = [known[case]] if case is not None else [CaseKind.SEARCH]
-        found = self.judge.profile(source, knobs, kinds, case)
+        found = self.judge.profile(source, knobs, kinds, None, case)
         label = self.judge.environment.label
         return "\n\n".join(f"{name}: {one.as_text(label)}" for name, one in found.items())
 

@@ -18,6 +18,11 @@ from evo_kernel.cli.options import DEADLINE, DEVICE, JSON, KERNEL_FILE, TASK, UN
 @DEVICE
 @DEADLINE
 @UNCONFINED
+@click.option(
+    "--counters/--no-counters",
+    default=None,
+    help="Read hardware counters with Nsight Compute; by default if there is a GPU and `ncu`.",
+)
 @JSON
 def profile(
     file: Path,
@@ -26,9 +31,10 @@ def profile(
     device: str,
     deadline_s: float,
     unconfined: bool,
+    counters: bool | None,
     as_json: bool,
 ) -> None:
-    """Show what the kernels of FILE do with the GPU, launch by launch: what bounds them, rates, occupancy.
+    """Show what the kernels of FILE do with the GPU, launch by launch: what bounds them, rates, occupancy, counters.
 
     FILE is a Python module with `run(*inputs)`; `show POP --source` prints one. Each launch is timed alone;
     outputs are not checked (`verify` does that). Without a GPU the times are modeled.
@@ -46,7 +52,7 @@ def profile(
     settings = JudgeSettings(deadline_s=deadline_s, tune_plans=0, unconfined=unconfined)
     kinds = [CaseKind.SEARCH] if case_name is None else [task.case(case_name).kind]
     with open_judge(task, device=device, settings=settings) as judge:
-        found = judge.profile(source, (), kinds, case_name)
+        found = judge.profile(source, (), kinds, counters, case_name)
         label = judge.environment.label
     if as_json:
         cases = {case: one.as_data() for case, one in found.items()}

@@ -25,6 +25,7 @@ from evo_kernel.fitness.plan.launch_plan import Kernel
 from evo_kernel.fitness.record.recorder import RecordCase, Recorder
 from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
+from evo_kernel.fitness.runners.ncu import find_ncu
 from evo_kernel.fitness.sandbox.guards import landlock_abi
 from evo_kernel.fitness.timing import reference_cache
 from evo_kernel.fitness.timing.ceilings import Ceilings
@@ -134,12 +135,28 @@ def _has_bindings() -> bool:
 
 
 def diagnose_cards() -> Iterator[Diagnosis]:
-    """Every card of the machine, and who else computes on it."""
-    for card in gpus.list_gpus():
+    """Every card of the machine, who else computes on it, and the profiler."""
+    cards = gpus.list_gpus()
+    for card in cards:
         yield Diagnosis(f"gpu {card.index}", True, card.text)
         if card.processes:
             advice = "Times on a shared GPU are unreliable: wait, or choose another with CUDA_VISIBLE_DEVICES."
             yield Diagnosis(f"gpu {card.index} is shared", False, "; ".join(card.processes), advice)
+    if cards:
+        yield diagnose_profiler()
+
+
+def diagnose_profiler() -> Diagnosis:
+    """Whether there is Nsight Compute, and whether it may read counters."""
+    path, permitted = find_ncu(), gpus.counters_permitted()
+    if path is None:
+        advice = "Install Nsight Compute for hardware counters in `evo-kernel profile`; all else works without."
+        return Diagnosis("ncu", False, "not found", advice)
+    if permitted is False:
+        advice = "An administrator can allow it: NVreg_RestrictProfilingToAdminUsers=0, or SYS_ADMIN for a container."
+        return Diagnosis("ncu", False, f"{path}, but this user may not read the GPU's counters", advice)
+    permission = "counters permitted" if permitted else "the driver does not say whether counters are permitted"
+    return Diagnosis("ncu", True, f"{path}, {permission}")
 
 
 def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:

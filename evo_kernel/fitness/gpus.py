@@ -16,6 +16,7 @@ _FIELDS = (
     "power.draw"
 )
 _DEADLINE_S = 30.0
+_PARAMETERS = Path("/proc/driver/nvidia/params")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,20 @@ def _ask(query: str) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line for line in ended.stdout.splitlines() if line.strip()] if ended.returncode == 0 else []
+
+
+def counters_permitted(parameters: Path = _PARAMETERS, status: Path = Path("/proc/self/status")) -> bool | None:
+    """Whether this process may read the GPU's counters; None if the driver does not tell.
+
+    By default the driver allows it only with the SYS_ADMIN capability.
+    """
+    try:
+        lines = dict(line.split(":", 1) for line in parameters.read_text().splitlines() if ":" in line)
+        admin_only = lines["RmProfilingAdminOnly"].strip() != "0"
+        capabilities = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)["CapEff"]
+        return not admin_only or bool(int(capabilities, 16) >> 21 & 1)  # CAP_SYS_ADMIN
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def usable_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

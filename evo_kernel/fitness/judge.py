@@ -20,11 +20,13 @@ from evo_kernel.errors import EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.compile.second_assembler import SecondAssembler
+from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.profiling.profiler import profile_plans
+from evo_kernel.fitness.profiling.counters import CountPart
+from evo_kernel.fitness.profiling.profiler import Profiler
 from evo_kernel.fitness.profiling.table import CaseProfile
 from evo_kernel.fitness.record.cases import record_case
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, refuse_unconfined
@@ -166,17 +168,24 @@ class PlanJudge:
         return {case: plan for (case, _), plan in self._grader.record(source, kinds, [knobs]).plans.items()}
 
     def profile(
-        self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind], case_name: str | None = None
+        self,
+        source: Source,
+        knobs: Knobs,
+        kinds: Sequence[CaseKind],
+        counters: bool | None = None,
+        case_name: str | None = None,
     ) -> Mapping[str, CaseProfile]:
         """Profile each launch, by case; see fitness/profiling/profiler.py. Raises UserError if the source is faulty."""
-        parts = []
+        parts, seed = [], fresh_seed()
         for case in (case for kind in kinds for case in self._grader.cases(kind) if case_name in (None, case.name)):
             recording = self._recorder.record(source, (record_case(self._task, case),), [knobs])
             plan = recording.plans[(case.name, knobs)]
             if isinstance(plan, RecordFault):
                 raise UserError(f"{plan.status} on {case.name}: {plan.reason}")
-            parts.append((case, plan))
-        return profile_plans(self._task, self._runner, self.ceilings, self._settings.deadline_s, parts)
+            parts.append(CountPart(plan, case, seed))
+        measured = self.environment.kind == "measured"
+        profiler = Profiler(self._task, self._runner, self.ceilings, measured, self._settings.deadline_s)
+        return profiler.profile(parts, counters)
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
 

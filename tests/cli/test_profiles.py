@@ -34,10 +34,11 @@ class Bench(ScriptedJudge):
     entered: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event | None = None
 
-    def profile(self, source, knobs, kinds, case_name):
+    def profile(self, source, knobs, kinds, counters, case_name):
         self.entered.set()
         if self.go_on is not None:
             assert self.go_on.wait(10)
+        assert not counters, "hardware counters are not for prompts"
         self.profiled.append(case_name)
         self.now += self.takes_s
         if self.error is not None:

@@ -105,6 +105,11 @@ class FakeLauncher:
         arena.poison(poison)
         self.device.clear()
 
+    def step(self, arena: Arena, index: int) -> None:
+        self.device.stepped.append(self.plan.plan.nodes[index].kind)
+        if isinstance(self.plan.plan.nodes[index], Launch):
+            self.run(arena)
+
     def run(self, arena: Arena) -> None:
         self.device.launches += 1
         x, y = arena.tensor(self.plan.plan.inputs[0]), arena.tensor(self.plan.plan.outputs[0])
@@ -174,6 +179,7 @@ class FakeDevice:
         self.closed = self.wipes = self.samples = self.released = self.launches = 0
         self.cleared, self.torch_cleared = False, True  # since the last launch
         self.clears = self.unpins = self.unprepared = self.stale_results = 0
+        self.stepped: list[str] = []
 
     def run_for(self, us: float) -> None:
         self.samples += 1

@@ -48,7 +48,7 @@ def test_every_card_is_listed_with_who_computes_on_it(tmp_path, monkeypatch):
         "4712 [Not Found] ([N/A] MiB)",
     )
     found = {one.name: one for one in doctor.diagnose_cards()}
-    assert list(found) == ["gpu 0", "gpu 1", "gpu 1 is shared"]
+    assert list(found)[:3] == ["gpu 0", "gpu 1", "gpu 1 is shared"] and "ncu" in found
     for words in ("NVIDIA H200", "driver 570.86.15", "90000 of 143771 MiB", "SMs at 1755 of 1980 MHz", "61 °C"):
         assert words in found["gpu 1"].detail
     assert not found["gpu 1 is shared"].ok and not found["gpu 1 is shared"].needed
@@ -60,6 +60,41 @@ def test_without_an_answer_there_are_no_cards(tmp_path, monkeypatch):
     assert gpus.list_gpus() == []
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert gpus.list_gpus() == [] and list(doctor.diagnose_cards()) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "capabilities", "permitted"),
+    [
+        ("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 0\n", "0000000000000000", True),
+        ("RmProfilingAdminOnly: 1\n", "0000000000000000", False),
+        ("RmProfilingAdminOnly: 1\n", "0000000000200000", True),
+        ("Other: 1\n", "0000000000000000", None),
+        (None, "0000000000000000", None),
+    ],
+)
+def test_who_may_read_counters(tmp_path, parameters, capabilities, permitted):
+    params, status = tmp_path / "params", tmp_path / "status"
+    if parameters is not None:
+        params.write_text(parameters)
+    status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
+    assert gpus.counters_permitted(params, status) is permitted
+
+
+def test_the_profiler_is_a_wish_not_a_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "find_ncu", lambda: None)
+    assert (doctor.diagnose_profiler().ok, doctor.diagnose_profiler().needed, doctor.diagnose_profiler().detail) == (
+        False,
+        False,
+        "not found",
+    )
+    monkeypatch.setattr(doctor, "find_ncu", lambda: "/somewhere/ncu")
+    monkeypatch.setattr(gpus, "counters_permitted", lambda: False)
+    assert (
+        not doctor.diagnose_profiler().ok
+        and "NVreg_RestrictProfilingToAdminUsers=0" in doctor.diagnose_profiler().advice
+    )
+    monkeypatch.setattr(gpus, "counters_permitted", lambda: True)
+    assert doctor.diagnose_profiler().ok
 
 
 @pytest.mark.parametrize(("text", "most"), [("100000 100000\n", 1), ("max 100000\n", None), ("nonsense", None)])

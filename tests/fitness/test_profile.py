@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.fitness.compile.compiler import Compiler
-from evo_kernel.fitness.costmodel.roofline import bound
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.profiling.profiler import profile_plans
 from evo_kernel.fitness.profiling.table import CaseProfile, LaunchCost, alone, costs_of, profile
-from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.timing.ceilings import Ceilings
-from tests.fitness.fake_gpu import plan, task_in, worker_command
 from tests.fitness.handmade import counted_traffic, matmul_plan
+from tests.fitness.test_counters import RAW
 
 CEILINGS = Ceilings.of_target(H200)
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,14 +51,17 @@ def test_each_launch_has_its_share_and_its_rates(twice):
     assert "33% of a copy" in text and "wgmma tensor cores" in text and f"{first.registers} registers" in text
 
 
-def test_a_measured_launch_has_counted_bytes(twice):
+def test_a_measured_launch_has_counted_bytes_and_hardware_counters(twice):
     one = alone(twice, 0)
-    (cost,) = costs_of(one, [40.0], counted_traffic(one.plan), H200)
+    (cost,) = costs_of(one, [40.0], counted_traffic(one.plan), [RAW], H200)
     assert sum(cost.flops.values()) == pytest.approx(2 * 512**3)
     assert 3 * 512 * 512 <= cost.bytes / 2 <= 4.5 * 512 * 512  # fp16 inputs once each, and the output
     (found,) = profile(one, [cost], H200, CEILINGS)
     assert found.light_share == pytest.approx(max(cost.bytes / 4.26e12, 2 * 512**3 / 789e12) / 40e-6)
-    bare = costs_of(one, [40.0], None, H200)
+    assert (found.bound_by, found.evidence) == ("memory", "device memory at 71% of peak")
+    (line,) = [x for x in CaseProfile((found,)).as_text("x").splitlines() if "occupancy" in x]
+    assert "achieved" not in line, "it was not counted"
+    bare = costs_of(one, [40.0], None, [{}], H200)
     assert bare == [LaunchCost(40.0)]
     assert "not measured" not in CaseProfile(tuple(profile(one, bare, H200, CEILINGS))).as_text("x")
 
@@ -93,26 +93,7 @@ def test_the_command():
     assert missing.returncode == 2 and "none.py" in missing.stderr and "Traceback" not in missing.stderr
 
 
-def test_what_bounds_a_launch():
-    terms = {"dram": 30.0, "l2": 20.0, "issue": 10.0, "tensor": 0.0, "latency": 12.0, "tail": 1.0, "launch": 2.0}
-    by_model = bound(40.0, terms, 2.0)
-    assert by_model.by == "memory" and "75%" in by_model.evidence and "modeled" in by_model.evidence
-    assert bound(100.0, terms, 2.0).by == "latency" and "loads one after" in bound(100.0, terms, 2.0).evidence
-    assert bound(40.0, {**terms, "tensor": 35.0}, 2.0).by == "tensor"
-    slow = bound(40.0, {**terms, "latency": 36.0}, 2.0)
-    assert slow.by == "latency" and "90% of the time, device memory 75%" in slow.evidence
-    assert bound(3.0, terms, 2.0).by == "latency" and "empty launch" in bound(3.0, terms, 2.0).evidence
-    assert bound(40.0, {}, 2.0).by == "unknown"
-
-
-def test_a_profile_of_measured_launches(tmp_path):
-    task = task_in(tmp_path)
-    runner = CudaRunner(task, 0, 8.0, worker_command(task))
-    try:
-        parts = [(task.case("m64-n128"), plan("honest_50", 64, 128))]
-        found = profile_plans(task, runner, CEILINGS, 30.0, parts)["m64-n128"]
-    finally:
-        runner.close()
-    (kernel,) = found.kernels
-    assert kernel.us == pytest.approx(50, rel=0.02) and kernel.bound_by == "latency"
-    assert "bytes and tl.dot are counted by executing the IR" in found.as_text("measured") and not found.notes
+def test_counters_that_are_asked_for_and_cannot_be_had_are_a_sentence():
+    seed = "evo_kernel/tasks/builtin/softmax/seed.py"
+    done = command(seed, "--task", "softmax", "--case", "m16384-n1000", "--device", "cpu", "--counters")
+    assert done.returncode == 0 and "\nno hardware counters: there is no GPU here\n" in done.stdout

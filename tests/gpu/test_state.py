@@ -135,7 +135,7 @@ def task(tmp_path_factory):
 
 @pytest.mark.parametrize("name", SENTINELS)
 def test_every_launch_finds_nothing(task, name):
-    """Checks, samples, claims and pairs in both places."""
+    """Checks, samples, claims and pairs in both places, and the counters' replay where ncu runs."""
     source = Source(SENTINELS[name])
     with open_judge(task, device="cuda", settings=QUICK) as judge:
         scored = judge.evaluate(source, Purpose.SCORE)
@@ -146,7 +146,7 @@ def test_every_launch_finds_nothing(task, name):
         print("confirmed:", confirmed.status, confirmed.reason, *confirmed.comparisons)
         assert confirmed.passed and confirmed.comparisons, confirmed.reason
         assert all(one.pairs >= 20 for one in confirmed.comparisons)
-        profiled = judge.profile(source, (), [CaseKind.SEARCH], task.cases_of(CaseKind.SEARCH)[0].name)
+        profiled = judge.profile(source, (), [CaseKind.SEARCH], None, task.cases_of(CaseKind.SEARCH)[0].name)
         print(*(one.notes for one in profiled.values()))
 
 

@@ -70,7 +70,7 @@ class LoggedJudge(ScriptedJudge):
         self._log.line(f"charged {sum(found.charged.values())}")
         return found
 
-    def profile(self, source, knobs, kinds, case_name):
+    def profile(self, source, knobs, kinds, counters, case_name):
         raise AssertionError("the script does not profile")
 
 

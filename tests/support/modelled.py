@@ -73,7 +73,7 @@ class CommentJudge:
         )
 
     def profile(
-        self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind], case_name: str | None
+        self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind], counters: bool | None, case_name: str | None
     ) -> Mapping[str, Any]:
         raise UserError("a made-up kernel has no profile")
 

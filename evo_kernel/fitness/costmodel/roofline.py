@@ -1,7 +1,8 @@
 """Roofline classification: which resource limits a launch, and its share of light.
 
 The busiest resource limits a launch if it reaches at least `NEAR` of its peak. Otherwise the launch is limited by
-latency. (Nsight Compute uses the same threshold of 0.6.) Utilisation is the model's terms ÷ the launch's time.
+latency. (Nsight Compute uses the same threshold of 0.6.) Utilisation comes from hardware counters if available, else
+from the model's terms ÷ the launch's time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evo_kernel.fitness.profiling.counters import HardwareCounters
 from evo_kernel.fitness.timing.ceilings import Ceilings
 
 NEAR = 0.6
@@ -41,10 +43,37 @@ def light_us(moved: float | None, flops: Mapping[str, float], ceilings: Ceilings
     return max((moved or 0.0) / ceilings.copy_bytes_per_s, seconds) * 1e6
 
 
-def bound(us: float, terms: Mapping[str, float], launch_us: float) -> LaunchBound:
-    """What limits a launch of `us`, by the model's terms in µs."""
+def bound(us: float, terms: Mapping[str, float], raw: Mapping[str, float], launch_us: float) -> LaunchBound:
+    """What limits a launch of `us`: by counters (`raw`) if there are any, else by the model's terms in µs."""
     if us < _LAUNCHES * launch_us:
         return LaunchBound("latency", f"an empty launch takes {launch_us:.1f} of its {us:.1f} µs")
+    counters = HardwareCounters.of(raw)
+    return _counted(counters, terms) or _modeled(us, terms)
+
+
+def _counted(counters: HardwareCounters, terms: Mapping[str, float]) -> LaunchBound | None:
+    """By hardware counters; None without them."""
+    utilisation = {
+        "device memory": ("memory", counters.dram), "L2": ("memory", counters.l2),
+        "L1 and shared memory": ("memory", counters.l1), "tensor cores": ("tensor", counters.tensor),
+        "issue slots": ("issue", counters.issue),
+    }  # fmt: skip
+    shares = {name: (kind, share) for name, (kind, share) in utilisation.items() if share is not None}
+    if not shares:
+        return None
+    name, (kind, share) = max(shares.items(), key=lambda entry: entry[1][1])
+    if share >= NEAR:
+        return LaunchBound(kind, f"{name} at {share:.0%} of peak")
+    if counters.sm is not None and counters.sm >= NEAR:  # a pipe without its own counter
+        unseen = counters.tensor is None and terms.get("tensor", 0.0) > terms.get("issue", 0.0)
+        return LaunchBound(
+            "tensor" if unseen else "issue", f"a pipe of the SMs at {counters.sm:.0%} of peak ({name} {share:.0%})"
+        )
+    waits = f"; warps wait most for {counters.stalls[0][0]}" if counters.stalls else ""
+    return LaunchBound("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
+
+
+def _modeled(us: float, terms: Mapping[str, float]) -> LaunchBound:
     uses = {name: terms[name] for name in _USES if name in terms}
     if not uses or us <= 0:
         return LaunchBound("unknown", "nothing is counted")

@@ -1,1 +1,1 @@
-"""Profiles of a plan's launches: times, bytes, and a text table."""
+"""Profiles of a plan's launches: times, bytes, hardware counters, and a text table."""

@@ -13,6 +13,7 @@ from evo_kernel.fitness.costmodel.roofline import bound, light_us
 from evo_kernel.fitness.costmodel.targets import Target, occupancy
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
+from evo_kernel.fitness.profiling.counters import HardwareCounters
 from evo_kernel.fitness.timing.ceilings import Ceilings
 
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
@@ -30,6 +31,7 @@ class LaunchCost:
     bytes: float | None = None  # of device memory, each line once, counted in executed IR
     flops: Mapping[str, float] = field(default_factory=dict)  # of tl.dot by operand kind, counted in executed IR
     terms: Mapping[str, float] = field(default_factory=dict)  # µs by cause, from the time model
+    counters: Mapping[str, float] = field(default_factory=dict)  # hardware counters by Nsight Compute's names
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,10 @@ class KernelProfile:
     schedule: str
     mix: Mapping[str, float]  # shares of the static instructions
     terms: Mapping[str, float]
+    counters: Mapping[str, float]
 
     def as_data(self) -> dict[str, Any]:
-        return {**asdict(self), "mix": dict(self.mix), "terms": dict(self.terms)}
+        return {**asdict(self), "mix": dict(self.mix), "terms": dict(self.terms), "counters": dict(self.counters)}
 
 
 def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
@@ -77,11 +80,12 @@ def costs_of(
     compiled: CompiledPlan,
     times_us: Sequence[float],
     traffic: Sequence[LaunchTraffic] | None,
+    counters: Sequence[Mapping[str, float]],
     target: Target,
 ) -> list[LaunchCost]:
     """Costs of a plan's launches, in order. `traffic` is None if unknown."""
     if traffic is None:
-        return [LaunchCost(us) for us in times_us]
+        return [LaunchCost(us, counters=raw) for us, raw in zip(times_us, counters, strict=True)]
     modeled = modeled_time(compiled, traffic, target).launches
     return [
         LaunchCost(
@@ -89,8 +93,9 @@ def costs_of(
             bytes=launch_traffic.grid_load_bytes + launch_traffic.grid_store_bytes,
             flops={kind: launch_traffic.programs * amount for kind, amount in launch_traffic.flops.items()},
             terms=model.terms,
+            counters=raw,
         )
-        for us, launch_traffic, model in zip(times_us, traffic, modeled, strict=True)
+        for us, launch_traffic, model, raw in zip(times_us, traffic, modeled, counters, strict=True)
     ]
 
 
@@ -114,7 +119,7 @@ def _one(
     flops = math.fsum(cost.flops.values())
     every = max(binary.instructions.get("all", 0), 1)
     mix = {name: binary.instructions.get(name, 0) / every for name in MIX}
-    verdict = bound(cost.us, cost.terms, ceilings.launch_us)
+    verdict = bound(cost.us, cost.terms, cost.counters, ceilings.launch_us)
     return KernelProfile(
         name=kernel.name, grid=launch.grid, num_warps=binary.num_warps, us=cost.us, share=cost.us / total_us,
         gb_per_s=rate / 1e9 if rate is not None else None,
@@ -128,7 +133,7 @@ def _one(
         tensor_core=tensor_core(binary), data_path=data_path(binary),
         schedule=schedule(binary, launch, target),
         mix={name: share for name, share in sorted(mix.items(), key=lambda item: -item[1])[:SHOWN] if share > 0},
-        terms=cost.terms,
+        terms=cost.terms, counters=cost.counters,
     )  # fmt: skip
 
 
@@ -160,13 +165,15 @@ class CaseProfile:
 def _lines(p: KernelProfile) -> list[str]:
     tensor = p.tensor_core if p.tensor_core != "none" else "no"
     grid = " x ".join(str(size) for size in p.grid if size > 1) or "1"
+    counters = HardwareCounters.of(p.counters)
+    achieved = f"; {counters.occupancy:.0%} achieved" if counters.occupancy is not None else ""
     lines = [
         f"{p.name}  {p.us:.2f} µs, {p.share:.0%} of the kernels' time",
         f"  bound by     {p.bound_by}: {p.evidence}",
         f"  launch       grid {grid}, {p.num_warps} warps, {p.waves:.2f} waves; "
         f"{tensor} tensor cores, data by {p.data_path}, {p.schedule}",
         f"  resources    {p.registers} registers, {p.spill_bytes} B spilled, {p.shared_bytes} B shared memory",
-        f"  occupancy    {p.occupancy:.0%}: {p.blocks_per_sm} blocks an SM, limited by {p.limiter}",
+        f"  occupancy    {p.occupancy:.0%}: {p.blocks_per_sm} blocks an SM, limited by {p.limiter}{achieved}",
     ]
     rates = []
     if p.gb_per_s is not None and p.bandwidth_share is not None:
@@ -177,6 +184,7 @@ def _lines(p: KernelProfile) -> list[str]:
         rates.append(f"{p.light_share:.0%} of the speed of light")
     if rates:
         lines.append(f"  rates        {'; '.join(rates)}")
+    lines += counters.lines(p.us)
     mix = ", ".join(f"{name} {share:.0%}" for name, share in p.mix.items())
     lines.append(f"  instructions {mix}")
     if p.terms:

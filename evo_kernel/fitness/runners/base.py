@@ -12,6 +12,7 @@ import torch
 import triton
 
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.estimates import JUDGE_VERSION
 from evo_kernel.fitness.timing.pairing import Comparison
@@ -121,6 +122,10 @@ class Runner(ABC):
 
         Nothing else runs on that GPU meanwhile, so do slow preparations before.
         """
+
+    @abstractmethod
+    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
+        """Hardware counters of the plans' launches. Nothing else runs on that GPU meanwhile."""
 
     @property
     def card(self) -> str:

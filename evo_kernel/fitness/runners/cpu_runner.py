@@ -23,6 +23,7 @@ from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.costmodel.torch_costs import unpriced
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, at_least
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan
+from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners.base import (
     Checked,
     CheckPart,
@@ -74,6 +75,9 @@ class CpuRunner(Runner):
 
     def environment(self, confinement: str) -> Environment:
         return environment_here("modeled", f"sm_{self.arch}", "none", confinement)
+
+    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
+        return CounterReading(why="no hardware counters: there is no GPU here")
 
     def answer(self, request: PlanSetRequest) -> PlanSetAnswer:
         """Answer a request; cases run in parallel, checks before timings."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -107,8 +106,10 @@ class Launcher:
         for binary in plan.binaries:
             self._loaded.append(_load(binary))
         self._local_bytes = max(map(_local_bytes, self._loaded), default=0)
-        nodes = enumerate(plan.plan.nodes)
-        self._tables = {i: upload(n) for i, n in nodes if isinstance(n, Constant) and n.data}
+        nodes = plan.plan.nodes
+        launches = [index for index, node in enumerate(nodes) if isinstance(node, Launch)]
+        self._numbers = {index: number for number, index in enumerate(launches)}  # launch number by node index
+        self._tables = {i: upload(n) for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data}
         for launch in plan.plan.launches:
             self._check_cooperative(launch, limits)
 
@@ -119,19 +120,23 @@ class Launcher:
 
     def run(self, arena: Arena) -> None:
         """Launch every node in order on torch's current stream; does not wait for the GPU."""
-        launches = itertools.count()
-        for index, node in enumerate(self._plan.plan.nodes):
-            if isinstance(node, Launch):
-                self._launch(node, arena, arena.scratch(next(launches)))
-            elif isinstance(node, Fill):
-                arena.tensor(node.view).fill_(node.value)
-            elif isinstance(node, Copy):
-                arena.tensor(node.target).copy_(arena.tensor(node.source))
-            elif isinstance(node, Constant):
-                if index in self._tables:
-                    arena.tensor(node.view).copy_(self._tables[index])
-            else:
-                run_aten(node, [arena.tensor(view) for view in node.views], arena)
+        for index in range(len(self._plan.plan.nodes)):
+            self.step(arena, index)
+
+    def step(self, arena: Arena, index: int) -> None:
+        """Launch the node at `index`."""
+        node = self._plan.plan.nodes[index]
+        if isinstance(node, Launch):
+            self._launch(node, arena, arena.scratch(self._numbers[index]))
+        elif isinstance(node, Fill):
+            arena.tensor(node.view).fill_(node.value)
+        elif isinstance(node, Copy):
+            arena.tensor(node.target).copy_(arena.tensor(node.source))
+        elif isinstance(node, Constant):
+            if index in self._tables:
+                arena.tensor(node.view).copy_(self._tables[index])
+        else:
+            run_aten(node, [arena.tensor(view) for view in node.views], arena)
 
     def _launch(self, node: Launch, arena: Arena, scratch: tuple[int, int]) -> None:
         loaded = self._loaded[node.kernel]

@@ -19,7 +19,8 @@ from evo_kernel.errors import InfraError
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners import ipc
+from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
+from evo_kernel.fitness.runners import ipc, ncu
 from evo_kernel.fitness.runners.base import (
     Checked,
     CheckPart,
@@ -30,7 +31,7 @@ from evo_kernel.fitness.runners.base import (
     TimePart,
     environment_here,
 )
-from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead, open_log, usual_command
+from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead, open_log, usual_command, worker_env
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
 from evo_kernel.fitness.timing.estimates import summarise
@@ -39,6 +40,7 @@ from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 
 _STATE = ("clock_mhz", "power_w")  # fields of a Measurement; the rest of the GPU's state is in its details
+_NCU_S = 30.0  # for ncu and its target process to start
 _SWITCH_S = 0.0005  # the GPU idles while the thread that has its answer waits for the interpreter lock
 _TRIES = 4  # processes that a request may lose to other requests' faults before the machine is blamed
 
@@ -156,6 +158,14 @@ class CudaRunner(Runner):
         if answer["status"] != Status.PASSED:
             raise InfraError(f"the ceilings of this GPU cannot be measured: {answer['reason']}")
         return answer["ceilings"]
+
+    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
+        """Runs ncu; see runners/ncu.py. The worker waits:
+
+        two processes on one GPU would disturb each other's counters.
+        """
+        with self._lock:
+            return ncu.count(self._task, parts, worker_env(self._gpu), _NCU_S + self._deadline_s)
 
     def close(self) -> None:
         self._closed = True

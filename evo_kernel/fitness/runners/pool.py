@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners.base import Checked, Draw, PlanSetAnswer, PlanSetRequest, Runner
 from evo_kernel.fitness.stages import WAITING, Stages
 from evo_kernel.fitness.timing.pairing import Comparison
@@ -94,6 +95,9 @@ class RunnerPool(Runner):
 
     def ceilings(self) -> Mapping[str, float]:
         return self._on_a_free_one(lambda runner: runner.ceilings())
+
+    def counters(self, parts: Sequence[CountPart]) -> CounterReading:
+        return self._on_a_free_one(lambda runner: runner.counters(parts))
 
     def close(self) -> None:
         self._closed = True

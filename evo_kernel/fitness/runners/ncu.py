@@ -1,0 +1,165 @@
+"""Runs Nsight Compute on a trusted replay of plans (ncu_target.py), with a deadline.
+
+The GPU's clocks stay as they are (`--clock-control none`). Only launches of the plan are profiled
+(`--profile-from-start off`; the target enables it around each), without graphs. Caches are flushed before every pass,
+as the judge's clock does (`--cache-control all`). counters.py parses ncu's output, which is bounded.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evo_kernel import processes
+from evo_kernel.fitness.plan.launch_plan import save_plan_file
+from evo_kernel.fitness.profiling.counters import (
+    METRICS,
+    CountedKernel,
+    CounterReading,
+    CountPart,
+    medians,
+    read_csv,
+    unknown_metrics,
+)
+from evo_kernel.fitness.sandbox.scratch import Scratch
+from evo_kernel.processes import BoundedOutput
+from evo_kernel.tasks.task import Task
+
+MOST_LAUNCHES = 16  # the first of a plan: each is repeated for every pass of the counters
+ROUNDS = 3  # a counter is the median of so many runs, because clocks vary
+_ATTEMPTS = 4  # each omits metrics that the previous one did not know
+_OUTPUT_BYTES = 8 << 20
+_KEPT_CHARACTERS = 6000
+PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
+_SENTENCES = {
+    "ERR_NVGPUCTRPERM": (
+        "this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): an administrator can allow it "
+        "(NVreg_RestrictProfilingToAdminUsers=0, or the SYS_ADMIN capability for a container)"
+    ),
+    "LibraryNotLoaded": "Nsight Compute could not load the driver's profiling library (LibraryNotLoaded)",
+    "driver resource was unavailable": (
+        "another tool holds the GPU's counters (often DCGM: `dcgmi profmgr --pause` frees them)"
+    ),
+}
+
+
+def find_ncu(usual: Sequence[str] = PLACES) -> str | None:
+    """The newest `ncu` of the usual places, the PATH first."""
+    if found := shutil.which("ncu"):
+        return found
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    places = [*([f"{home}/bin/ncu"] if home else []), *(p for place in usual for p in sorted(glob.glob(place))[::-1])]
+    return next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+def count(
+    task: Task, parts: Sequence[CountPart], env: Mapping[str, str], deadline_s: float, ncu: str | None = None
+) -> CounterReading:
+    """Counters of all parts' launches, in one run of ncu; `env` selects the GPU. Faults of ncu do not raise."""
+    ncu = ncu or find_ncu()
+    if ncu is None:
+        return _none("`ncu` is neither on the PATH nor where CUDA usually is")
+    end = time.monotonic() + deadline_s
+    with Scratch("ncu") as folder:
+        request = _request(task, parts, folder, deadline_s)
+        metrics, output, code = list(METRICS), "", 0
+        for _ in range(_ATTEMPTS):
+            output, code = run_bounded(command(ncu, metrics, request), env, end - time.monotonic())
+            if code is None:
+                return _none(f"ncu was not done after {deadline_s:g} s", output)
+            if kernels := read_csv(output):
+                return _by_launch(parts, kernels, output)
+            unknown = unknown_metrics(output, metrics)
+            metrics = [name for name in metrics if name not in unknown]
+            if not unknown or not metrics:
+                break
+            if known := _known_metrics(ncu, env, end - time.monotonic()):
+                metrics = [name for name in metrics if name.split(".")[0] in known]
+        return _none(reason(output, code), output)
+
+
+def _none(why: str, output: str = "") -> CounterReading:
+    return CounterReading(why=f"no Nsight Compute counters: {why}", output=output[-_KEPT_CHARACTERS:])
+
+
+def command(ncu: str, metrics: Sequence[str], request: Path) -> list[str]:
+    return [
+        ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "all",
+        "--replay-mode", "kernel", "--target-processes", "application-only", "--profile-from-start", "off",
+        "--metrics", ",".join(metrics), sys.executable, "-P", "-m", "evo_kernel.fitness.runners.ncu_target",
+        str(request),
+    ]  # fmt: skip
+
+
+def _request(task: Task, parts: Sequence[CountPart], folder: Path, deadline_s: float) -> Path:
+    parts_data = []
+    for number, part in enumerate(parts):
+        plan = folder / f"{number}.plan"
+        save_plan_file(part.plan, plan)
+        parts_data.append({"plan": str(plan), "case": part.case.name, "seed": part.seed, "launches": _wanted(part)})
+    path = folder / "request.json"
+    path.write_text(json.dumps({"task": task.spec, "parts": parts_data, "rounds": ROUNDS, "deadline_s": deadline_s}))
+    return path
+
+
+def _wanted(part: CountPart) -> int:
+    return min(len(part.plan.plan.launches), MOST_LAUNCHES)
+
+
+def _by_launch(parts: Sequence[CountPart], kernels: Sequence[CountedKernel], output: str) -> CounterReading:
+    """Counters by part. Launches are profiled part by part and round by round, which identifies them."""
+    wanted = sum(_wanted(part) * ROUNDS for part in parts)
+    if len(kernels) != wanted:
+        return _none(f"{len(kernels)} of {wanted} launches were counted; {reason(output, 0)}", output)
+    if not any(kernel.values for kernel in kernels):
+        return _none(f"ncu names them and gives no numbers; {reason(output, 0)}", output)
+    found, start = [], 0
+    for part in parts:
+        width = _wanted(part)
+        mine = kernels[start : start + width * ROUNDS]
+        found.append({launch: medians(mine[launch::width]) for launch in range(width)})
+        start += width * ROUNDS
+    return CounterReading(tuple(found))
+
+
+def reason(output: str, code: int | None) -> str:
+    """Why ncu returned no counters: a sentence for known causes, else its last error."""
+    for sign, sentence in _SENTENCES.items():
+        if sign in output:
+            return sentence
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    ours = [line for line in lines if not line.startswith(("==", '"'))][-1:]  # the replay's error message
+    for level in ("==ERROR== ", "==WARNING== "):
+        if parts_data := [line.removeprefix(level) for line in lines if line.startswith(level)]:
+            return f"ncu reports: {'; '.join([parts_data[0], *ours])[:400]}"
+    return f"ncu ended with code {code} after: {(lines or ['nothing'])[-1][:300]}"
+
+
+def _known_metrics(ncu: str, env: Mapping[str, str], deadline_s: float) -> set[str]:
+    """Metric base names that this ncu knows for the GPU; empty if it does not list them."""
+    output, code = run_bounded([ncu, "--query-metrics"], env, deadline_s)
+    known = {line.split()[0] for line in output.splitlines() if "__" in line.split(" ", 1)[0]}
+    asked = {name.split(".")[0] for name in METRICS}
+    return known if code == 0 and 2 * len(known & asked) > len(asked) else set()
+
+
+def run_bounded(command: Sequence[str], env: Mapping[str, str], deadline_s: float) -> tuple[str, int | None]:
+    """A command's bounded output (both streams) and exit status, None if it exceeded the deadline."""
+    printed = io.BytesIO()
+    output = BoundedOutput(printed, _OUTPUT_BYTES)
+
+    def full() -> bool:
+        return output.seen > _OUTPUT_BYTES
+
+    ended = processes.run(command, deadline_s, output.take, {**env, "LC_ALL": "C.UTF-8"}, enough=full)
+    output.finish()
+    if ended.how == "stopped":
+        printed.write(b"\n==ERROR== output limit exceeded\n")
+    return printed.getvalue().decode(errors="replace"), None if ended.how == "deadline" else ended.code
