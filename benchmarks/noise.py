@@ -24,8 +24,7 @@ from benchmarks import FIGURES_OF
 from benchmarks.variants import parser, write_json
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.tasks.loading import load

@@ -24,8 +24,7 @@ from evo_kernel.fitness.costmodel.facts import facts_of
 from evo_kernel.fitness.costmodel.model import time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner

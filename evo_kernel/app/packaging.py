@@ -16,7 +16,7 @@ from evo_kernel.errors import UserError
 from evo_kernel.export.cases import JudgedCase, Tensor, judged, layouts, output_shapes
 from evo_kernel.export.package import Package, identifier
 from evo_kernel.fitness.plan.program import program
-from evo_kernel.fitness.record.cases import record_case
+from evo_kernel.fitness.record.recorder import record_case
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks import traits
 from evo_kernel.tasks.task import Case, Task, TensorSpec

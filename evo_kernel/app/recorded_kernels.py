@@ -13,9 +13,7 @@ from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.plan.program import program
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import RecordCase, Recorder, RecordFault, refuse_unconfined
-from evo_kernel.fitness.record.unread_values import without_unread
+from evo_kernel.fitness.record.recorder import RecordCase, Recorder, RecordFault, record_case, refuse_unconfined
 from evo_kernel.fitness.runners.choose import arch_of
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
@@ -130,3 +128,26 @@ def _judged_plans(one: ExportedCandidate) -> dict[str, set[str]]:
     for m in one.evaluation.measurements:
         found[m.case] = {m.plan}
     return found
+
+
+def without_unread(
+    recorder: Recorder, source: Source, cases: Sequence[RecordCase], plans: Mapping[str, CompiledPlan | RecordFault]
+) -> list[RecordCase]:
+    """The cases, without host-known values if recording without them gives the same plan."""
+    hidden = [RecordCase(f"{case.name}, blind", tuple(_unknown(spec) for spec in case.inputs)) for case in cases]
+    differing = [other for case, other in zip(cases, hidden, strict=True) if case.inputs != other.inputs]
+    if not differing:
+        return list(cases)
+    recording = recorder.record(source, differing, ((),))
+    return [
+        RecordCase(case.name, other.inputs) if _same(plans[case.name], recording.plans.get((other.name, ()))) else case
+        for case, other in zip(cases, hidden, strict=True)
+    ]
+
+
+def _unknown(spec: Mapping[str, object]) -> Mapping[str, object]:
+    return {name: value for name, value in spec.items() if name != "host"}
+
+
+def _same(plan: CompiledPlan | RecordFault, other: CompiledPlan | RecordFault | None) -> bool:
+    return isinstance(plan, CompiledPlan) and isinstance(other, CompiledPlan) and plan.hash == other.hash

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from evo_kernel.errors import UserError
-from evo_kernel.export.readme import readme
 from evo_kernel.export.standalone import SHIPPED, TENSOR_MAPS
 from evo_kernel.types import Source
 
@@ -163,3 +164,19 @@ include-package-data = false
 def _version(package: Package) -> str:
     """Grows with the kernels: the champion's number, and which of its populations are in."""
     return f"0.{len(package.kernels)}.{max(one['candidate'] for one in package.provenance)}"
+
+
+def readme(name: str, operator: str, manifest: Mapping[str, Any], provenance: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown."""
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, keep_trailing_newline=True
+    )  # no markup is escaped: this is Markdown
+    return templates.get_template("readme.md.jinja").render(
+        name=name,
+        operator=operator,
+        manifest=manifest,
+        provenance=provenance,
+        names=", ".join(manifest["names"]),
+        gradients=", ".join(manifest["names"][place] for place in manifest["differentiable"]),
+        groups=[*manifest["judged"], *(manifest["backward"]["judged"] if manifest["backward"] else [])],
+    )

@@ -12,36 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FIELDS = (
-    "index,name,uuid,driver_version,memory.total,memory.used,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,"
+    "index,uuid,name,driver_version,memory.used,memory.total,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,"
     "power.draw"
 )
+_TEXT = "{}, driver {}, {} of {} MiB used, SMs at {} of {} MHz, memory at {} MHz, {} °C, {} W"  # of all after the uuid
 _DEADLINE_S = 30.0
 _PARAMETERS = Path("/proc/driver/nvidia/params")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. Numbers are the driver's text; any may be `[N/A]`."""
-
     index: str
-    name: str
-    uuid: str
-    driver: str
-    memory_mib: str
-    used_mib: str
-    clock_mhz: str  # of the SMs, now
-    most_clock_mhz: str
-    memory_clock_mhz: str
-    celsius: str
-    power_w: str
-    processes: tuple[str, ...] = ()  # compute processes on it, as "pid name (MiB)"
-
-    @property
-    def text(self) -> str:
-        return (
-            f"{self.name}, driver {self.driver}, {self.used_mib} of {self.memory_mib} MiB used, SMs at {self.clock_mhz}"
-            f" of {self.most_clock_mhz} MHz, memory at {self.memory_clock_mhz} MHz, {self.celsius} °C, {self.power_w} W"
-        )
+    text: str
+    processes: tuple[str, ...]  # compute processes on it, as "pid name (MiB)"
 
 
 def list_gpus() -> list[Gpu]:
@@ -53,7 +36,7 @@ def list_gpus() -> list[Gpu]:
         users.setdefault(uuid, []).append(f"{pid} {name.strip()} ({used_mib.strip()} MiB)")
     count = _FIELDS.count(",") + 1
     rows = [_cells(line, count) for line in _ask(f"--query-gpu={_FIELDS}")]
-    return [Gpu(*row, processes=tuple(users.get(row[2], ()))) for row in rows if len(row) == count]
+    return [Gpu(row[0], _TEXT.format(*row[2:]), tuple(users.get(row[1], ()))) for row in rows]
 
 
 def _cells(line: str, count: int) -> list[str]:

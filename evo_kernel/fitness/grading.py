@@ -13,8 +13,7 @@ from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.references import SeedPool, fresh_seed
 from evo_kernel.fitness.evaluation_context import PASSED, EvaluationContext, PartialEvaluation
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, Recording
+from evo_kernel.fitness.record.recorder import Recorder, Recording, record_case
 from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, Round, Runner, TimePart
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.tasks.task import Case, Task

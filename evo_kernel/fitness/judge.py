@@ -30,8 +30,7 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CountPart
 from evo_kernel.fitness.profiling.profiler import Profiler
 from evo_kernel.fitness.profiling.table import CaseProfile
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault, refuse_unconfined
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case, refuse_unconfined
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes

@@ -22,7 +22,7 @@ from evo_kernel.tasks.task import describe
 
 DEADLINE_S = 60.0
 """Of processor time for one request: a program takes milliseconds, and some tests launch a hundred thousand."""
-CHILD = "evo_kernel.fitness.ir.reference_interpreter"
+CHILD = "evo_kernel.fitness.ir.jit"
 """The module of the child, which answers by `answer_of`: by name, for the executor is the judge's."""
 
 

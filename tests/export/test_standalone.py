@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from evo_kernel.app.recorded_kernels import without_unread
 from evo_kernel.errors import PlanError
 from evo_kernel.export.cases import JudgedCase, Tensor, judged
 from evo_kernel.export.kernelbench import refused
@@ -28,9 +29,7 @@ from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.ir import programs
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.plan.program import program
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder
-from evo_kernel.fitness.record.unread_values import without_unread
+from evo_kernel.fitness.record.recorder import Recorder, record_case
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Source

@@ -21,11 +21,10 @@ import torch
 
 from evo_kernel.fitness.plan.launch_plan import Aten, Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
-from evo_kernel.fitness.runners.cuda_worker import GpuWorker
+from evo_kernel.fitness.runners.cuda_worker import GpuWorker, RequestHandler
 from evo_kernel.fitness.runners.faults import CudaFault
 from evo_kernel.fitness.runners.nvml import GpuState
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.runners.request_handler import RequestHandler
 from evo_kernel.fitness.timing.estimates import TIMING
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task

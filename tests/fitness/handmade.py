@@ -127,7 +127,7 @@ def lowered(text: str, name: str, kinds: tuple[tuple[str, str], ...], constants:
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import make_backend
 
-    from evo_kernel.fitness.record.triton_frontend import lower
+    from evo_kernel.fitness.record.launches import lower
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.py"

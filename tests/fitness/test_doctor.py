@@ -17,8 +17,8 @@ from evo_kernel.fitness import doctor, gpus
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from tests.fitness.fake_gpu import task_in, worker_command
 
-CARDS = """0, NVIDIA H200, GPU-aaaa, 570.86.15, 143771, 4, 1980, 1980, 3201, 34, 76.30
-1, NVIDIA H200, GPU-bbbb, 570.86.15, 143771, 90000, 1755, 1980, 3201, 61, 612.00
+CARDS = """0, GPU-aaaa, NVIDIA H200, 570.86.15, 4, 143771, 1980, 1980, 3201, 34, 76.30
+1, GPU-bbbb, NVIDIA H200, 570.86.15, 90000, 143771, 1755, 1980, 3201, 61, 612.00
 """
 USERS = """GPU-bbbb, 4711, /usr/bin/python3 train.py, with commas, 89000
 GPU-bbbb, 4712, [Not Found], [N/A]
@@ -42,7 +42,7 @@ def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> 
 def test_every_card_is_listed_with_who_computes_on_it(tmp_path, monkeypatch):
     nvidia_smi(tmp_path, monkeypatch)
     first, second = gpus.list_gpus()
-    assert (first.name, first.driver, first.most_clock_mhz, first.processes) == ("NVIDIA H200", "570.86.15", "1980", ())
+    assert first.text.startswith("NVIDIA H200, driver 570.86.15, 4 of 143771 MiB") and first.processes == ()
     assert second.processes == (
         "4711 /usr/bin/python3 train.py, with commas (89000 MiB)",
         "4712 [Not Found] ([N/A] MiB)",

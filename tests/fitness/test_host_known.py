@@ -10,7 +10,7 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.record.cases import record_case
+from evo_kernel.fitness.record.recorder import record_case
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Purpose, Source, Status
 

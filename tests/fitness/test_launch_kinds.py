@@ -13,8 +13,7 @@ from evo_kernel.fitness.compile import nvrtc
 from evo_kernel.fitness.compile.compiler import Compiler, cuda_text_fault
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Constant, Copy, Descriptor, Kernel, read_compiled_plan
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.types import CaseKind, Purpose, Source, Status
 from tests.support.launch_kinds import CUDA_SHARED, FAILING_ASSERT, HEAD, KINDS, flat
 

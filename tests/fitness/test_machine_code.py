@@ -4,7 +4,7 @@ import struct
 import pytest
 
 from evo_kernel.fitness.compile import instructions, machine_code
-from evo_kernel.fitness.compile.opcodes import SM_90
+from evo_kernel.fitness.compile.instructions import SM_90
 from tests.fitness.handmade import MATMUL, SOFTMAX, SOFTMAX_THREE_PASSES, compile_kernel, matmul_plan, softmax_plan
 
 

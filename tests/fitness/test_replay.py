@@ -21,8 +21,7 @@ from evo_kernel.fitness.plan.launch_plan import (
     read_compiled_plan,
     save_plan_file,
 )
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder
+from evo_kernel.fitness.record.recorder import Recorder, record_case
 from evo_kernel.fitness.replay import recompile, replay_plan
 from evo_kernel.types import Source
 from tests.support.launch_kinds import KINDS

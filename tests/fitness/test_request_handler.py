@@ -15,7 +15,7 @@ from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import Buffer
 from evo_kernel.fitness.runners.buffer_cache import plan_bytes
 from evo_kernel.fitness.runners.cuda_memory import Arena
-from evo_kernel.fitness.runners.request_handler import RequestHandler
+from evo_kernel.fitness.runners.cuda_worker import RequestHandler
 from evo_kernel.fitness.runners.sampling import Metronome, TimedWork, sample
 from evo_kernel.fitness.runners.worker_state import Disturbed, MemoryShares, PlanFailed, fill
 from evo_kernel.fitness.timing.ceilings import Ceilings

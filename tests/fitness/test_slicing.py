@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -418,32 +417,3 @@ def test_a_sample_keeps_to_its_time_and_says_what_it_left_out() -> None:
     sample = reference.sample(everything, 1e-9, np.random.default_rng(0))
     assert sample.elements[0].numel() == 0
     assert "would take" in sample.left_out[0] or "time" in sample.left_out[0]
-
-
-def test_other_inputs_need_no_other_look_at_the_reference() -> None:
-    task, inputs = _case_of("softmax")
-    looks = []
-    task = replace(task, reference_function=lambda *given: looks.append(1) or torch.softmax(*given, -1))
-    reference = SlicedReference(task, inputs)
-    other = tuple(value * 2 if isinstance(value, torch.Tensor) else value for value in inputs)
-    assert not reference.fault
-    before = len(looks)
-    renewed = reference.renewed(other)
-    assert not renewed.fault and len(looks) == before > 0
-    sample = renewed.sample([torch.arange(20)], 60.0, np.random.default_rng(0))
-    (part,) = renewed.expect(sample)
-    torch.testing.assert_close(part.truth, task.truth(*other)[0].flatten()[sample.elements[0]], rtol=1e-12, atol=0)
-
-
-def test_offsets_that_were_read_are_read_again() -> None:
-    task = loading.load("grouped_matmul")
-    case = task.cases_of(CaseKind.CHECK)[0]
-    x, weights, offsets = task.inputs(case, torch.Generator().manual_seed(4), "cpu")
-    reference = SlicedReference(task, (x, weights, offsets))
-    assert not reference.fault
-    other = torch.cat([offsets[:1], offsets[1:-1] // 2, offsets[-1:]])  # pyright: ignore[reportIndexIssue, reportOperatorIssue]
-    renewed = reference.renewed((x, weights, other))
-    sample = renewed.sample([torch.arange(100)], 60.0, np.random.default_rng(0))
-    (part,) = renewed.expect(sample)
-    (whole,) = task.truth(x, weights, other)
-    torch.testing.assert_close(part.truth, whole.flatten()[sample.elements[0]], rtol=1e-11, atol=1e-11)

@@ -18,8 +18,7 @@ import torch
 from benchmarks.faults import KERNELS, NAMES, faulty
 from benchmarks.variants import narrowed
 from evo_kernel.fitness.compile.compiler import Compiler
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, TimePart
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.pool import RunnerPool

@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.extra import libdevice
 
 from evo_kernel.fitness.compile.child import compile_ir
-from evo_kernel.fitness.record.triton_frontend import lower
+from evo_kernel.fitness.record.launches import lower
 
 TARGET = GPUTarget("cuda", 90, 32)
 _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # names changed after Triton 3.6

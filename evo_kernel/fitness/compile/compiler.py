@@ -14,21 +14,58 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
-from typing import Any
+from typing import Annotated, Any
 
 import triton
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evo_kernel.fitness.compile import instructions, machine_code, module_state, nvrtc
-from evo_kernel.fitness.compile.answers import Compiled, KernelAnswer
 from evo_kernel.fitness.compile.assembler import Assembler
 from evo_kernel.fitness.compile.ir_text import dependence_fault, fault_of
 from evo_kernel.fitness.gpus import usable_cores
-from evo_kernel.fitness.plan.launch_plan import MAX_SHARED, Binary, Kernel
+from evo_kernel.fitness.plan.launch_plan import MAX_CODE, MAX_SHARED, Binary, Kernel
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import COMPILING, Stages
 from evo_kernel.lru_cache import Recent
+
+Count = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+class _AnswerModel(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class MetadataAnswer(_AnswerModel):
+    """The compiler's metadata. `Binary` has narrower bounds and validates `tensordesc_meta`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=1000)]
+    shared: Count
+    num_warps: Count
+    num_ctas: Count
+    global_scratch_size: Count | None = None
+    global_scratch_align: Count | None = None
+    profile_scratch_size: Count | None = None
+    profile_scratch_align: Count | None = None
+    launch_cooperative_grid: bool | None = None
+    launch_pdl: bool | None = None
+    tensordesc_meta: Any = None
+
+
+class KernelAnswer(_AnswerModel):
+    """One kernel: its code (base64) with metadata, or a fault."""
+
+    fault: str | None = None
+    cubin: str | None = None
+    metadata: MetadataAnswer | None = None
+    ir: Annotated[str, Field(max_length=MAX_CODE)] = ""  # the compiled IR as MLIR prints it; empty for CUDA C++
+
+
+class Compiled(_AnswerModel):
+    """The untrusted child's whole answer, in the order of the request; it may omit the last kernels."""
+
+    answers: Annotated[list[KernelAnswer], Field(min_length=1, max_length=1 << 12)]
+
 
 CACHE_ENTRIES = 4096
 MAX_STACK_BYTES = 32 << 10

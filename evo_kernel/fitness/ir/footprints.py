@@ -262,9 +262,9 @@ def _apart(lines: Lines) -> Lines:
     return owners, first - owners * span + low, last - owners * span + low
 
 
-def lines_of(first: torch.Tensor, last: torch.Tensor, owners: torch.Tensor | None = None) -> float:
-    """Number of distinct lines in runs, separately for each owner; for all together if None."""
-    _, first, last = _apart((torch.zeros_like(first) if owners is None else owners, first, last))
+def lines_of(first: torch.Tensor, last: torch.Tensor) -> float:
+    """Number of distinct lines in runs."""
+    _, first, last = _apart((torch.zeros_like(first), first, last))
     return float((last - first + 1).sum())
 
 

@@ -26,6 +26,8 @@ from evo_kernel.fitness.plan.launch_plan import Launch, Scalar
 from evo_kernel.fitness.record.device import TargetDriver
 from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.tracing import ADDRESS_BITS, PlanTracer
+from evo_kernel.tasks.helper_process import answer_requests
+from evo_kernel.tasks.interpreted import answer_of
 
 
 def install(arch: int = 90) -> None:
@@ -129,3 +131,13 @@ def read(text: str) -> tuple[IRModule, Traits]:
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage)  # pyright: ignore[reportArgumentType]
+
+
+def serve() -> None:
+    """Run references which are Triton kernels: answer `Interpreted`'s requests until the input ends. Not confined.
+
+    evo_kernel/tasks/interpreted.py starts it. It runs the user's own checkout, which is trusted.
+    """
+    install()
+    torch.set_num_threads(1)
+    answer_requests(answer_of())

@@ -84,13 +84,13 @@ class DeviceBuffer:
         if self._unit == 0:
             self._unit = min(item, 8)
             if self.defined is not None:
-                self.defined = torch.zeros(self._shadow_elements(item), dtype=torch.bool)
+                self.defined = torch.zeros(self.shadow_elements(item), dtype=torch.bool)
         elif item % self._unit:
             finer = math.gcd(item, self._unit)
             times = self._unit // finer
             for name in ("defined", "writer", "reader"):
                 if (shadow := getattr(self, name)) is not None:
-                    setattr(self, name, shadow.repeat_interleave(times)[: self._shadow_elements(finer)])
+                    setattr(self, name, shadow.repeat_interleave(times)[: self.shadow_elements(finer)])
             self._unit = finer
         return self._unit
 
@@ -99,13 +99,13 @@ class DeviceBuffer:
         unit = self.unit(item)
         marks = getattr(self, name)
         if marks is None:
-            marks = torch.zeros(self._shadow_elements(unit), dtype=torch.int32)
+            marks = torch.zeros(self.shadow_elements(unit), dtype=torch.int32)
             setattr(self, name, marks)
         return marks
 
     def marks(self) -> torch.Tensor:
         """A boolean tensor of False for each shadow element."""
-        return torch.zeros(self._shadow_elements(self.unit(1 << 30)), dtype=torch.bool)
+        return torch.zeros(self.shadow_elements(self.unit(1 << 30)), dtype=torch.bool)
 
     def defined_bytes(self) -> torch.Tensor | None:
         """A boolean for each byte; None if all are defined."""
@@ -125,7 +125,7 @@ class DeviceBuffer:
         if bool(inside.all()):
             self.defined = None
 
-    def _shadow_elements(self, unit: int) -> int:
+    def shadow_elements(self, unit: int) -> int:
         return -(-(self.size + 2 * PADDING) // unit)
 
 

@@ -186,10 +186,7 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
     writer.copy_(me.expand(writer.shape))
     if window.is_nothing:
         if buffer.changed:  # the earlier content is gone
-            if buffer.defined is None:
-                begin_shadow(buffer, item)
-            assert buffer.defined is not None
-            access.view(buffer.defined, unit, item // unit).fill_(False)
+            access.view(begin_shadow(buffer, item), unit, item // unit).fill_(False)
         return
     target.copy_(data.expand(target.shape))
     mark = None if window.undefined is None else none_if_false(window.undefined)
@@ -201,10 +198,12 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
         defined.copy_((good.unsqueeze(-1) if item > unit else good).expand(defined.shape))
 
 
-def begin_shadow(buffer: DeviceBuffer, item: int) -> None:
-    """Create the shadow of a defined buffer that will hold undefined values."""
+def begin_shadow(buffer: DeviceBuffer, item: int) -> torch.Tensor:
+    """`defined` of a buffer that may hold undefined values from now on."""
     unit = buffer.unit(item)
-    buffer.defined = torch.ones(-(-(buffer.size + 2 * PADDING) // unit), dtype=torch.bool)
+    if buffer.defined is None:
+        buffer.defined = torch.ones(buffer.shadow_elements(unit), dtype=torch.bool)
+    return buffer.defined
 
 
 def _store_scattered(machine: Machine, frame: Frame, pointer: Lanes, value: Lanes, mask: Lanes | None) -> None:
@@ -238,10 +237,7 @@ def _claim(machine: Machine, buffer: DeviceBuffer, places: torch.Tensor, program
     writer[where] = me.expand(where.shape)
     foreign |= writer[where] != me
     if buffer.changed:
-        if buffer.defined is None:
-            begin_shadow(buffer, item)
-        assert buffer.defined is not None
-        buffer.defined[where] = False
+        begin_shadow(buffer, item)[where] = False
     if bool(foreign.any()):
         lane = int(foreign.any(-1).nonzero()[0])
         machine.conflicts.append((machine.memory.buffers.index(buffer), int(places[lane]) * item - PADDING))

@@ -6,20 +6,54 @@ import ast
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evo_kernel.errors import InfraError, PlanError
 from evo_kernel.fitness.compile.compiler import Compiler, Forbidden
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Plan
-from evo_kernel.fitness.record.answers import MOST_CONFIGS, CaseAnswer, RecorderAnswer
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import RECORDING, Stages
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.syntax import parse_module
+from evo_kernel.tasks.task import Case, Task, TensorSpec
 from evo_kernel.types import Knobs, Source, Status
+
+MOST_CONFIGS = 1000
+
+
+class _AnswerModel(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class FaultAnswer(_AnswerModel):
+    """Why there is no plan. The child cannot report success or a failure of the machine."""
+
+    status: Literal["rejected", "build_error", "runtime_error", "wrong", "timeout"]
+    reason: Annotated[str, Field(max_length=4000)]
+
+
+class CaseAnswer(_AnswerModel):
+    """One case with one knob setting: `plan` or `fault`."""
+
+    case: Annotated[str, Field(max_length=400)]
+    setting: Annotated[int, Field(ge=0, lt=1 << 16)]
+    plan: Any = None
+    fault: FaultAnswer | None = None
+
+
+class RecorderAnswer(_AnswerModel):
+    """The whole answer of the untrusted child; plans are parsed later.
+
+    `needs`: kernels whose resources host code reads; `configs`: autotune configurations.
+    """
+
+    records: Annotated[list[CaseAnswer], Field(max_length=1 << 16)]
+    needs: Annotated[list[Any], Field(max_length=1 << 10)] = []
+    configs: dict[Annotated[str, Field(max_length=400)], Annotated[int, Field(ge=0, lt=1 << 31)]] = {}
+
 
 MAX_SOURCE_CHARS = 1 << 20
 _ROUNDS = 4  # how often host code may read another compiled kernel's resources
@@ -247,3 +281,15 @@ def _outcome_fault(outcome: str, detail: str, limits: SandboxLimits) -> RecordFa
 
 
 _PROBE_CASE = RecordCase("probe", ({"dtype": "float32", "shape": [4], "strides": [1]},))
+
+
+def record_case(task: Task, case: Case) -> RecordCase:
+    specs: list[Mapping[str, object]] = []
+    known = task.host_values(case) if task.host_known else {}
+    for position, spec in enumerate(task.input_specs(case)):
+        if not isinstance(spec, TensorSpec):
+            specs.append({"value": spec})
+            continue
+        host = {"host": known[position].tolist()} if position in known else {}
+        specs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides), **host})
+    return RecordCase(case.name, tuple(specs))

@@ -27,7 +27,6 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners import ipc
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.runners.request_handler import RequestHandler
 from evo_kernel.fitness.runners.worker_state import Answer, Disturbed
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING
@@ -37,6 +36,18 @@ from evo_kernel.types import Status
 
 if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from evo_kernel.fitness.runners.plan_checker import PlanChecker
+from evo_kernel.fitness.runners.timer import Timer
+from evo_kernel.fitness.runners.worker_state import MemoryShares, Plans, WorkerState
+from evo_kernel.fitness.timing.estimates import TimingSettings
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+
 
 LOG_BYTES = 1 << 30
 """Limit of files that it writes: output of kernels is in its log."""
@@ -174,3 +185,49 @@ def _task(name: str) -> Task:
 
         return task_without_reference(Path(name))
     return load(name)
+
+
+class RequestHandler:
+    """State of one GPU process besides the CUDA context. For one thread."""
+
+    def __init__(
+        self, task: Task, device: CudaDevice, settings: TimingSettings = TIMING, budget: MemoryShares | None = None
+    ) -> None:
+        self.state = WorkerState(task, device, budget)
+        self.checker, self.timer = PlanChecker(self.state), Timer(self.state, settings)
+
+    def answer(
+        self,
+        plans: Plans,
+        checks: Sequence[Answer],
+        timings: Sequence[Answer],
+        progress: Callable[[], None] = lambda: None,
+    ) -> Answer:
+        """Answers in order, up to the first failure."""
+        spent_s = self.state.spent_s
+        spent_s.clear()
+        with self.state.phase("plan set"):
+            answer = self._in_order(plans, checks, timings, progress)
+        return answer | {"spent_s": dict(spent_s)}
+
+    def _in_order(
+        self, plans: Plans, checks: Sequence[Answer], timings: Sequence[Answer], progress: Callable[[], None]
+    ) -> Answer:
+        answer: Answer = {"checks": self.checker.checks(plans, checks, progress), "timings": []}
+        last = answer["checks"][-1] if checks else {"status": Status.PASSED}
+        for part in timings if last["status"] == Status.PASSED else ():
+            progress()
+            last = self.state.with_intact_references(partial(self.state.with_launcher, plans, part, self.timer.time))
+            answer["timings"].append(last)
+            if last["status"] != Status.PASSED:
+                break
+        answer["fatal"] = last.pop("fatal", False)
+        if answer["timings"] and not answer["fatal"]:
+            with self.state.phase("metronome"):
+                answer["drift"] = self.timer.metronome.tick()
+        return answer
+
+    def pair(self, plans: Plans, part: Answer) -> Answer:
+        """Compare plan 0, the incumbent, with plan 1, the challenger: {case, seed, check}."""
+        self.state.spent_s.clear()
+        return self.timer.pair(plans, part) | {"spent_s": dict(self.state.spent_s)}

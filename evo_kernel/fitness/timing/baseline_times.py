@@ -13,8 +13,7 @@ from functools import cached_property
 
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_names, faults_of
 from evo_kernel.fitness.timing.ceilings import KnownCeilings

@@ -1,6 +1,6 @@
 """Lowering: from a task's PyTorch reference to a first, naive but correct Triton module. No GPU, no model, no key.
 
-trace.py             reference → aten graph of symbolic sizes (decompositions.py; composites.py, networks.py: respelled)
+trace.py             reference → aten graph of symbolic sizes (decompositions.py, networks.py: respelled)
 layout.py            values, strides, collapsing of dimensions
 frames.py            the loops and addresses that kernels share
 module.py render.py  the module being written, and its text

@@ -53,9 +53,9 @@ def _reduction(kind: str, dtype: torch.dtype) -> Reduction:
     return table[kind]
 
 
-def _dims(node: AtenNode, source: LoweredValue, position: int = 1) -> list[int]:
+def _dims(node: AtenNode, source: LoweredValue) -> list[int]:
     """The reduced dimensions, non-negative; none given means all."""
-    dims = node.argument(position, "dim")
+    dims = node.argument(1, "dim")
     if dims is None or dims == []:
         return list(range(len(source.shape)))
     dims = dims if isinstance(dims, list) else [dims]

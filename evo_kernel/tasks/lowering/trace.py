@@ -24,8 +24,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
-from evo_kernel.tasks.lowering.composites import Respelled
-from evo_kernel.tasks.lowering.decompositions import decomposition_table
+from evo_kernel.tasks.lowering.decompositions import Respelled, decomposition_table
 from evo_kernel.tasks.lowering.failures import VALUES, brief, own_failure, quiet, reads_values
 from evo_kernel.tasks.task import positional_names
 

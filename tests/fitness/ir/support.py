@@ -13,7 +13,7 @@ from evo_kernel.fitness.ir.execute import Launched, launch
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Pointer, Scalar
-from evo_kernel.fitness.record.triton_frontend import lower
+from evo_kernel.fitness.record.launches import lower
 
 torch.set_num_threads(1)
 

@@ -18,7 +18,7 @@ from evo_kernel.fitness.correctness.slicing.cover import cover
 from evo_kernel.fitness.correctness.slicing.program import Program, Slicer
 from evo_kernel.fitness.correctness.slicing.regions import Region
 from evo_kernel.fitness.correctness.slicing.rules import is_known
-from evo_kernel.fitness.correctness.slicing.tracing import Graph, NotSliceable, TraceValue, trace
+from evo_kernel.fitness.correctness.slicing.tracing import Graph, NotSliceable, trace
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 REGIONS = 192
@@ -59,15 +59,6 @@ class SlicedReference:
     def __init__(self, task: Task, inputs: Sequence[Input]) -> None:
         self._task, self._inputs = task, inputs
         self._slicer = Slicer(inputs)
-        self._has_read = False  # of integer inputs, during tracing
-
-    def renewed(self, inputs: Sequence[Input]) -> SlicedReference:
-        """The same for other inputs of the same case; traced again only if necessary."""
-        renewed = SlicedReference(self._task, inputs)
-        renewed._has_read = self._has_read
-        if not self.fault and (not self._has_read or all(map(_same_integers, self._inputs, inputs))):
-            renewed._own, renewed._double = self._own, self._double
-        return renewed
 
     @cached_property
     def fault(self) -> str:
@@ -92,11 +83,7 @@ class SlicedReference:
         return self._traced([as_float64(value) for value in metas])
 
     def _traced(self, inputs: Sequence[Input]) -> Graph:
-        def read(value: TraceValue) -> torch.Tensor:
-            self._has_read = True
-            return self._slicer.known(value)
-
-        return trace(self._task.outputs, inputs, read, is_known)
+        return trace(self._task.outputs, inputs, self._slicer.known, is_known)
 
     @cached_property
     def whole_seconds(self) -> float:
@@ -301,9 +288,3 @@ def _meta(value: Input) -> Input:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-
-def _same_integers(first: Input, second: Input) -> bool:
-    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-        return first.is_floating_point() or torch.equal(first, second)
-    return not isinstance(first, torch.Tensor) and first == second
