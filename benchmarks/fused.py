@@ -1,6 +1,6 @@
 """Searches from nothing for 30 fused functions that no test has, beside torch.compile's own kernels by the same clock.
 
-python -m benchmarks.fused [--seconds 60] [--only NAME,NAME] [--first auto] [--folder DIR]
+python -m benchmarks.fused [--seconds 60] [--only NAME,NAME] [--first auto]
 """
 
 from __future__ import annotations
@@ -106,18 +106,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search")
     parser.add_argument("--only", default="", help="comma-separated names; all if not given")
     parser.add_argument("--first", default="all")
-    parser.add_argument("--folder", type=Path, help="keeps tasks and populations")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as usual:
-        folder, ratios = options.folder or Path(usual), []
-        folder.mkdir(exist_ok=True)
+    ratios = []
+    with tempfile.TemporaryDirectory() as folder:
         early_start.begin(None, "cpu")
         print(f"{'function':18} {'best µs':>8} {'compiled':>8} {'ratio':>6}  made  first kernels, µs")
         for line in FUNCTIONS.strip().splitlines():
             name, m, n, rest = line.split(maxsplit=3)
             if not options.only or name in options.only.split(","):
-                (folder / f"{name}.py").write_text(task_text(name, m, n, rest))
-                ratios.append(searched(folder / f"{name}.py", options))
+                path = Path(folder, f"{name}.py")
+                path.write_text(task_text(name, m, n, rest))
+                ratios.append(searched(path, options))
     known = [ratio for ratio in ratios if ratio is not None]
     mean = math.exp(sum(map(math.log, known)) / max(1, len(known)))
     slower = sum(ratio < 0.995 for ratio in known)

@@ -1,6 +1,6 @@
 """The naive first kernels of the built-in tasks: their times, their baselines, and what the model says of them.
 
-    python -m benchmarks.seeds [--tasks softmax,matmul] [--json FILE]
+    python -m benchmarks.seeds [--tasks softmax,matmul]
 
 With a GPU each first kernel is checked and timed through its plans, untuned, beside every baseline by the same clock,
 and the modeled time stands next to the measured one. Without a GPU only the modeled column is filled.
@@ -9,9 +9,7 @@ and the modeled time stands next to the measured one. Without a GPU only the mod
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from pathlib import Path
 
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.tasks.first import first_kernel
@@ -28,9 +26,8 @@ def judged(name: str, device: str) -> Evaluation:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="", help="comma-separated names; all if not given")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = []
+    ratios = []
     print(f"{'task':14} {'case':22} {'measured µs':>11} {'modeled µs':>10} {'ratio':>6} {'light':>6}  baselines µs")
     for name in options.tasks.split(",") if options.tasks else builtin_names():
         modeled = {m.case: m for m in judged(name, "cpu").measurements}
@@ -38,24 +35,19 @@ def main() -> None:
         measured = {m.case: m for m in found.measurements} if found.environment.kind == "measured" else {}
         for case, guess in modeled.items():
             real = measured.get(case)
-            row = {"task": name, "case": case, "modeled_us": guess.median_us}
             line = f"{name:14} {case:22} "
             if real is None:
                 line += f"{found.reason[:11] or '-':>11} {guess.median_us:10.1f}"
             else:
-                row |= {"us": real.median_us, "baselines_us": dict(real.baselines_us), "light": real.light_share}
+                ratios.append(abs(math.log(guess.median_us / real.median_us)))
                 light = f"{real.light_share:.0%}" if real.light_share is not None else "-"
                 line += (
                     f"{real.median_us:11.1f} {guess.median_us:10.1f} {guess.median_us / real.median_us:6.2f} {light:>6}"
                 )
                 line += "  " + ", ".join(f"{which} {us:.1f}" for which, us in sorted(real.baselines_us.items()))
             print(line, flush=True)
-            rows.append(row)
-    ratios = [abs(math.log(row["modeled_us"] / row["us"])) for row in rows if "us" in row]
     if ratios:
         print(f"modeled off by a factor of {math.exp(sum(ratios) / len(ratios)):.2f} (geometric mean, either way)")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -70,7 +70,8 @@ class Engine(RunSession):
         self._attempts, self._known = Attempts(self), Reevaluation(self)
         self._time_is_up = time_is_up
         self._confirming_s, self._begun = 0.0, 0
-        self._late_root = late_root
+        self._late_root, self._is_late = late_root, late_root is not None
+        self._taking_up = 0  # threads that judge what is pending
         self._untuned: list[Recorded] = []  # first kernels that are tuned beside the first attempts
         self._searching = self._out_of_time = False
         self._threads: list[threading.Thread] = []
@@ -91,7 +92,7 @@ class Engine(RunSession):
         if self.population.confirmation_due():
             # Whatever the time: somebody asked for it by going on.
             self._in_threads(1, lambda: self._confirm(bounded=False))
-        self._search_and_confirm(lambda: self._judge_pending(left), self._attempts_until_stopped)
+        self._search_and_confirm(lambda: self._pending_then_attempts(left))
         while self._time_is_left() and self.go_on():
             self._search_and_confirm(self._attempts_until_stopped)
         if self._error is not None:
@@ -106,11 +107,10 @@ class Engine(RunSession):
             self.population.best(), self._confirming_s, self._out_of_time, due,
         )  # fmt: skip
 
-    def _search_and_confirm(self, *search: Callable[[], None]) -> None:
+    def _search_and_confirm(self, work: Callable[[], None]) -> None:
         self._searching, self._out_of_time = True, False
         self.enter(self.hours.search)
-        for work in search:
-            self._in_threads(self.settings.width, work)
+        self._in_threads(self.settings.width, work)
         self._searching = False
         if self.cause in ("budget", "barren") and not self.interrupted:
             self.population.note_confirmation(due=True)
@@ -160,6 +160,20 @@ class Engine(RunSession):
                     self._error = self._error or error
                 self.stop(f"{type(error).__name__}: {error}", "bug")
 
+    def _pending_then_attempts(self, pending: Iterator[Recorded]) -> None:
+        """Attempts begin once nothing is left to take up and something has passed: a first kernel that is slow to judge
+        holds up one thread, not all."""
+        with self.lock:
+            self._taking_up += 1
+        self._judge_pending(pending)
+        with self.lock:
+            self._taking_up -= 1
+        while self._is_late or (self._taking_up and self.population.best() is None):
+            self._tune_first()
+            if self.stopped.wait(LOOK_S):
+                return
+        self._attempts_until_stopped()
+
     def _judge_pending(self, pending: Iterator[Recorded]) -> None:
         """What is durable but has no verdict: the first kernels, and what an earlier session had in flight.
 
@@ -182,6 +196,7 @@ class Engine(RunSession):
             with contextlib.suppress(TimeoutError):
                 if (recorded := late_root(LOOK_S)) is not None:
                     self._untuned.append(recorded)
+                self._is_late = False
                 return recorded
         return None
 
@@ -189,15 +204,13 @@ class Engine(RunSession):
         """First kernels once more, the fastest first, with all that a judge does for a kernel."""
         while not self.stopped.is_set():
             with self.lock:
-                if not self._untuned:
+                judged = [(self.population.relative(one.candidate).evaluation, one) for one in self._untuned]
+                ready = [(found.standing, one.candidate, one) for found, one in judged if found is not None]
+                if not ready:
                     return
-                recorded = min(self._untuned, key=self._log_us)
+                *_, recorded = min(ready)
                 self._untuned.remove(recorded)
             self.ledger.charge(self.judge_and_tell(recorded, Purpose.SCORE, new=False))
-
-    def _log_us(self, recorded: Recorded) -> float:
-        evaluation = self.population.relative(recorded.candidate).evaluation
-        return evaluation.standing if evaluation is not None else math.inf
 
     def _attempts_until_stopped(self) -> None:
         self._tune_first()

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe.formatting import busy_text, score_text, stages_text, state_text
-from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Recorded, ScoredCandidate
+from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Purpose, Recorded, ScoredCandidate
 
 LINES = 8  # last events on screen
 QUIET_S, EVERY_S = 10.0, 30.0  # after so long without a line, and at least so often, a log is told where things stand
@@ -78,7 +78,8 @@ class LiveProgress:
             self._in_flight.discard(recorded.brief.attempt)
             self._statuses[evaluation.status.value] += 1
             strategy = recorded.proposal.strategy.name if recorded.proposal.strategy else recorded.proposal.operator
-            if is_best or (self._best is not None and self._best[1] == recorded.candidate and evaluation.passed):
+            of_best = self._best is not None and self._best[1] == recorded.candidate  # it has a score by now
+            if is_best or (of_best and evaluation.passed and evaluation.purpose is Purpose.SCORE):
                 self._best = (score_text(evaluation), recorded.candidate, strategy)
             if is_best and evaluation.standing <= self._told_log_us - NEWS:
                 self._told_log_us = evaluation.standing

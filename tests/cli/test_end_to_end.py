@@ -99,14 +99,14 @@ def test_a_search_of_a_users_own_file(searched: Result) -> None:
     assert sum(found["evaluations"].values()) >= 4 and found["attempts"] >= 1
     assert "Traceback" not in searched.output
     assert (found["baseline_faults"], found["gpu_busy"]) == ({}, [])
-    assert {case["denominator"] for case in found["best"]["cases"].values()} == {"first kernel"}
+    assert {case["denominator"] for case in found["best"]["cases"].values()} == {"torch.compile"}
 
 
 def test_looking_at_it(searched: Result, folder: Path) -> None:
     status, best = told(evo("status", f"{NAME}.db", "--json")), told(searched)["best"]
     assert status["attempts"] >= 1 and status["candidates"] >= 2 and status["evaluations"]["score"] >= 1
     assert status["best"]["score"] >= 1.0
-    assert {case: set(times) for case, times in status["baselines"].items()} == {"m256-n1000": {"first kernel"}}
+    assert {case: set(times) for case, times in status["baselines"].items()} == {"m256-n1000": {"torch.compile"}}
     assert status["pipeline"] is None and status["ceilings"] == {}  # nobody writes it; nothing was measured
     assert "from the table (sm_90)" in evo("show", f"{NAME}.db").output
     shown = told(evo("show", f"{NAME}.db", str(best["candidate"]), "--json"))

@@ -576,9 +576,10 @@ def test_a_first_kernel_that_comes_late_is_judged_before_anything_is_tried(popul
     ledger = Ledger(Budget(evaluations=evaluations), Spent())
     late_root = Arrives(population)
     Engine(population, ScriptedOperator(), judge, ledger, settings, Notebook(), late_root=late_root).run()
-    asked = [source for source, _ in judge.asked]
-    assert set(asked[:2]) == {FIRST.sha256, LATE.sha256} == set(asked[2:4])
-    assert width > 1 or asked[2] == LATE.sha256  # the fastest is tuned first
+    asked, roots = [source for source, _ in judge.asked], {FIRST.sha256, LATE.sha256}
+    tried = next((place for place, source in enumerate(asked) if source not in roots), len(asked))
+    assert LATE.sha256 in asked[:tried] and asked.count(LATE.sha256) >= 2  # as it is, and tuned
+    assert width > 1 or asked[1:3] == [LATE.sha256] * 2  # the fastest is tuned first
     assert population.relative(2).evaluation.passed
 
 
