@@ -13,8 +13,7 @@ from evo_kernel.errors import CutShort, LoweringError
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.record.cases import record_case
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.tasks.first import compiles
 from evo_kernel.tasks.task import Case, Task
