@@ -193,8 +193,10 @@ def test_a_check_that_fails_before_comparing_has_no_error_number(exported: Path,
 def test_a_summary_says_what_its_best_is_and_how_to_go_on(searched: Result) -> None:
     ended = evo("resume", f"{NAME}.db")  # its budget is spent: it confirms at most, and sums up
     assert ended.exit_code == 0, ended.output
-    assert "score: first kernel, untuned / kernel, geometric mean over search cases" in ended.output
-    assert re.search(r"^champion: candidate \d+, confirmed, score", ended.output, re.MULTILINE), ended.output
+    assert "score: torch.compile's kernels, modeled too, / kernel, geometric mean over search cases" in ended.output
+    assert re.search(
+        r"^champion: candidate \d+, confirmed, \d\.\d+x torch\.compile, modeled", ended.output, re.MULTILINE
+    ), ended.output
     assert re.search(r"next: evo-kernel resume .* --for 1m", ended.output), ended.output
     assert "nothing passed yet" not in ended.output
 
