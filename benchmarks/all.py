@@ -9,8 +9,7 @@ RUNS = (
     ("ask, tell, replay, memory", ["benchmarks.population", "--sizes", "1000,10000,100000"]),
     ("the dashboard on 100,000 candidates", ["benchmarks.dashboard"]),
     ("to a verdict, phase by phase", ["benchmarks.phases", "softmax", "rmsnorm"]),
-    ("64 attempts at once", ["benchmarks.agents_memory"]),
-    ("64 conversations at once", ["benchmarks.agents_memory", "--operator", "avo", "--attempts", "256"]),
+    ("looks at real size", ["benchmarks.looks"]),
 )
 
 
