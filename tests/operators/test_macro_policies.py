@@ -64,6 +64,21 @@ def test_the_bandit_beats_uniform():
     assert learnt[100:].mean() > 0.3 > chance[100:].mean() + 0.15
 
 
+def test_a_fusion_that_saves_traffic_comes_first_until_it_does_not_pay():
+    fusion = Strategy("fuse-producer", CATALOGUE["fuse-producer"].family, "kernel a -> b", (("buffer", "sum"),))
+    offered = (*OFFERED, fusion)
+    state = dataclasses.replace(SOFTMAX, fusion_gains={fusion.key: 0.5})
+    policy, rng = BanditPolicy(), np.random.default_rng(0)
+    blind = policy.choose(SOFTMAX, offered, rng).probabilities[-1]
+    told = policy.choose(state, offered, rng).probabilities[-1]
+    assert blind < 0.25 and told > 2 * blind
+    for _ in range(12):
+        decision = policy.choose(state, offered, rng)
+        decision = dataclasses.replace(decision, chosen=len(OFFERED))
+        policy.learn(credit(decision, -0.2))
+    assert policy.choose(state, offered, rng).probabilities[-1] < blind
+
+
 def test_the_bandit_learns_what_pays_where():
     policy, rng = BanditPolicy(), np.random.default_rng(5)
     for turn in range(300):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import TaskCard
+from evo_kernel.types import Purpose, Source, TaskCard
+from operators.micro.fusion_gain import BYTES_PER_US, LAUNCH_US, fusion_gains
 from operators.micro.module import KernelModule
 from operators.micro.rewrites import REWRITES
 from operators.micro.rewrites.tidy import tidied
 from tests.operators.support_rewrites import errors_of
+from tests.support.scripted import scored
 
 FUSIONS = ("fuse-producer", "fuse-consumer")
 TASK = """
@@ -49,6 +53,20 @@ def lowered(name: str, folder: Path) -> tuple[str, TaskCard]:
     path.write_text(TASK.format(names=names, inputs=inputs, formula=formula))
     task = load(str(path))
     return first_kernel(task).text, task.card()
+
+
+def test_what_a_fusion_saves_is_its_buffers_traffic_and_a_launch(tmp_path: Path) -> None:
+    text, task = lowered("after", tmp_path)
+    offered = [s for name in FUSIONS for s in REWRITES[name].offers(KernelModule.parse(text), task)]
+    assert offered
+    times = scored(Source(text), Purpose.SCORE)
+    parent = replace(times, measurements=(replace(times.measurements[0], case=task.cases[-1].name, median_us=200.0),))
+    saved_us = 2 * 4 * 8192 * 2048 / BYTES_PER_US + LAUNCH_US  # every buffer is as large as x, in float32
+    gains = fusion_gains(Source(text), task, parent, offered)
+    assert set(gains) == {strategy.key for strategy in offered}
+    assert list(gains.values()) == pytest.approx([math.log(200.0 / (200.0 - saved_us))] * len(gains))
+    assert fusion_gains(Source(text), task, None, offered) == {}, "nobody knows the parent's time"
+    assert fusion_gains(Source("no kernel"), task, parent, offered) == {}
 
 
 def ends_of(text: str, task: TaskCard) -> dict[str, tuple[str, ...]]:
