@@ -106,7 +106,7 @@ def test_a_softmax_of_large_values_has_bounds_that_no_pattern_of_signs_makes_van
         powers = torch.exp2(powers - powers.amax(-1, keepdim=True))
         return powers / powers.sum(-1, keepdim=True)
 
-    for seed in range(400):
+    for seed in range(60):
         x = 64 * torch.randn(4, 127, generator=torch.Generator().manual_seed(seed))
         assert ratio(SOFTMAX, (x,), scaled(x)) < 1.0, seed
 

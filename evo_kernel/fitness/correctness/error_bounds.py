@@ -44,7 +44,7 @@ class Recipe:
     patterns: int = 12  # of signs in which inputs are perturbed, if there are fewer outputs than
     many_outputs: int = 64
     small_patterns: int = 6  # the same if inputs and outputs have fewer elements than
-    small: int = 1 << 18
+    small: int = 1 << 12
     rounded_patterns: int = 4  # the same for roundings inside the reference; 0: none
 
 
