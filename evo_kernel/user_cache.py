@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+
+from evo_kernel.types import content_hash
 
 
 def folder() -> Path:
@@ -20,6 +24,22 @@ def write(path: Path, text: str) -> None:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8") as file:
             file.write(text)
         os.replace(file.name, path)
+
+
+def kept(key: object, suffix: str, make: Callable[[], str]) -> str:
+    """The text of the file for a key (see content_hash); made and written if there is none."""
+    path = folder() / f"{content_hash(key)[:32]}.{suffix}"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8")
+    text = make()
+    write(path, text)
+    return text
+
+
+@cache
+def code_hash(package: Path) -> str:
+    """Hash of a package's Python files: what its code makes belongs in no other version's key."""
+    return content_hash([path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))])
 
 
 def clear() -> int:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from evo_kernel.deadline import Deadline
-from evo_kernel.errors import CutShort
+from evo_kernel.errors import CutShort, LoweringError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.timing.baselines import COMPILED
 from evo_kernel.tasks.compiled import child
@@ -37,7 +37,7 @@ def verdict(folder, result, text, monkeypatch, remeasure=False, deadline=None):
     task, told = load(path), {}
     answer = text if isinstance(text, Future) else Future()
     if not isinstance(text, Future):
-        answer.set_result({"text": text(task)} if text(task) else {"reason": "no kernels"})
+        answer.set_result(text(task)) if text(task) else answer.set_exception(LoweringError("no kernels"))
     monkeypatch.setattr(child, "baseline_ahead", lambda task: answer)
     with open_judge(task, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         judge.baselines.on_baselines = lambda case, times, faults: told.update(faults)
@@ -45,7 +45,7 @@ def verdict(folder, result, text, monkeypatch, remeasure=False, deadline=None):
         found = judge.evaluate(seed, Purpose.SCORE, remeasure=remeasure, deadline=deadline)
         again = None
         if isinstance(text, Future):
-            text.set_result({"text": seed.text})
+            text.set_result(seed.text)
             again = judge.evaluate(seed, Purpose.SCORE)
         return found, told, again
 

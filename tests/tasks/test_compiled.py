@@ -195,6 +195,30 @@ def test_pooling_works_from_a_fresh_process(tmp_path):
     assert "as torch.compile's back end generates them" in shown.stdout
 
 
+REMEMBERED = """
+import sys
+from evo_kernel.tasks.compiled import child
+from evo_kernel.tasks.loading import load
+if sys.argv[2] == "known":
+    child._child_text = None
+print(child.compiled(load(sys.argv[1])).text)
+"""
+
+
+def test_the_next_command_finds_the_kernels_while_reference_and_its_helpers_stay(tmp_path):
+    def asked(how: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-P", "-c", REMEMBERED, str(path), how]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    helper, path = tmp_path / "helper.py", tmp_path / "task.py"
+    helper.write_text("def f(x): return x + 1")
+    path.write_text("from helper import f\n" + TASK.format(result="f(x)", allow="kernels"))
+    first, again = asked("new"), asked("known")
+    assert first.returncode == 0 and again.stdout == first.stdout, first.stderr + again.stderr
+    helper.write_text("def f(x): return x * 3")
+    assert "NoneType" in asked("known").stderr, "it is asked again: what the reference imports has changed"
+
+
 REFUSED = {
     "x + torch.rand_like(x)": r"draws random numbers.*pass them as an input",
     "torch.nn.functional.dropout(x, 0.5)": r"draws random numbers.*pass them as an input",

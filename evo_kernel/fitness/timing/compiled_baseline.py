@@ -27,7 +27,7 @@ class CompiledBaseline:
 
     def __init__(self, task: Task, recorder: Recorder) -> None:
         self._task, self._recorder = task, recorder
-        self._asked: Future[dict[str, str]] | None = None
+        self._asked: Future[str] | None = None
         self._checked: dict[str, str] = {}  # check case → fault, or empty
         self.find: Callable[[str, str], PlanVerdict | None] = lambda case, plan: None
         """What is known of a plan (its hash) on a case (its name)."""

@@ -6,14 +6,19 @@ own, with a deadline. It sees no GPU, so the same text comes out on every machin
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import sys
+import sysconfig
 import tempfile
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 
 import torch
 
+from evo_kernel import user_cache
 from evo_kernel.errors import EvoKernelError, LoweringError
 from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests
 from evo_kernel.tasks.task import Task, describe, without_data
@@ -32,34 +37,27 @@ def compiled(task: Task, templates: bool | None = None) -> Source:
     `ALLOW = "mixed"` they stay library calls unless asked for.
     """
     libraries = task.allow == "mixed"
-    return _source(_ahead(task, not libraries if templates is None else templates, libraries))
+    return Source(_ahead(task, not libraries if templates is None else templates, libraries).result())
 
 
 def compiled_baseline(task: Task) -> Source:
     """What `torch.compile` runs unless told otherwise: products and convolutions by libraries. Raises LoweringError."""
-    return _source(baseline_ahead(task))
+    return Source(baseline_ahead(task).result())
 
 
-def baseline_ahead(task: Task) -> Future[dict[str, str]]:
+def baseline_ahead(task: Task) -> Future[str]:
     """Have `compiled_baseline` made; done when that has its answer."""
     return _ahead(task, templates=False, libraries=True)
 
 
-def _source(answer: Future[dict[str, str]]) -> Source:
-    said = answer.result()
-    if "text" not in said:
-        raise LoweringError(said["reason"])
-    return Source(said["text"])
-
-
 _CHILD = HelperProcess(f"from {__name__} import main; main()")
 _LOCK = threading.Lock()
-_ANSWERS: dict[tuple[Task, bool, bool], Future[dict[str, str]]] = {}
+_ANSWERS: dict[tuple[Task, bool, bool], Future[str]] = {}
 _KEPT = 64  # answers; a run asks for the same ones several times, from several threads
 
 
-def _ahead(task: Task, templates: bool, libraries: bool) -> Future[dict[str, str]]:
-    """The child's answer: a text, or the reason why there is none."""
+def _ahead(task: Task, templates: bool, libraries: bool) -> Future[str]:
+    """The text, or LoweringError with the reason why there is none."""
     key = (task, templates, libraries)
     with _LOCK:
         if (known := _ANSWERS.get(key)) is not None:
@@ -72,22 +70,48 @@ def _ahead(task: Task, templates: bool, libraries: bool) -> Future[dict[str, str
     return answer
 
 
-def _answer(answer: Future[dict[str, str]], task: Task, templates: bool, libraries: bool) -> None:
+def _answer(answer: Future[str], task: Task, templates: bool, libraries: bool) -> None:
     try:
-        answer.set_result(_said(task, templates, libraries))
+        answer.set_result(_text(task, templates, libraries))
     # Not handled here: carried to the threads that ask.
     except BaseException as error:  # noqa: BLE001
         answer.set_exception(error)
 
 
-def _said(task: Task, templates: bool, libraries: bool) -> dict[str, str]:
+def _text(task: Task, templates: bool, libraries: bool) -> str:
+    """The child's text, or that of an earlier run. Raises LoweringError."""
+    key = [task.name, task.identity, templates, libraries, torch.__version__, sys.version, *_imported_files()]
+    key.append(user_cache.code_hash(Path(__file__).parents[1]))
+    return user_cache.kept(key, "compiled", lambda: _child_text(task, templates, libraries))
+
+
+def _imported_files() -> list[tuple[str, int]]:
+    """What a reference may import that can change while its own text stays: files that are not installed, and when
+    they were changed."""
+    installed = tuple(set(sysconfig.get_paths().values()))
+    files = {}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        ours = name.split(".")[0] in ("evo_kernel", "operators", "populations") or name.startswith("_evo_kernel_task_")
+        if path and not ours and not path.startswith(installed):
+            with contextlib.suppress(OSError):
+                files[path] = os.stat(path).st_mtime_ns
+    return sorted(files.items())
+
+
+def _child_text(task: Task, templates: bool, libraries: bool) -> str:
     try:
-        return _CHILD.ask((task.spec, templates, libraries), DEADLINE_S)
+        said = _CHILD.ask((task.spec, templates, libraries), DEADLINE_S)
     except HelperLost as lost:
         if lost.code is None:
-            return {"reason": f"torch.compile's back end took more than {DEADLINE_S:g} s of processor time."}
-        limit = f"{MEMORY_BYTES >> 30} GB of address space are its limit"
-        return {"reason": f"torch.compile's process ended without an answer; {limit}."}
+            reason = f"torch.compile's back end took more than {DEADLINE_S:g} s of processor time."
+        else:
+            limit = f"{MEMORY_BYTES >> 30} GB of address space are its limit"
+            reason = f"torch.compile's process ended without an answer; {limit}."
+        raise LoweringError(reason) from None
+    if "text" not in said:
+        raise LoweringError(said["reason"])
+    return said["text"]
 
 
 def _made(request: tuple[str, bool, bool]) -> dict[str, str]:

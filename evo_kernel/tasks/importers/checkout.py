@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import torch
 from evo_kernel import user_cache
 from evo_kernel.errors import LoweringError, TaskError
 from evo_kernel.tasks.task import describe, did_you_mean, without_data
-from evo_kernel.types import content_hash
 
 
 @dataclass(frozen=True)
@@ -48,22 +46,10 @@ def remembered(write: Callable[..., str]) -> Callable[..., str]:
 
     @lru_cache(maxsize=512)
     def text(entry: Entry, *texts: str) -> str:
-        versions = [torch.__version__, sys.version, _code()]
-        path = user_cache.folder() / f"{content_hash([entry.spec, *texts, *versions])[:32]}.task"
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return path.read_text(encoding="utf-8")
-        written = write(entry, *texts)
-        user_cache.write(path, written)
-        return written
+        versions = [torch.__version__, sys.version, user_cache.code_hash(Path(__file__).parents[1])]
+        return user_cache.kept([entry.spec, *texts, *versions], "task", lambda: write(entry, *texts))
 
     return text
-
-
-@cache
-def _code() -> str:
-    """Hash of all code that tasks are written with."""
-    tasks = Path(__file__).parents[1]
-    return content_hash([path.read_text(encoding="utf-8") for path in sorted(tasks.rglob("*.py"))])
 
 
 def parted(rest: str, group: str) -> tuple[Path, str | None, str | None]:
