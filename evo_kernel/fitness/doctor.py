@@ -27,8 +27,7 @@ from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.ncu import find_ncu
 from evo_kernel.fitness.sandbox.guards import landlock_abi
-from evo_kernel.fitness.timing import reference_cache
-from evo_kernel.fitness.timing.ceilings import Ceilings
+from evo_kernel.fitness.timing.ceilings import CEILINGS, Ceilings, MeasurementCache, cache_key, listed
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Source
 
@@ -100,7 +99,7 @@ def _gpu(device: str) -> Diagnosis:
 
 def diagnose_cache() -> Diagnosis:
     """What later commands will not measure again."""
-    files = reference_cache.listed()
+    files = listed()
     cards = sum("task" not in record for record in files)
     tasks = sorted({record.get("name", "") for record in files if "task" in record})
     named = f" ({', '.join(tasks[:8])}{', ...' if len(tasks) > 8 else ''})" if tasks else ""
@@ -197,9 +196,7 @@ def _ceilings(gpu: int, runner: CudaRunner) -> Diagnosis:
         return Diagnosis(name, False, str(error), "Shares of light cannot be computed here.", needed=True)
     if ceilings is None:
         return Diagnosis(name, False, "incomplete", "See the messages above.", needed=True)
-    reference_cache.MeasurementCache(reference_cache.cache_key(runner.environment(""), runner.card)).add(
-        reference_cache.CEILINGS, data
-    )
+    MeasurementCache(cache_key(runner.environment(""), runner.card)).add(CEILINGS, data)
     share = ceilings.copy_bytes_per_s / table.copy_bytes_per_s
     advice = "Is the card throttled, shared, or another model than the table's? See its clocks and temperature."
     detail = f"{ceilings.text}, measured: {share:.0%} of the table's copy rate"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evo_kernel.fitness.timing.pairing import PAIRING, PairSettings, PairVerdict, compare, interval, run_pairs
+from evo_kernel.fitness.timing.estimates import PAIRING, PairSettings, PairVerdict, compare, interval, run_pairs
 
 QUICK = PairSettings(resamples=1000)
 

@@ -7,14 +7,7 @@ import torch
 from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.memory import (
-    MANY,
-    PADDING,
-    DeviceBuffer,
-    MemoryAccess,
-    MemoryFault,
-    unit_places,
-)
+from evo_kernel.fitness.ir.memory import MANY, PADDING, DeviceBuffer, MemoryAccess, MemoryFault, unit_places
 from evo_kernel.fitness.ir.types import Type
 
 RAW_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -51,7 +51,7 @@ def _holds(region: Region, names: set[str]) -> bool:
 def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
     if _passes_over(machine, operation, operands):
         return skip_operation(machine, frame, operation, operands)
-    yes, no = split_rows(operands[0], frame.programs.numel(), operation)
+    yes, no = split_rows(operands[0], frame.programs.numel())
     parts = []
     for region, rows in zip(operation.regions, (yes, no), strict=False):
         if rows.numel() == frame.programs.numel():
@@ -97,7 +97,7 @@ def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | 
     """Iterations of each program; one number if all have the same."""
     numbers = [number for bound in (low, high, step) if (number := bound.integer()) is not None]
     if len(numbers) == 3:
-        a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)
+        a, b, c = (number % (1 << low.type.bits) if unsigned else number for number in numbers)
         if c <= 0:
             raise MemoryFault("undefined", f"loops with a step of {c}")
         return max(0, -(-(b - a) // c))
@@ -107,10 +107,6 @@ def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | 
     counts = torch.div(b - a + c - 1, c, rounding_mode="floor").clamp(min=0)
     total = sum_of(counts)
     return total.constant if not total.terms else counts
-
-
-def _unsigned(number: int, type_: Type) -> int:
-    return number % (1 << type_.bits)
 
 
 class _Loop:
@@ -159,7 +155,7 @@ def _while(machine: Machine, frame: Frame, operation: Operation, operands: Seque
         condition, *passed = machine.region(loop.frame, before, loop.carried)
         if _passes_over(machine, operation, [condition]):
             return skip_operation(machine, frame, operation, operands)
-        yes, _ = split_rows(condition, loop.rows.numel(), operation)
+        yes, _ = split_rows(condition, loop.rows.numel())
         staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
         staying[yes] = True
         loop.carried = passed

@@ -184,14 +184,13 @@ class Machine:
                 raise OutOfTime
             *before, last = block.operations
             self.block(current, [*before, _NOTHING])
-            operands = [current.lookup(n) for n in last.operands] if last.name == "tt.return" else []
             if last.name == "tt.return":
-                returned.append((rows, operands))
+                returned.append((rows, [current.lookup(n) for n in last.operands]))
                 continue
             if last.name == "cf.br":
                 ways = [(last.successors[0], None)]
             elif last.name == "cf.cond_br":
-                yes, no = split_rows(current.lookup(last.operands[0]), rows.numel(), last)
+                yes, no = split_rows(current.lookup(last.operands[0]), rows.numel())
                 ways = [(last.successors[0], yes), (last.successors[1], no)]
             else:
                 raise Unsupported(f"the executor does not know the terminator {last.name}")
@@ -257,9 +256,8 @@ class Frame:
         return lanes
 
 
-def split_rows(condition: Lanes, programs: int, operation: Operation) -> tuple[torch.Tensor, torch.Tensor]:
+def split_rows(condition: Lanes, programs: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of the programs for which a scalar condition holds, and of the others."""
-    del operation
     if condition.undefined is not None and bool(condition.undefined.any()):
         raise MemoryFault("undefined", "branches on a value that is undefined")
     data = condition.data.reshape(-1).expand(programs) if condition.data.numel() == 1 else condition.data.reshape(-1)

@@ -9,37 +9,24 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import (
-    assembly,
-    atomics,
-    casts,
-    control_flow,
-    descriptor_operations,
-    loads,
-    pointwise,
-    reductions,
-    shapes,
-    stores,
-)
+from evo_kernel.fitness.ir import casts, control_flow, reductions, shapes  # noqa: F401  they register handlers
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import Function, IRModule, IRValue, Operation, Region
+from evo_kernel.fitness.ir.rounds import ATOMICS, spins_of
 from evo_kernel.fitness.ir.types import IRError, Type
-from evo_kernel.fitness.ir.waiting import ATOMICS, spins_of
 from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
 
 CHUNK_ELEMENTS = 1 << 18
 """Elements of the largest tensor of a chunk, so that temporaries fit the CPU's caches."""
 MAX_CHUNK = 1 << 14
 
-_STORES = {"tt.store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor_store": 0, "tt.descriptor_reduce": 0,
-           "tt.descriptor_scatter": 0}  # fmt: skip
+_STORES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
+           "tt.descriptor_scatter"}  # fmt: skip
 _LOADS = {"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
           "tt.descriptor_reduce"}  # fmt: skip
-_TABLES = (assembly, atomics, casts, control_flow, descriptor_operations, loads, pointwise, reductions, shapes, stores)
-"""Imported because they register handlers."""
 
 
 @dataclass(frozen=True)

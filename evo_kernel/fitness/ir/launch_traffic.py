@@ -72,7 +72,9 @@ class LaunchTraffic:
     few_load_bytes: Amount = 0.0  # of different lines, by a few random programs together
     few_store_bytes: Amount = 0.0
     waiting_rounds: Amount = 0.0  # rounds without prefetching; missing in old calibration data
-    rereads: tuple[Amount, ...] = ()  # of a program's lines, see reuse.py; empty too where any L2 holds all lines
+    rereads: tuple[
+        Amount, ...
+    ] = ()  # of a program's lines, see footprints.reuse_of; empty too where any L2 holds all lines
     new_rounds: Amount | None = (
         None  # share of rounds with lines that the program reads first; missing in calibration data
     )

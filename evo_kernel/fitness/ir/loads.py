@@ -19,12 +19,8 @@ from evo_kernel.fitness.ir.access_checks import (
     use_of,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
-from evo_kernel.fitness.ir.lanes import Lanes, nothing
-from evo_kernel.fitness.ir.memory import (
-    PADDING,
-    scattered,
-    typed,
-)
+from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
+from evo_kernel.fitness.ir.memory import PADDING, scattered, typed
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
 
@@ -51,7 +47,7 @@ def load(
     torn = hint_checks.torn(pointer, mask, type_.item_bytes, access_shape(frame, type_, pointer, mask))
     if torn is not None:  # replaces what a vector access loads there
         loaded = load(machine, frame, operation, pointer.alone(), mask and mask.alone(), other, type_)
-        return Lanes(type_, loaded.data, undefined=torn if loaded.undefined is None else loaded.undefined | torn)
+        return Lanes(type_, loaded.data, undefined=any_marked(loaded.undefined, torn))
     known = True if mask is None else mask.boolean()
     if known is True:
         mask = None
@@ -87,11 +83,9 @@ def load(
     if undefined is not None:
         undefined = none_if_false(undefined & active)
     if other is None:
-        off = ~active
-        return Lanes(type_, data, undefined=off if undefined is None else undefined | off)
+        return Lanes(type_, data, undefined=any_marked(undefined, ~active))
     if other.undefined is not None:
-        off = ~active & other.undefined
-        undefined = off if undefined is None else undefined | off
+        undefined = any_marked(undefined, ~active & other.undefined)
     if type_.element.startswith("f8"):
         chosen = torch.where(active, data.contiguous().view(torch.int8), other.data.view(torch.int8)).view(type_.dtype)
     else:

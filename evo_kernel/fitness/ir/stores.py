@@ -18,14 +18,7 @@ from evo_kernel.fitness.ir.access_checks import (
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.memory import (
-    PADDING,
-    DeviceBuffer,
-    MemoryAccess,
-    scattered,
-    typed,
-    unit_places,
-)
+from evo_kernel.fitness.ir.memory import PADDING, DeviceBuffer, MemoryAccess, scattered, typed, unit_places
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
 

@@ -6,7 +6,19 @@ import math
 from dataclasses import dataclass
 
 from evo_kernel.fitness.plan.launch_plan import MAX_GRID, Binary, CompiledPlan, Launch
-from evo_kernel.fitness.runners.faults import PlanFault
+
+
+class PlanFault(Exception):
+    """The plan cannot be launched: the candidate's fault; the message is a sentence."""
+
+
+class CudaFault(Exception):
+    """A CUDA call failed. After most errors the context is lost. `code`: the driver's number."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
 
 PORTABLE_CLUSTER = 8  # blocks; up to 16 need the non-portable attribute (CUDA programming guide, compute 9.0)
 MAX_SCRATCH_BYTES = 8 << 30  # global and profile scratch of all launches of a plan, per arena

@@ -73,18 +73,11 @@ class TraceNode:
         }
         return {**named, **self.kwargs}
 
-    def call(self, pieces: Sequence[torch.Tensor]) -> Any:
-        """Call the operation with these tensors in place of its tensor arguments."""
+    def call(self, pieces: Sequence[torch.Tensor], func: Any = None) -> Any:
+        """Call the operation, or another one, with these tensors in place of its tensor arguments."""
         left = iter(pieces)
         args, kwargs = _mapped((self.args, self.kwargs), TraceValue, lambda _: next(left))
-        return self.func(*args, **kwargs)
-
-
-@dataclass(frozen=True)
-class Graph:
-    """The operations of a reference, for given shapes and dtypes of inputs and values of integer inputs."""
-
-    outputs: tuple[TraceValue, ...]
+        return (func or self.func)(*args, **kwargs)
 
 
 class Lazy(torch.Tensor):
@@ -122,8 +115,10 @@ def trace(
     inputs: Sequence[Any],
     concrete: Callable[[TraceValue], torch.Tensor],
     is_known: Callable[[Any], bool],
-) -> Graph:
-    """The graph of `function` for inputs like these; only shapes, dtypes and plain numbers are used.
+) -> tuple[TraceValue, ...]:
+    """The outputs of `function`, with their graph, for inputs like these.
+
+    Only shapes, dtypes, plain numbers and values of integer inputs are used.
 
     `concrete` computes a value that depends on integer inputs only; `is_known` tells for which operations there are
     slicing rules, so that they are not decomposed. Raises NotSliceable.
@@ -140,7 +135,7 @@ def trace(
         while cause is not None and not isinstance(cause, NotSliceable):
             cause = cause.__cause__ or cause.__context__
         raise cause or NotSliceable(f"{type(error).__name__}: {error}") from error
-    return Graph(tuple(result.value if isinstance(result, Lazy) else tracer.constant(result) for result in results))
+    return tuple(result.value if isinstance(result, Lazy) else tracer.constant(result) for result in results)
 
 
 def _functional(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any]) -> Sequence[Any]:
