@@ -68,7 +68,7 @@ def diagnose(device: str = "auto") -> list[Diagnosis]:
     findings.append(device_found)
     if device_found.ok:
         findings += diagnose_cards()
-    count = _gpu_count(device) if device_found.ok else 0
+    count = torch.cuda.device_count() if device_found.ok and device != "cpu" and torch.version.cuda is not None else 0
     arch, measured = diagnose_gpus(count) if count else (MODELED_ARCH, [])
     findings += measured
     if not count:
@@ -121,10 +121,6 @@ def _assembler(arch: int, measured: bool) -> Diagnosis:
     return Diagnosis("assembler", not (measured and arch == 90 and own.version.startswith(FAULTY)), detail, advice)
 
 
-def _gpu_count(device: str) -> int:
-    return 0 if device == "cpu" or torch.version.cuda is None else torch.cuda.device_count()
-
-
 def _has_bindings() -> bool:
     try:
         import cuda.bindings.driver  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -164,8 +160,12 @@ def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:
     advice = "The message names the cause; `nvidia-smi` tells whether the card is in order."
     findings: list[Diagnosis] = []
 
+    def started_on(gpu: int) -> str:
+        runners[gpu].start()
+        return f"{runners[gpu].info['device']}, compute capability {runners[gpu].arch / 10:.1f}"
+
     def start(gpu: int) -> Diagnosis:
-        return _attempt(f"judge on gpu {gpu}", lambda: _start(runners[gpu]), advice)
+        return _attempt(f"judge on gpu {gpu}", lambda: started_on(gpu), advice)
 
     try:
         with ThreadPoolExecutor(count) as threads:
@@ -178,11 +178,6 @@ def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:
     finally:
         for runner in runners:
             runner.close()
-
-
-def _start(runner: CudaRunner) -> str:
-    runner.start()
-    return f"{runner.info['device']}, compute capability {runner.arch / 10:.1f}"
 
 
 def _ceilings(gpu: int, runner: CudaRunner) -> Diagnosis:

@@ -248,7 +248,7 @@ def counted_traffic(plan: Plan) -> list[LaunchTraffic]:
         found = count_launch.count(module, node, memory, float("inf"), complete=True)
         assert isinstance(found, LaunchTraffic), found
         made.append(found)
-        return Launched(1, 0)
+        return Launched()
 
     assert run_nodes(plan, memory, modules, run) is None
     return made

@@ -31,7 +31,8 @@ _MAP_STAYS_ONE = re.compile(
 )
 """Operations on tensor maps that tell no address: no assembly, no casts, no stores of one."""
 _CLOCKS = {*range(0x50, 0x54), *range(0x64, 0x74)}
-"""Special registers, by the number that S2R, S2UR, CS2R and CS2UR hold: CLOCKLO, CLOCKHI, GLOBALTIMERLO, GLOBALTIMERHI; PM0 to PM7. Source: disassembled code."""
+"""Special registers, as S2R, S2UR, CS2R and CS2UR number them: CLOCKLO, CLOCKHI, GLOBALTIMERLO, GLOBALTIMERHI; PM0 to
+PM7. Source: disassembled code."""
 _PARAMETERS_AT = {8: "0x40", 9: "0x198", 10: "0x348", 12: "0x348"}
 """Offset in constant bank 0 of the parameters' generic address, by major capability. Source: disassembled code."""
 

@@ -207,7 +207,8 @@ def unbound(task: Task, case: Case, expected: Sequence[Expected]) -> str:
     if not loose:
         return ""
     try:
-        checked = expect(task, task.inputs(_smallest(task), torch.Generator("cpu").manual_seed(0), "cpu"))
+        smallest = min(task.cases_of(CaseKind.CHECK), key=task.elements)
+        checked = expect(task, task.inputs(smallest, torch.Generator("cpu").manual_seed(0), "cpu"))
     except TaskError:
         return ""
     for number in loose:
@@ -218,10 +219,6 @@ def unbound(task: Task, case: Case, expected: Sequence[Expected]) -> str:
                 "result, so zeros would pass. Give the case another size, or other inputs"
             )
     return ""
-
-
-def _smallest(task: Task) -> Case:
-    return min(task.cases_of(CaseKind.CHECK), key=task.elements)
 
 
 def _binds(part: Expected, tolerance: Tolerance) -> bool:

@@ -204,13 +204,9 @@ def in_parts(*tensors: torch.Tensor | None) -> Iterator[tuple[Any, ...]]:
     """Corresponding parts of tensors of one shape, flattened."""
     rows = [None if tensor is None else tensor.reshape(-1) for tensor in tensors]
     assert rows[0] is not None
-    size = _at_once(rows[0])
+    size = AT_ONCE_ON_CPU if rows[0].device.type == "cpu" else _AT_ONCE
     for start in range(0, len(rows[0]), size):
         yield tuple(None if row is None else row[start : start + size] for row in rows)
-
-
-def _at_once(values: torch.Tensor) -> int:
-    return AT_ONCE_ON_CPU if values.device.type == "cpu" else _AT_ONCE
 
 
 def _underflow(dtype: torch.dtype) -> float:

@@ -184,7 +184,7 @@ class _Work:
             if (traffic := known.get(key)) is None:
                 traffic = count_launch.count(module, node, memory, self._deadline, complete, seed)
                 if isinstance(traffic, ExecutionFinding):
-                    return Launched(math.prod(node.grid), 0, traffic)
+                    return Launched(traffic)
                 traits = traits_of(module)
                 decide = buffers_of(module.entry, node.args, traits.loaded if complete else traits.indexed)
                 if all(self._plan.buffers[buffer].kind == "input" for buffer in decide):
@@ -192,7 +192,7 @@ class _Work:
             counts.append(traffic)
             if executes:
                 return launch(module, node.grid, node.args, memory, seed=number, deadline=self._deadline)
-            return Launched(math.prod(node.grid), 0)
+            return Launched()
 
         self._ended(memory, modules, run)
         return counts

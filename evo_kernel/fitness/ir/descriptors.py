@@ -9,7 +9,7 @@ import torch
 from evo_kernel.fitness.ir.atomics import ATOMIC_UPDATES, atomic
 from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term
+from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, term_of
 from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import Operation
@@ -24,7 +24,7 @@ MAX_SIZE, MAX_STRIDE = 1 << 32, 1 << 40  # elements, bytes (CUDA driver API, cuT
 class DeviceDescriptor(Lanes):
     """A tensor descriptor: base address, sizes and strides (in elements) of each axis, for all programs."""
 
-    __slots__ = ("base", "block", "round_tf32", "sizes", "strides", "zeros")
+    __slots__ = ("base", "round_tf32", "sizes", "strides", "zeros")
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ def _described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[
         step = stride.sum
         if step.terms:
             data = place.data(rank) * lifted(step).data(rank)
-            total = total.plus(Sum(0, (_term(data * item),)))
+            total = total.plus(Sum(0, (term_of(data * item),)))
         else:
             total = total.plus(place.times(step.constant * item))
         bound = lifted(size.sum)
@@ -141,11 +141,6 @@ def _described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[
     pointer = Lanes(Type("ptr", shape, Type(block.element)), sum_=total)
     mask = Lanes(Type("i1", shape), factors=tuple(factors))
     return pointer, mask
-
-
-def _term(data: torch.Tensor) -> Term:
-    low, high = torch.aminmax(data)
-    return Term(data, int(low), int(high))
 
 
 @handles("tt.descriptor_load")

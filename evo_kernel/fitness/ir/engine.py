@@ -278,7 +278,7 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
         pieces = [lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
         undefined = None
         if any(lanes.undefined is not None for lanes in column):
-            marks = [_marks(lanes, rows.numel(), shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
+            marks = [lanes.marks((rows.numel(), *shape)) for lanes, (rows, _) in zip(column, parts, strict=True)]
             undefined = torch.cat(marks)[inverse]
         value = Lanes(type_, torch.cat(pieces)[inverse], undefined=undefined)
         if any(lanes.promised is not None for lanes in column):
@@ -286,9 +286,3 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
             value = value.taken_for(merged(taken, programs)[0])
         merged_lanes.append(value)
     return merged_lanes
-
-
-def _marks(lanes: Lanes, programs: int, shape: Sequence[int]) -> torch.Tensor:
-    if lanes.undefined is None:
-        return torch.zeros((programs, *shape), dtype=torch.bool)
-    return torch.broadcast_to(lanes.undefined, (programs, *shape))

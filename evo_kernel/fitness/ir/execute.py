@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -49,12 +48,9 @@ class ExecutionFinding:
 
 @dataclass(frozen=True)
 class Launched:
-    """Result of a launch: number of executed programs, and the finding that ended it early, if any."""
+    """Result of a launch: the finding that ended it early, if any."""
 
-    programs: int
-    executed: int
     finding: ExecutionFinding | None = None
-    seconds: float = 0.0
     conflicts: tuple[tuple[int, int], ...] = ()  # (buffer, byte) to which several programs store skipped data
 
 
@@ -124,25 +120,18 @@ def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Op
             if operation.name in _LOADS or operation.name in _STORES:
                 accesses.append((operation, operation.operands[0]))
             for successor in operation.successors:
-                _link((v.name for v in labels[successor.label].arguments), successor.operands, sources)
+                for value, source in zip(labels[successor.label].arguments, successor.operands, strict=True):
+                    sources.setdefault(value.name, set()).add(source)
             inner = [b for r in operation.regions for b in r.blocks]
             ends = [name for b in inner if b.operations for name in b.operations[-1].operands]
             from_ = [*operation.operands, *ends]
             if operation.name == "tt.load":
                 from_ = []
             for value in (*operation.results, *(a for b in inner for a in b.arguments)):
-                sources.setdefault(value.name, set()).update(from_ if _may_point(value.type) else ())
+                may_point = value.type.element in ("ptr", "desc", "i64")
+                sources.setdefault(value.name, set()).update(from_ if may_point else ())
             for deeper in operation.regions:
                 _flows(deeper, sources, accesses)
-
-
-def _may_point(type_: Type) -> bool:
-    return type_.element in ("ptr", "desc", "i64")
-
-
-def _link(names: Iterable[str], values: Sequence[str], sources: dict[str, set[str]]) -> None:
-    for name, value in zip(names, values, strict=True):
-        sources.setdefault(name, set()).add(value)
 
 
 def launch(
@@ -170,7 +159,6 @@ def launch(
     Programs that wait for each other run in order; with `shuffled` in a random order, which ends with Stuck if one
     waits for a later one. Raises Unsupported, IRError, OutOfTime. `deadline` refers to time.monotonic.
     """
-    began = time.monotonic()
     traits = traits or traits_of(module)
     shuffled = shuffled and traits.waits
     machine = Machine(
@@ -188,9 +176,7 @@ def launch(
             buffer.begin_launch({"loads", "stores"} <= own, own)
         else:
             buffer.begin_launch(False)
-    total = math.prod(grid)
-    ids = torch.arange(total) if programs is None else programs
-    executed = 0
+    ids = torch.arange(math.prod(grid)) if programs is None else programs
     if memory.strict and not skips_floats and (shuffled or (traits.in_order and not traits.waits)):
         chunks = _turns(ids, traits, seed, reverse)
     else:
@@ -199,9 +185,8 @@ def launch(
         try:
             machine.call(module.entry, arguments, chunk)
         except MemoryFault as fault:
-            return Launched(total, executed, _finding(fault, grid), time.monotonic() - began)
-        executed += chunk.numel()
-    return Launched(total, executed, None, time.monotonic() - began, tuple(machine.conflicts[:64]))
+            return Launched(_finding(fault, grid))
+    return Launched(None, tuple(machine.conflicts[:64]))
 
 
 def chunk_size(traits: Traits) -> int:

@@ -64,7 +64,10 @@ class Footprints:
             if not 0 < number <= len(self._memory.buffers):
                 continue  # out of bounds, which the executor will report
             chosen = slice(None) if buffers is None else buffers == number
-            self._put(kind, number - 1, (owners[chosen], first[chosen], last[chosen]))
+            lines = owners[chosen], first[chosen], last[chosen]
+            lines = _joined(self._sampled(number - 1, lines) if self._level else lines)
+            self._runs[(kind, number - 1)].append(lines)
+            self._kept += lines[0].numel()
         self._thin_out()
 
     def add_all(self, accesses: Sequence[tuple[str, Runs]]) -> None:
@@ -126,11 +129,6 @@ class Footprints:
             return runs
         hits = (table[begins >> bits] | table[ends >> bits]).nonzero(as_tuple=True)
         return Runs(*(column[hits] for column in runs))
-
-    def _put(self, kind: str, buffer: int, lines: Lines) -> None:
-        lines = _joined(self._sampled(buffer, lines) if self._level else lines)
-        self._runs[(kind, buffer)].append(lines)
-        self._kept += lines[0].numel()
 
     def _thin_out(self) -> None:
         while self._kept > MOST_KEPT:

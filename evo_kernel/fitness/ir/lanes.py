@@ -267,6 +267,10 @@ class Lanes:
             return Lanes(type_, sum_=Sum(self._sum.constant, terms), undefined=undefined)
         return Lanes(type_, later=lambda: tuple(map(change, self.factors)), undefined=undefined)
 
+    def marks(self, shape: Sequence[int]) -> torch.Tensor:
+        """Where it is undefined, with all sizes of a shape."""
+        return (torch.zeros(1, dtype=torch.bool) if self.undefined is None else self.undefined).expand(tuple(shape))
+
     def full(self, programs: int = 1) -> torch.Tensor:
         """Data with the true size of every own axis, for at least `programs` programs."""
         data = self.data

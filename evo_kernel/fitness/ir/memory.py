@@ -95,7 +95,7 @@ class DeviceBuffer:
         return self._unit
 
     def shadow(self, name: str, item: int) -> torch.Tensor:
-        """`writer` or `reader`, created when first needed."""
+        """`writer` or `reader`, created when first needed; `defined` where not all is."""
         unit = self.unit(item)
         marks = getattr(self, name)
         if marks is None:

@@ -133,8 +133,7 @@ class PartialExecution:
 
     def seconds(self) -> float:
         """Estimated time of executing the whole plan."""
-        everyone = [torch.arange(math.prod(node.grid)) for node in self._launches]
-        return self._seconds_of(everyone)
+        return self._seconds_of([torch.arange(math.prod(node.grid)) for node in self._launches])
 
     def _seconds_of(self, programs: Sequence[torch.Tensor]) -> float:
         """Estimated time of executing some programs of each launch."""
@@ -301,7 +300,7 @@ class PartialExecution:
             self._ran.append(Counter(module, memory, math.prod(node.grid), footprints=few, seed=seed))
             self._looked_at.append(few)
             if not programs.numel():
-                return Launched(math.prod(node.grid), 0)
+                return Launched()
             return launch(
                 module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number,
                 observer=self._ran[-1], reverse=reverse,

@@ -55,7 +55,8 @@ class RoundCounter:
     def access(self, operation: Operation, pointer: Lanes, programs: torch.Tensor) -> None:
         before = self._waits.before[operation.ordinal]
         if operation.ordinal in self._waits.loads:
-            self._load(operation.ordinal, before.union(*self._stored_to(pointer)), programs)
+            stored = (self._stored[n] for n in (_buffers(pointer) if self._stored else ()) if n in self._stored)
+            self._load(operation.ordinal, before.union(*stored), programs)
         if before and operation.name in _STORES:
             for buffer in _buffers(pointer):
                 self._stored[buffer] |= before
@@ -73,10 +74,6 @@ class RoundCounter:
             if ordinal not in self._back:
                 self._back[ordinal] = torch.zeros_like(self.rounds)
             self._back[ordinal][programs] = back
-
-    def _stored_to(self, pointer: Lanes) -> Iterator[set[int]]:
-        if self._stored:
-            yield from (self._stored[buffer] for buffer in _buffers(pointer) if buffer in self._stored)
 
 
 def _buffers(pointer: Lanes) -> range:

@@ -113,17 +113,12 @@ def _elementwise_view(value: Lanes, type_: Type) -> Lanes:
     return Lanes(type_, value.full().reshape(value.data.shape[0], *shape), undefined=undefined)
 
 
-def _marks(value: Lanes, shape: Sequence[int]) -> torch.Tensor:
-    """Undefined elements, with all sizes of a shape."""
-    return (torch.zeros(1, dtype=torch.bool) if value.undefined is None else value.undefined).expand(tuple(shape))
-
-
 @handles("tt.join")
 def _join(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     shape = np.broadcast_shapes(*(value.data.shape for value in operands))
     data, undefined = torch.stack([value.data.expand(shape) for value in operands], -1), None
     if any(value.undefined is not None for value in operands):
-        undefined = torch.stack([_marks(value, shape) for value in operands], -1)
+        undefined = torch.stack([value.marks(shape) for value in operands], -1)
     return [Lanes(operation.results[0].type, data, undefined=undefined)]
 
 
@@ -146,7 +141,7 @@ def _cat(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     data = torch.cat([value.full(programs) for value in operands], 1)
     undefined = None
     if any(value.undefined is not None for value in operands):
-        undefined = torch.cat([_marks(value, (programs, *(value.type.shape or ()))) for value in operands], 1)
+        undefined = torch.cat([value.marks((programs, *(value.type.shape or ()))) for value in operands], 1)
     return [_reordered(machine, Lanes(operation.results[0].type, data, undefined=undefined))]
 
 

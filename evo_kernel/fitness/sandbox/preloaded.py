@@ -152,18 +152,11 @@ def environment() -> dict[str, str]:
     env |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     env |= {"USER": "nobody"}  # torch asks for a name, and the sandbox hides the file that has it
     package_root = str(Path(__file__).resolve().parents[3])
-    return env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])}
-
-
-def _python_path() -> list[str]:
-    """The parent's package folders without the working folder (`-P` keeps it out of the child too)."""
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    here = os.getcwd()
-    return [
-        path
-        for path in sys.path
-        if path and os.path.abspath(path) != here and ("site-packages" in path or path in named)
-    ]
+    # The parent's package folders without the working folder; `-P` keeps it out of the child too.
+    named, here = os.environ.get("PYTHONPATH", "").split(os.pathsep), os.getcwd()
+    paths = [path for path in sys.path if path and os.path.abspath(path) != here]
+    paths = [path for path in paths if "site-packages" in path or path in named]
+    return env | {"PYTHONPATH": os.pathsep.join([package_root, *paths])}
 
 
 # --- the process itself ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Index, Region
-from evo_kernel.fitness.correctness.slicing.tracing import TraceNode, TraceValue
+from evo_kernel.fitness.correctness.slicing.tracing import TraceValue
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ def _maps(value: TraceValue) -> list[Map]:
         offsets = [rank - len(argument.shape) for argument in node.values]
         return [{d: d - offset for d in range(offset, rank)} for offset in offsets]
     if node.name in _ALONG:
-        of_first = _outside(value, first, _dims(node, len(first.shape)))
+        dims = node.arguments.get("dim", node.arguments.get("dims"))
+        of_first = _outside(value, first, listed(dims, len(first.shape)))
     elif node.name in _NORMS:
         of_first = _outside(value, first, range(len(first.shape))[-len(node.arguments["normalized_shape"]) :])
     elif node.name in _LEADING:
@@ -165,11 +166,6 @@ def _maps(value: TraceValue) -> list[Map]:
     else:
         of_first = {}
     return [of_first, *(of_first if other.shape == first.shape else {} for other in others)]
-
-
-def _dims(node: TraceNode, rank: int) -> Sequence[int]:
-    arguments = node.arguments
-    return listed(arguments.get("dim", arguments.get("dims")), rank)
 
 
 def _outside(value: TraceValue, argument: TraceValue, dims: Sequence[int]) -> Map:

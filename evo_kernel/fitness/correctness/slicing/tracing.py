@@ -190,7 +190,8 @@ class ReferenceTracer(TorchDispatchMode):
         if not isinstance(value, torch.Tensor):
             return value
         blank = _blank(value)
-        node = TraceNode(results=_results([blank]), input=number, is_floating=_is_floating(value))
+        is_floating = value.is_floating_point() or value.is_complex()
+        node = TraceNode(results=_results([blank]), input=number, is_floating=is_floating)
         return Lazy(TraceValue(node, 0), blank, self, True)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -229,7 +230,7 @@ class ReferenceTracer(TorchDispatchMode):
         node.results = _results(blanks if isinstance(blanks, (tuple, list)) else [blanks])
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
         if is_view:
-            _mapped((args, kwargs), Lazy, _share)
+            _mapped((args, kwargs), Lazy, lambda lazy: setattr(lazy, "has_views", True))
         numbers = itertools.count()
         return _mapped(blanks, torch.Tensor, lambda blank: Lazy(TraceValue(node, next(numbers)), blank, self, is_view))
 
@@ -251,10 +252,7 @@ class ReferenceTracer(TorchDispatchMode):
         if node.is_floating:
             raise NotSliceable(f"{node.func} depends on floating-point values")
         computed = node.call([self._concrete(value) for value in node.values])
-        return _mapped(computed, torch.Tensor, self._wrapped)
-
-    def _wrapped(self, value: torch.Tensor) -> Lazy:
-        return Lazy(self.constant(value), _blank(value), self, True)
+        return _mapped(computed, torch.Tensor, lambda value: Lazy(self.constant(value), _blank(value), self, True))
 
     def _kept(self, tensor: torch.Tensor) -> TraceValue:
         return tensor.value if isinstance(tensor, Lazy) else self.constant(tensor)
@@ -288,10 +286,6 @@ def _blank(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _share(tensor: Lazy) -> None:
-    tensor.has_views = True
-
-
 def _mapped(given: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """Nested lists, tuples and dictionaries with all objects of this kind replaced."""
     if isinstance(given, kind):
@@ -301,7 +295,3 @@ def _mapped(given: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     if isinstance(given, dict):
         return {name: _mapped(part, kind, change) for name, part in given.items()}
     return given
-
-
-def _is_floating(value: torch.Tensor) -> bool:
-    return value.is_floating_point() or value.is_complex()
