@@ -127,7 +127,8 @@ class _Estimate:
         self._own, self._truth = own, truth
         self._compared = torch.ones_like(own, dtype=torch.bool)
         self._errors = (0.0, 0.0)
-        self._are_all_finite = not own.is_floating_point() or _are_finite(own)
+        ends = [torch.stack(part.double().aminmax()) for (part,) in in_parts(own)] if own.is_floating_point() else []
+        self._are_all_finite = not ends or bool(torch.stack(ends).isfinite().all())
         if own.is_floating_point():
             self._truth = truth.double()
         if not self._are_all_finite:
@@ -178,11 +179,6 @@ class _Estimate:
 def _add_result(estimates: Sequence[_Estimate], outputs: Sequence[torch.Tensor]) -> None:
     for estimate, output in zip(estimates, outputs, strict=True):
         estimate.add_result(output)
-
-
-def _are_finite(values: torch.Tensor) -> bool:
-    parts = [torch.stack(part.double().aminmax()) for (part,) in in_parts(values)]
-    return not parts or bool(torch.stack(parts).isfinite().all())
 
 
 def _measures(values: torch.Tensor, compared: torch.Tensor | None, less: torch.Tensor | None) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
 from evo_kernel.fitness.ir.counting import FREE, product_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
-from evo_kernel.fitness.ir.module import IRBlock, IRModule, Operation, loops_of
+from evo_kernel.fitness.ir.module import LOADS, IRBlock, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
@@ -228,16 +228,15 @@ class Rounds:
         return max([*mixed, *(cost for has, cost in points if has >= least)])
 
 
-_LOAD_OPERATIONS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
 _STORE_OPERATIONS = {"tt.store", "tt.descriptor_store"}
 _DOTS = {"tt.dot", "tt.dot_scaled"}
-_KINDS_OF_IR = {"load": _LOAD_OPERATIONS, "store": _STORE_OPERATIONS, "tensor": _DOTS}
+_KINDS_OF_IR = {"load": LOADS, "store": _STORE_OPERATIONS, "tensor": _DOTS}
 _PURE = frozenset(
     FREE | {f"tt.{name}" for name in (
         "addptr", "cat", "clampf", "fp_to_fp", "int_to_ptr", "join", "mulhiui", "precise_divf", "precise_sqrt",
         "ptr_to_int", "reduce", "reduce.return", "return", "scan", "scan.return", "split", "unsplat",
     )}
-) - _LOAD_OPERATIONS - {"tt.call"}  # fmt: skip
+) - LOADS - {"tt.call"}  # fmt: skip
 _COMBINING = {"tt.reduce", "tt.scan"}
 _UNCOUNTED = {"arith.select", "arith.negf", "math.absf"}  # by modifiers of operands, or moves
 _INTEGERS = {"arith.fptosi": 1, "arith.fptoui": 1} | dict.fromkeys(
@@ -296,7 +295,7 @@ def _kinds(loop: Operation) -> frozenset[str]:
     """What is not known to have no effect may become anything."""
     names = {inner.name for region in loop.regions for inner in region.walk()} - _PURE
     names = {name for name in names if not name.startswith(("arith.", "math.", "scf.", "cf."))}
-    if names - _LOAD_OPERATIONS - _STORE_OPERATIONS - _DOTS:
+    if names - LOADS - _STORE_OPERATIONS - _DOTS:
         return frozenset(_KINDS_OF_IR)
     return frozenset(kind for kind, made in _KINDS_OF_IR.items() if names & made)
 
@@ -307,7 +306,7 @@ def _work(operation: Operation, threads: int) -> Mapping[str, float]:
         return {}
     result = operation.results[0].type
     each = max(1.0, result.elements / threads)
-    if name in _LOAD_OPERATIONS:
+    if name in LOADS:
         return {"load_bytes": each * result.item_bytes}
     if name in _DOTS:
         return {"arithmetic": product_of(operation)[1] / threads}

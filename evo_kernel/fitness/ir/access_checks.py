@@ -10,8 +10,6 @@ from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import MANY, PADDING, DeviceBuffer, MemoryAccess, MemoryFault, unit_places
 from evo_kernel.fitness.ir.types import Type
 
-RAW_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
 
 def require_defined_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: str) -> None:
     """Raise MemoryFault if an active lane's address or mask is undefined, Unsupported inside a combiner."""

@@ -132,7 +132,7 @@ def _update(
     for use in ("stores", use_of(type_) if operation.results else "loads"):
         buffer.require(use)
     buffer.changed = True
-    memory = typed(buffer, type_)
+    memory = typed(buffer, type_.dtype)
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:
         writer = shadow_units(buffer, "writer", places, item)

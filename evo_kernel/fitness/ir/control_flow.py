@@ -20,14 +20,10 @@ from evo_kernel.fitness.ir.engine import (
 )
 from evo_kernel.fitness.ir.lanes import Lanes, sum_of
 from evo_kernel.fitness.ir.memory import MemoryFault
-from evo_kernel.fitness.ir.module import Operation, Region
+from evo_kernel.fitness.ir.module import LOADS, STORES, Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
-_STORES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
-           "tt.descriptor_scatter", "tt.call"}  # fmt: skip
-
-
-_LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
+_STORES = STORES | {"tt.call"}
 
 
 def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lanes]) -> bool:
@@ -37,14 +33,8 @@ def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lane
     """
     if not machine.surveys or not any(v.undefined is not None and bool(v.undefined.any()) for v in deciding):
         return False
-    matter = _STORES | _LOADS if any(buffer.changed for buffer in machine.memory.buffers) else _STORES
-    return not any(_holds(region, matter) for region in operation.regions)
-
-
-def _holds(region: Region, names: set[str]) -> bool:
-    """Whether the region contains one of these operations at any depth."""
-    operations = (operation for block in region.blocks for operation in block.operations)
-    return any(o.name in names or any(_holds(inner, names) for inner in o.regions) for o in operations)
+    matter = _STORES | LOADS if any(buffer.changed for buffer in machine.memory.buffers) else _STORES
+    return not any(inner.name in matter for region in operation.regions for inner in region.walk())
 
 
 @handles("scf.if")

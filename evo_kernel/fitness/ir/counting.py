@@ -17,7 +17,7 @@ from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import ProgramWork, work_of
 from evo_kernel.fitness.ir.memory import DeviceMemory
-from evo_kernel.fitness.ir.module import IRModule, Operation, loops_of
+from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.rounds import RoundCounter, WaitCounter
 from evo_kernel.fitness.ir.types import Type
 
@@ -121,7 +121,7 @@ class Counter:
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
-        kind = "load" if operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") else "store"
+        kind = "load" if operation.name in LOADS else "store"
         self.waits.access(operation, pointer, programs)
         self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)

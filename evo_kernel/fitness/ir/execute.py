@@ -13,8 +13,8 @@ from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLane
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
-from evo_kernel.fitness.ir.module import Function, IRModule, IRValue, Operation, Region
-from evo_kernel.fitness.ir.rounds import ATOMICS, spins_of
+from evo_kernel.fitness.ir.module import ATOMICS, LOADS, STORES, Function, IRModule, IRValue, Operation, Region
+from evo_kernel.fitness.ir.rounds import spins_of
 from evo_kernel.fitness.ir.types import IRError, Type
 from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
 
@@ -22,10 +22,7 @@ CHUNK_ELEMENTS = 1 << 18
 """Elements of the largest tensor of a chunk, so that temporaries fit the CPU's caches."""
 MAX_CHUNK = 1 << 14
 
-_STORES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
-           "tt.descriptor_scatter"}  # fmt: skip
-_LOADS = {"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
-          "tt.descriptor_reduce"}  # fmt: skip
+_LOADS = LOADS | ATOMICS | {"tt.descriptor_reduce"}
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[
     loaded = {p for o, name in accesses if o.name in _LOADS for p in reach(name)}
     floats = {o.ordinal for o, _ in accesses if all(value.type.is_float for value in o.results)}
     indexed = {p for o, name in accesses if o.name in _LOADS and o.ordinal not in floats for p in reach(name)}
-    stored = {p for o, name in accesses if o.name in _STORES for p in reach(name)}
+    stored = {p for o, name in accesses if o.name in STORES for p in reach(name)}
     return frozenset(loaded), frozenset(indexed), frozenset(stored)
 
 
@@ -117,7 +114,7 @@ def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Op
     labels = {block.label: block for block in region.blocks}
     for block in region.blocks:
         for operation in block.operations:
-            if operation.name in _LOADS or operation.name in _STORES:
+            if operation.name in _LOADS or operation.name in STORES:
                 accesses.append((operation, operation.operands[0]))
             for successor in operation.successors:
                 for value, source in zip(labels[successor.label].arguments, successor.operands, strict=True):

@@ -8,7 +8,6 @@ import torch
 
 from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.access_checks import (
-    RAW_DTYPES,
     access_shape,
     check_active_lanes,
     none_if_false,
@@ -20,7 +19,7 @@ from evo_kernel.fitness.ir.access_checks import (
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
-from evo_kernel.fitness.ir.memory import PADDING, scattered, typed
+from evo_kernel.fitness.ir.memory import PADDING, RAW_DTYPES, scattered, typed
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
 
@@ -71,9 +70,9 @@ def load(
             check_active_lanes(machine, frame, access, mask, pointer, item)
         if only_addresses:
             return nothing(type_)
-        raw = Type("i8") if type_.element.startswith("f8") else type_  # torch cannot gather 8-bit floats
-        data = access.gathered(typed(access.buffer, raw), item)
-        data = data if raw is type_ else data.contiguous().view(type_.dtype)
+        narrow = type_.element.startswith("f8")  # torch cannot gather 8-bit floats
+        data = access.gathered(typed(access.buffer, torch.int8 if narrow else type_.dtype), item)
+        data = data.contiguous().view(type_.dtype) if narrow else data
         undefined = undefined_at(access, item)
     if type_.element == "i1":
         data = data != 0
@@ -112,7 +111,7 @@ def _load_scattered(
     raw = torch.zeros(lanes.addresses.numel(), dtype=RAW_DTYPES[item])
     undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
     for buffer, places, chosen in groups:
-        loaded = typed(buffer, Type({1: "i8", 2: "i16", 4: "i32", 8: "i64"}[item]))[places]
+        loaded = typed(buffer, RAW_DTYPES[item])[places]
         marks = None
         if buffer.defined is not None:
             marks = ~shadow_units(buffer, "defined", places, item).all(-1)

@@ -14,6 +14,11 @@ from functools import lru_cache
 
 from evo_kernel.fitness.ir.types import IRError, Type
 
+LOADS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"})
+ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
+STORES = ATOMICS | {"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.descriptor_scatter"}
+"""Operations that access memory; atomic ones count as stores, whatever they return."""
+
 
 @dataclass(frozen=True, slots=True)
 class IRValue:

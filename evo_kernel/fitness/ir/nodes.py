@@ -54,7 +54,11 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
         raise CannotExecute("the plan needs more memory than there is without a GPU")
     memory = DeviceMemory()
     inputs = [view for view in plan.inputs if view is not None]
-    gapped = {view.buffer: view for view in inputs if _distinct_bytes(view) < plan.buffers[view.buffer].bytes}
+    gapped: dict[int, View] = {}
+    for view in inputs:
+        distinct = math.prod(size for size, step in zip(view.shape, view.strides, strict=True) if step)
+        if distinct * view.item_bytes < plan.buffers[view.buffer].bytes:
+            gapped[view.buffer] = view
     for number, buffer in enumerate(plan.buffers):
         if used is not None and buffer.kind == "input":
             used.buffers[number].begin_launch(False)
@@ -71,16 +75,10 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
     return memory
 
 
-def _distinct_bytes(view: View) -> int:
-    """Bytes of a view's distinct elements."""
-    return math.prod(size for size, step in zip(view.shape, view.strides, strict=True) if step) * view.item_bytes
-
-
 def view_of(buffer: DeviceBuffer, view: View) -> torch.Tensor:
     """A view of the plan as a tensor that shares the buffer."""
     item = view.item_bytes
-    usable = buffer.storage.numel() // item * item
-    flat = buffer.storage[:usable].view(getattr(torch, view.dtype))
+    flat = buffer.storage[: buffer.storage.numel() // item * item].view(getattr(torch, view.dtype))
     return flat.as_strided(view.shape, view.strides, PADDING // item + view.offset)
 
 

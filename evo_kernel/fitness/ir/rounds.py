@@ -21,11 +21,7 @@ import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import BASE_BITS
-from evo_kernel.fitness.ir.module import IRModule, IRValue, Operation, Region, loops_of
-
-_LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
-ATOMICS = {"tt.atomic_rmw", "tt.atomic_cas"}
-_STORES = {"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.descriptor_scatter"} | ATOMICS
+from evo_kernel.fitness.ir.module import ATOMICS, LOADS, STORES, IRModule, IRValue, Operation, Region, loops_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class RoundCounter:
         if operation.ordinal in self._waits.loads:
             stored = (self._stored[n] for n in (_buffers(pointer) if self._stored else ()) if n in self._stored)
             self._load(operation.ordinal, before.union(*stored), programs)
-        if before and operation.name in _STORES:
+        if before and operation.name in STORES:
             for buffer in _buffers(pointer):
                 self._stored[buffer] |= before
 
@@ -175,9 +171,9 @@ class _Flow:
         self, function: str, operation: Operation, operands: _Values, scope: _Scope, control: _Values
     ) -> None:
         name, results = operation.name, _made(scope, operation.results)
-        if name in _LOADS or name in _STORES:
+        if name in LOADS or name in STORES:
             self.accesses[operation.ordinal] = (*(operands[:2] if name == "tt.load" else operands), *control)
-            if name in _LOADS or (name in ATOMICS and operation.results[0].name in self._used):
+            if name in LOADS or (name in ATOMICS and operation.results[0].name in self._used):
                 self.loads |= dict.fromkeys(results, operation.ordinal)
         elif name == "tt.call":
             self._calls.append((operation.attributes["callee"], operands, results, control))

@@ -71,18 +71,9 @@ class Type:
         """The same shape with another element type."""
         return Type(element, self.shape, None, self.encoding)
 
-    def shaped(self, shape: tuple[int, ...] | None) -> Type:
-        """The same element type with another shape."""
-        return Type(self.element, shape, self.pointee)
-
     def __str__(self) -> str:
         element = f"!tt.{self.element}<{self.pointee}>" if self.pointee else self.element
         return element if self.shape is None else f"tensor<{'x'.join(map(str, (*self.shape, element)))}>"
-
-
-def dims(type_: Type) -> tuple[int, ...]:
-    """Sizes of a value's own axes; none for a scalar."""
-    return type_.shape or ()
 
 
 def parse_element(text: str, element: str) -> int | float | list[int] | list[float]:

@@ -219,9 +219,5 @@ def index_inputs(task: Task, case: Case, seed: int) -> Mapping[int, torch.Tensor
         if sum(spec.elements for spec in specs.values()) > REAL_ELEMENTS:
             return {}
         values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
-    return {n: value for n, value in enumerate(values) if isinstance(value, torch.Tensor) and _is_had(value)}
-
-
-def _is_had(value: Input) -> bool:
-    assert isinstance(value, torch.Tensor)
-    return is_integer(value.dtype) and value.device.type == "cpu" and value.nbytes <= MOST_BYTES
+    integers = {n: v for n, v in enumerate(values) if isinstance(v, torch.Tensor) and is_integer(v.dtype)}
+    return {n: v for n, v in integers.items() if v.device.type == "cpu" and v.nbytes <= MOST_BYTES}

@@ -185,13 +185,9 @@ def sample_pairs(
                 work.lead_in(turns)
         marks = []
         for turn, challenger_first in zip(turns, first, strict=True):
-            if challenger_first:
-                right = one(challenger, turn)
-                left = one(incumbent, turn)
-            else:
-                left = one(incumbent, turn)
-                right = one(challenger, turn)
-            marks.append((left, right))
+            order = (challenger, incumbent) if challenger_first else (incumbent, challenger)
+            both = [one(work, turn) for work in order]
+            marks.append(both[::-1] if challenger_first else both)
         end = device.mark()
         device.synchronize()
         batches.append((device.elapsed_us(start, end), (device.now() - began) * 1e6))
