@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.fitness.tuning.knobs import find_knobs
-from evo_kernel.fitness.tuning.proposals import too_large
+from evo_kernel.fitness.tuning.proposals import find_knobs, too_large
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task

@@ -121,6 +121,6 @@ def _dims(value: Dims) -> tuple[int, int, int]:
 
 def _launch(call: CudaLaunch) -> None:
     """Outside a recording: compile for the GPU at hand and launch on torch's current stream."""
-    from evo_kernel.fitness.runners.cuda_direct import launch
+    from evo_kernel.fitness.runners.cuda_driver import launch
 
     launch(call)

@@ -1,7 +1,7 @@
 """A setting of the knobs, written into a source: `apply_knobs`, and where in the text knobs stand.
 
 A knob is a module-level integer constant (`BLOCK_M = 64`), or the choice among a kernel's autotune configurations
-(`kernel.config`). Which of them the tuner sets, and to what, is for fitness/tuning/knobs.py.
+(`kernel.config`). Which of them the tuner sets, and to what, is for fitness/tuning/proposals.py.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_cas
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
-from evo_kernel.fitness.tuning.knobs import find_knobs
-from evo_kernel.fitness.tuning.proposals import too_large
+from evo_kernel.fitness.tuning.proposals import find_knobs, too_large
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task

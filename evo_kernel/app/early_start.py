@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from evo_kernel.fitness.gpus import Nvml
 from evo_kernel.fitness.runners import process
-from evo_kernel.fitness.runners.nvml import Nvml
 from evo_kernel.fitness.sandbox import preloaded
 from evo_kernel.malloc_tuning import keep_memory
 from evo_kernel.tasks.builtin import builtin_names

@@ -27,8 +27,7 @@ from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.ncu import find_ncu
 from evo_kernel.fitness.sandbox.guards import landlock_abi
-from evo_kernel.fitness.timing import reference_cache
-from evo_kernel.fitness.timing.ceilings import Ceilings
+from evo_kernel.fitness.timing.ceilings import CEILINGS, Ceilings, MeasurementCache, cache_key, listed
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Source
 
@@ -69,7 +68,7 @@ def diagnose(device: str = "auto") -> list[Diagnosis]:
     findings.append(device_found)
     if device_found.ok:
         findings += diagnose_cards()
-    count = _gpu_count(device) if device_found.ok else 0
+    count = torch.cuda.device_count() if device_found.ok and device != "cpu" and torch.version.cuda is not None else 0
     arch, measured = diagnose_gpus(count) if count else (MODELED_ARCH, [])
     findings += measured
     if not count:
@@ -100,7 +99,7 @@ def _gpu(device: str) -> Diagnosis:
 
 def diagnose_cache() -> Diagnosis:
     """What later commands will not measure again."""
-    files = reference_cache.listed()
+    files = listed()
     cards = sum("task" not in record for record in files)
     tasks = sorted({record.get("name", "") for record in files if "task" in record})
     named = f" ({', '.join(tasks[:8])}{', ...' if len(tasks) > 8 else ''})" if tasks else ""
@@ -120,10 +119,6 @@ def _assembler(arch: int, measured: bool) -> Diagnosis:
         "--set judge.assembler=package; scores of different assemblers do not compare."
     )
     return Diagnosis("assembler", not (measured and arch == 90 and own.version.startswith(FAULTY)), detail, advice)
-
-
-def _gpu_count(device: str) -> int:
-    return 0 if device == "cpu" or torch.version.cuda is None else torch.cuda.device_count()
 
 
 def _has_bindings() -> bool:
@@ -165,8 +160,12 @@ def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:
     advice = "The message names the cause; `nvidia-smi` tells whether the card is in order."
     findings: list[Diagnosis] = []
 
+    def started_on(gpu: int) -> str:
+        runners[gpu].start()
+        return f"{runners[gpu].info['device']}, compute capability {runners[gpu].arch / 10:.1f}"
+
     def start(gpu: int) -> Diagnosis:
-        return _attempt(f"judge on gpu {gpu}", lambda: _start(runners[gpu]), advice)
+        return _attempt(f"judge on gpu {gpu}", lambda: started_on(gpu), advice)
 
     try:
         with ThreadPoolExecutor(count) as threads:
@@ -181,11 +180,6 @@ def diagnose_gpus(count: int) -> tuple[int, list[Diagnosis]]:
             runner.close()
 
 
-def _start(runner: CudaRunner) -> str:
-    runner.start()
-    return f"{runner.info['device']}, compute capability {runner.arch / 10:.1f}"
-
-
 def _ceilings(gpu: int, runner: CudaRunner) -> Diagnosis:
     """A GPU's measured ceilings, compared with the table's."""
     name = f"ceilings of gpu {gpu}"
@@ -197,9 +191,7 @@ def _ceilings(gpu: int, runner: CudaRunner) -> Diagnosis:
         return Diagnosis(name, False, str(error), "Shares of light cannot be computed here.", needed=True)
     if ceilings is None:
         return Diagnosis(name, False, "incomplete", "See the messages above.", needed=True)
-    reference_cache.MeasurementCache(reference_cache.cache_key(runner.environment(""), runner.card)).add(
-        reference_cache.CEILINGS, data
-    )
+    MeasurementCache(cache_key(runner.environment(""), runner.card)).add(CEILINGS, data)
     share = ceilings.copy_bytes_per_s / table.copy_bytes_per_s
     advice = "Is the card throttled, shared, or another model than the table's? See its clocks and temperature."
     detail = f"{ceilings.text}, measured: {share:.0%} of the table's copy rate"

@@ -20,35 +20,23 @@ from evo_kernel.deadline import Deadline
 from evo_kernel.errors import EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compile.compiler import Compiler
-from evo_kernel.fitness.compile.second_assembler import SecondAssembler
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation
 from evo_kernel.fitness.gpus import usable_cores
-from evo_kernel.fitness.grading import Grader
+from evo_kernel.fitness.grading import Grader, SecondAssembler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CountPart
-from evo_kernel.fitness.profiling.profiler import Profiler
-from evo_kernel.fitness.profiling.table import CaseProfile
+from evo_kernel.fitness.profiling.profiler import CaseProfile, Profiler
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case, refuse_unconfined
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
-from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
+from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings, MeasurementCache, cache_key
 from evo_kernel.fitness.timing.confirmation import Confirmer
-from evo_kernel.fitness.timing.reference_cache import MeasurementCache, cache_key
 from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.task import Task, positional_names
-from evo_kernel.types import (
-    CaseKind,
-    Environment,
-    Evaluation,
-    Knobs,
-    PlanVerdict,
-    Purpose,
-    Source,
-    Status,
-)
+from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, PlanVerdict, Purpose, Source, Status
 
 
 @dataclass(frozen=True)

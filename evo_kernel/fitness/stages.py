@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from evo_kernel.types import PipelineState
 
@@ -21,12 +20,6 @@ WAITING, ON_GPU = "waiting", "on GPU"
 
 RECENT_S = 30.0
 """Length of the window for a GPU's recent load."""
-
-
-class _Lock(Protocol):
-    def acquire(self) -> bool: ...
-
-    def release(self) -> None: ...
 
 
 class _Meter:
@@ -95,26 +88,20 @@ class Stages:
                     del self._marks[thread]
 
     @contextlib.contextmanager
-    def turn(self, lock: _Lock, gpu: int) -> Iterator[None]:
+    def turn(self, lock: contextlib.AbstractContextManager[object], gpu: int) -> Iterator[None]:
         """Acquire a GPU's lock, which is reentrant, and count the GPU as busy until the block ends."""
-        with self.at(WAITING):
-            lock.acquire()
-        try:
-            with self.at(ON_GPU), self._busy(gpu):
-                yield
-        finally:
-            lock.release()
-
-    @contextlib.contextmanager
-    def _busy(self, gpu: int) -> Iterator[None]:
         meter = self._meters[gpu]
-        with self._lock:
-            meter.begin(self._clock())
-        try:
-            yield
-        finally:
+        with contextlib.ExitStack() as stack:
+            with self.at(WAITING):
+                stack.enter_context(lock)
+            stack.enter_context(self.at(ON_GPU))
             with self._lock:
-                meter.end(self._clock())
+                meter.begin(self._clock())
+            try:
+                yield
+            finally:
+                with self._lock:
+                    meter.end(self._clock())
 
     def state(self) -> PipelineState:
         """Current counts and shares."""

@@ -35,7 +35,7 @@ class PairedComparison:
     low: float  # interval of the ratio (99 %, or stricter where it was clear early); equal to it when modeled
     high: float
     pairs: int  # 0 when modeled, and where the two could only be timed one after the other
-    verdict: str  # of fitness/pairing.py, or SAME
+    verdict: str  # of fitness/timing/estimates.py, or SAME
     claimed: float | None = None  # the ratio that the search had measured, unpaired; None where it had not
 
     def __post_init__(self) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from evo_kernel.fitness.gpus import GpuState
 from evo_kernel.fitness.plan.launch_plan import Aten, Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
 from evo_kernel.fitness.runners.cuda_worker import GpuWorker, RequestHandler
-from evo_kernel.fitness.runners.faults import CudaFault
-from evo_kernel.fitness.runners.nvml import GpuState
+from evo_kernel.fitness.runners.launch_limits import CudaFault
 from evo_kernel.fitness.runners.process import GO, LOAD
 from evo_kernel.fitness.timing.estimates import TIMING
 from evo_kernel.tasks.loading import load

@@ -246,9 +246,9 @@ def counted_traffic(plan: Plan) -> list[LaunchTraffic]:
 
     def run(number: int, module: IRModule, node: Launch) -> Launched:
         found = count_launch.count(module, node, memory, float("inf"), complete=True)
-        assert found.traffic is not None, found.finding
-        made.append(found.traffic)
-        return Launched(1, 0)
+        assert isinstance(found, LaunchTraffic), found
+        made.append(found)
+        return Launched()
 
     assert run_nodes(plan, memory, modules, run) is None
     return made

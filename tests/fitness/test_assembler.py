@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.errors import ConfigError
-from evo_kernel.fitness.compile import second_assembler
+from evo_kernel.fitness import grading
 from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of, other_version
 from evo_kernel.fitness.compile.compiler import Compiler
-from evo_kernel.fitness.compile.second_assembler import SecondAssembler
+from evo_kernel.fitness.grading import SecondAssembler
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.stages import Stages
@@ -109,7 +109,7 @@ def test_nobody_else_is_asked_where_that_says_nothing(wgmma, other, monkeypatch)
     assert opinion.second_opinion(wrong, wgmma, None, [], Verdicts(True, ())) is wrong, "no assembled code was executed"
     late = Checked(Status.TIMEOUT, "late")
     assert opinion.second_opinion(late, wgmma, None, [], runner) is late
-    monkeypatch.setattr(second_assembler, "other_version", lambda than: None)
+    monkeypatch.setattr(grading, "other_version", lambda than: None)
     assert opinion.second_opinion(wrong, wgmma, None, [], runner) is wrong
     assert runner.asked == []
 

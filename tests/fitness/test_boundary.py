@@ -18,7 +18,7 @@ from evo_kernel.fitness.compile.ir_text import (
 )
 from evo_kernel.fitness.costmodel.features import _walks_from_program
 from evo_kernel.fitness.plan.launch_plan import Binary, Kernel
-from evo_kernel.fitness.tuning.knobs import is_tile
+from evo_kernel.fitness.tuning.proposals import is_tile
 from tests.support import boundary
 
 COPY = """module {

@@ -11,8 +11,8 @@ import pytest
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.base import Checked
+from evo_kernel.fitness.runners.choose import RunnerPool
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
-from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.types import SAME, CaseKind, PairedComparison, Purpose, Rival, Source, Status
 from evo_kernel.types.promotion import refutation
 from tests.fitness.fake_gpu import worker_command

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.costmodel.roofline import bound
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.plan.launch_plan import Fill
 from evo_kernel.fitness.profiling.counters import METRICS, CountPart, HardwareCounters, read_csv, unknown_metrics
-from evo_kernel.fitness.profiling.profiler import Profiler
+from evo_kernel.fitness.profiling.profiler import Profiler, bound
 from evo_kernel.fitness.runners import ncu
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
-from evo_kernel.fitness.runners.ncu_target import replay
+from evo_kernel.fitness.runners.ncu import replay
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from tests.fitness.fake_gpu import FakeDevice, plan, task_in, worker_command
 
@@ -83,7 +82,7 @@ def test_counters_belong_to_their_launches(counted):
                           ("--target-processes", "application-only"), ("--print-units", "base")):  # fmt: skip
         assert options[options.index(option) + 1] == value
     replay = options[options.index(sys.executable) :]
-    assert replay[1:4] == ["-P", "-m", "evo_kernel.fitness.runners.ncu_target"] and replay[-1].endswith("request.json")
+    assert replay[1:4] == ["-P", "-m", "evo_kernel.fitness.runners.ncu"] and replay[-1].endswith("request.json")
     assert not Path(replay[-1]).exists(), "its folder goes with it"
 
 

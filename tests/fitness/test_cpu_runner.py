@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evo_kernel.fitness.correctness.slicing.step import RULES, SliceStep
-from evo_kernel.fitness.costmodel.index_inputs import index_inputs
+from evo_kernel.fitness.correctness.slicing.rules import RULES, SliceStep
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import Function, IRModule, Region
@@ -18,7 +17,7 @@ from evo_kernel.fitness.ir.program_sampling import MOST, draw
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Fill, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import executor
 from evo_kernel.fitness.runners.base import Checked
-from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits
+from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, index_inputs
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner, batches, traffic_key
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task

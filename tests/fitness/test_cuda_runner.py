@@ -15,12 +15,11 @@ import pytest
 from evo_kernel.errors import InfraError, PlanError, UserError
 from evo_kernel.fitness.runners import ipc
 from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, TimePart
-from evo_kernel.fitness.runners.choose import gpu_count
+from evo_kernel.fitness.runners.choose import RunnerPool, gpu_count
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
-from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.runners.process import Lost, WorkerProcess, load_ahead, loaded_ahead, open_log, worker_env
 from evo_kernel.fitness.timing.ceilings import NAMES
-from evo_kernel.fitness.timing.pairing import PairVerdict
+from evo_kernel.fitness.timing.estimates import PairVerdict
 from evo_kernel.types import Measurement, Status
 from tests.fitness.fake_gpu import plan, task_in, worker_command
 

@@ -12,7 +12,7 @@ import pytest
 from evo_kernel.fitness.compile import nvrtc
 from evo_kernel.fitness.compile.compiler import Compiler, cuda_text_fault
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Constant, Copy, Descriptor, Kernel, read_compiled_plan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Constant, Copy, Descriptor, Kernel, validated
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.types import CaseKind, Purpose, Source, Status
 from tests.support.launch_kinds import CUDA_SHARED, FAILING_ASSERT, HEAD, KINDS, flat
@@ -57,7 +57,7 @@ def record(recorder, tmp_path):
 
 def compiled(plan: CompiledPlan | RecordFault) -> CompiledPlan:
     assert isinstance(plan, CompiledPlan), plan
-    assert read_compiled_plan(plan.model_dump_json()).hash == plan.hash  # it travels
+    assert validated(CompiledPlan, plan.model_dump_json()).hash == plan.hash  # it travels
     return plan
 
 

@@ -19,9 +19,9 @@ from evo_kernel.fitness.plan.launch_plan import (
     TensorMeta,
 )
 from evo_kernel.fitness.runners import launch_limits, parameters
-from evo_kernel.fitness.runners.faults import PlanFault
+from evo_kernel.fitness.runners.launch_limits import PlanFault
+from evo_kernel.fitness.runners.parameters import tensor_map
 from evo_kernel.fitness.runners.tensor_map_bytes import TensorMap, mended
-from evo_kernel.fitness.runners.tensor_maps import tensor_map
 from tests.fitness.handmade import empty_ir
 
 H200 = launch_limits.DeviceLimits(arch=90, shared_bytes=232448, threads=1024, sm_count=132)

@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from evo_kernel.fitness.costmodel import torch_costs
-from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds
+from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, loop_kinds
 from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.costmodel.torch_costs import torch_cost
 from evo_kernel.fitness.ir.launch_traffic import ProgramWork
-from evo_kernel.fitness.ir.loop_work import loop_kinds
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Fill, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan

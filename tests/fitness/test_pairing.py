@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from evo_kernel.fitness.timing.pairing import PAIRING, PairSettings, PairVerdict, compare, interval, run_pairs
+from evo_kernel.fitness.timing.estimates import PAIRING, PairSettings, PairVerdict, compare, interval, run_pairs
 
 QUICK = PairSettings(resamples=1000)
 
@@ -38,7 +38,7 @@ def simulated(rng, gain, noise=0.005, drift=0.0, outliers=0.0):
 
 def verdicts(runs, gain, settings=QUICK, **more):
     rng = np.random.default_rng(5)
-    return [run_pairs(simulated(rng, gain, **more), rng, settings)[0].verdict for _ in range(runs)]
+    return [run_pairs(simulated(rng, gain, **more), rng, settings).verdict for _ in range(runs)]
 
 
 @pytest.mark.parametrize("more", [{}, {"drift": 0.01}, {"drift": 0.05}, {"outliers": 0.05}, {"noise": 0.03}])
@@ -59,12 +59,12 @@ def test_three_percent_are_found(drift):
 
 def test_clear_answers_are_early_and_noise_is_named():
     rng = np.random.default_rng(1)
-    found, taken = run_pairs(simulated(rng, 1.2), rng, QUICK)
-    assert found.verdict is PairVerdict.FASTER and found.pairs == len(taken) == QUICK.look_every
+    found = run_pairs(simulated(rng, 1.2), rng, QUICK)
+    assert found.verdict is PairVerdict.FASTER and found.pairs == QUICK.look_every
     assert found.low < found.ratio < found.high and found.ratio == pytest.approx(1.2, rel=0.01)
-    noisy, taken = run_pairs(simulated(rng, 1.0, noise=0.2), rng, QUICK)
-    assert noisy.verdict is PairVerdict.NOISY and len(taken) == QUICK.pairs
-    equal, _ = run_pairs(simulated(rng, 1.0), rng, QUICK)
+    noisy = run_pairs(simulated(rng, 1.0, noise=0.2), rng, QUICK)
+    assert noisy.verdict is PairVerdict.NOISY and noisy.pairs == QUICK.pairs
+    equal = run_pairs(simulated(rng, 1.0), rng, QUICK)
     assert equal.verdict is PairVerdict.EQUAL
 
 

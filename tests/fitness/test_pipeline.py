@@ -13,8 +13,8 @@ import pytest
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.runners.base import CheckPart, PlanSetRequest
+from evo_kernel.fitness.runners.choose import RunnerPool
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
-from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.stages import COMPILING, EXECUTING, ON_GPU, RECORDING, THINKING, WAITING, Stages
 from evo_kernel.fitness.timing.ceilings import NAMES, Ceilings, KnownCeilings
 from evo_kernel.types import Purpose

@@ -9,7 +9,7 @@ import pytest
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.profiling.table import CaseProfile, LaunchCost, alone, costs_of, profile
+from evo_kernel.fitness.profiling.profiler import CaseProfile, LaunchCost, alone, costs_of, profile
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from tests.fitness.handmade import counted_traffic, matmul_plan
 from tests.fitness.test_counters import RAW

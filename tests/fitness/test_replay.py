@@ -18,8 +18,8 @@ from evo_kernel.fitness.plan.launch_plan import (
     CompiledPlan,
     Plan,
     View,
-    read_compiled_plan,
     save_plan_file,
+    validated,
 )
 from evo_kernel.fitness.record.recorder import Recorder, record_case
 from evo_kernel.fitness.replay import recompile, replay_plan
@@ -49,7 +49,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompiledPlan, Compi
 def changed(plan: CompiledPlan, change: Callable[[dict[str, Any]], None]) -> CompiledPlan:
     data = json.loads(plan.model_dump_json())
     change(data)
-    return read_compiled_plan(json.dumps(data))
+    return validated(CompiledPlan, json.dumps(data))
 
 
 def test_a_file_that_is_what_it_says_is_measured(plans, tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ import torch
 
 from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
-from evo_kernel.fitness.correctness.sealed_references import SMALL_BYTES, SealedReferences
+from evo_kernel.fitness.correctness.references import SMALL_BYTES, SealedReferences
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import Buffer
-from evo_kernel.fitness.runners.buffer_cache import plan_bytes
-from evo_kernel.fitness.runners.cuda_memory import Arena
+from evo_kernel.fitness.runners.cuda_memory import Arena, plan_bytes
 from evo_kernel.fitness.runners.cuda_worker import RequestHandler
 from evo_kernel.fitness.runners.sampling import Metronome, TimedWork, sample
 from evo_kernel.fitness.runners.worker_state import Disturbed, MemoryShares, PlanFailed, fill

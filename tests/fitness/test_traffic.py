@@ -10,11 +10,10 @@ from evo_kernel.fitness.ir.coalescing import Runs, sectors_of
 from evo_kernel.fitness.ir.count_launch import programs_with_lines, touched
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.execute import launch
-from evo_kernel.fitness.ir.footprints import Footprints, expand
+from evo_kernel.fitness.ir.footprints import BINS, Footprints, Reuse, expand, reuse_of
 from evo_kernel.fitness.ir.launch_traffic import at_least
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.nodes import memory_of, modules_of
-from evo_kernel.fitness.ir.reuse import BINS, Reuse, reuse_of
 from evo_kernel.fitness.plan.launch_plan import Constant, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 

@@ -12,8 +12,7 @@ from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEval
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.base import Checked, PlanSetAnswer
 from evo_kernel.fitness.stages import Stages
-from evo_kernel.fitness.tuning.knobs import Knob, find_knobs, knob_groups
-from evo_kernel.fitness.tuning.proposals import BATCH, Search, Space, too_large
+from evo_kernel.fitness.tuning.proposals import BATCH, Knob, Search, Space, find_knobs, knob_groups, too_large
 from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Environment, Measurement, Purpose, Source, Status

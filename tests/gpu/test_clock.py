@@ -20,10 +20,10 @@ from benchmarks.variants import narrowed
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, TimePart
+from evo_kernel.fitness.runners.choose import RunnerPool
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
-from evo_kernel.fitness.runners.pool import RunnerPool
 from evo_kernel.fitness.timing.ceilings import Ceilings
-from evo_kernel.fitness.timing.pairing import PairVerdict
+from evo_kernel.fitness.timing.estimates import PairVerdict
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Measurement, Status
@@ -74,7 +74,7 @@ from evo_kernel.fitness.runners.cuda_device import CudaDevice
 from evo_kernel.fitness.runners.cuda_driver import ok
 from evo_kernel.fitness.runners.sampling import Metronome, TimedWork, disagreement, sample
 from evo_kernel.fitness.timing.estimates import summarise
-from evo_kernel.fitness.correctness.sealed_references import SealedReferences
+from evo_kernel.fitness.correctness.references import SealedReferences
 from evo_kernel.fitness.correctness.error_bounds import Expected
 
 said = {}

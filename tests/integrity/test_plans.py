@@ -17,7 +17,7 @@ import pytest
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan, read_compiled_plan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, validated
 from evo_kernel.fitness.runners.base import Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.types import CaseKind, Measurement, Purpose, Source, Status
@@ -197,7 +197,7 @@ def test_what_cannot_be_is_refused_when_it_is_read(plan, name):
     data = copy.deepcopy(plan)
     change(data)
     with pytest.raises(PlanError) as caught:
-        read_compiled_plan(json.dumps(data))
+        validated(CompiledPlan, json.dumps(data))
     assert field in str(caught.value), str(caught.value)
     assert "Traceback" not in str(caught.value)
 
@@ -205,7 +205,7 @@ def test_what_cannot_be_is_refused_when_it_is_read(plan, name):
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", "\x00" * 100, "[" * 100_000, '{"plan": NaN}', "9" * 5000])
 def test_what_is_no_json_is_refused(text):
     with pytest.raises(PlanError):
-        read_compiled_plan(text)
+        validated(CompiledPlan, text)
 
 
 def test_a_million_nodes_are_refused_quickly(plan):
@@ -213,7 +213,7 @@ def test_a_million_nodes_are_refused_quickly(plan):
     data = json.dumps(plan).replace(json.dumps(plan["plan"]["nodes"]), "[" + ",".join([node] * 1_000_000) + "]")
     began = time.monotonic()
     with pytest.raises(PlanError) as caught:
-        read_compiled_plan(data)
+        validated(CompiledPlan, data)
     assert "nodes" in str(caught.value)
     assert time.monotonic() - began < 5.0
 
@@ -243,7 +243,7 @@ def test_what_reads_well_and_is_nonsense_gets_a_status(runner, plan, name):
     change, wanted = RUN[name]
     data = copy.deepcopy(plan)
     change(data)
-    checked = runner.check(read_compiled_plan(json.dumps(data)), TASK.case(CASE), [(1, "nominal")])
+    checked = runner.check(validated(CompiledPlan, json.dumps(data)), TASK.case(CASE), [(1, "nominal")])
     assert checked.status in wanted, (checked.status, checked.reason)
     assert len(checked.reason.split()) >= 4 and "Traceback" not in checked.reason, checked.reason
 
@@ -251,7 +251,7 @@ def test_what_reads_well_and_is_nonsense_gets_a_status(runner, plan, name):
 @pytest.mark.parametrize("cubin", [b"", b"\x7fELF", b"no cubin at all" * 100, b"\x7fELF\x02\x01\x01" + bytes(5000)])
 def test_code_that_is_none_is_never_timed_as_if_it_were(runner, plan, cubin):
     data = copy.deepcopy(plan)
-    made = read_compiled_plan(json.dumps(data))
+    made = validated(CompiledPlan, json.dumps(data))
     broken = made.model_copy(update={"binaries": (made.binaries[0].model_copy(update={"cubin": cubin}),)})
     found = runner.measure(broken, TASK.case(CASE), 1, False)
     if device() == "cuda":  # the driver does not load it

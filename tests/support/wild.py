@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from evo_kernel.fitness.sandbox import guards, namespaces, preloaded, supervisor, zygote_process
+from evo_kernel.fitness.sandbox import guards, namespaces, preloaded, zygote_process
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import Zygote
 
@@ -215,7 +215,9 @@ def main() -> None:
     zygote_process.ROLES[kind] = ("tests.support.wild", ("tests.support.wild",))
     control = socket.socket(fileno=int(sys.argv[2]))
     zygote_process.load(kind)
-    supervisor.supervise(control, lambda spaces: zygote_process.serve(control, zygote_process.warm_up(kind), spaces))
+    zygote_process.supervise(
+        control, lambda spaces: zygote_process.serve(control, zygote_process.warm_up(kind), spaces)
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import compile as triton_compile
 from triton.compiler.compiler import make_backend
 
-from evo_kernel.fitness.compile.messages import explain
 from evo_kernel.fitness.sandbox.guards import landlock
 
 SHARED_S = 1.0
@@ -102,3 +101,19 @@ def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, A
         "num_ctas": 1,
     }
     return {"metadata": metadata, "cubin": base64.b64encode(compiled.cubin).decode(), "ir": ""}
+
+
+_MESSAGE_CHARACTERS = 1200
+
+
+def explain(error: BaseException) -> str:
+    """Triton's message, cut to its end: the last lines name the kernel's line and the error."""
+    text = str(error).strip() or type(error).__name__
+    cause = error.__cause__ or error.__context__
+    if cause is not None and str(cause).strip() and str(cause).strip() not in text:
+        text += f"\n{type(cause).__name__}: {cause}"
+    return (
+        f"{type(error).__name__}: {text}"[-_MESSAGE_CHARACTERS:]
+        if len(text) > _MESSAGE_CHARACTERS
+        else f"{type(error).__name__}: {text}"
+    )

@@ -11,7 +11,7 @@ import math
 import re
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from typing import Annotated, Any
@@ -141,7 +141,7 @@ class Compiler:
         if result.data is not None:
             try:
                 answers = result.read(Compiled).answers
-                return {k.key: self._binary(k, answer) for k, answer in zip(kernels, answers, strict=False)}
+                return {k.key: _binary(k, answer, self.version) for k, answer in zip(kernels, answers, strict=False)}
             except MalformedReply as error:
                 malformed = f": its answer is malformed: {error}"
         if len(kernels) > 1:  # one of them broke the child: each is tried alone
@@ -149,12 +149,6 @@ class Compiler:
         if result.outcome == "timeout" and patience_s < self._deadline_s:
             return {kernels[0].key: _GivenUp(f"kernel {kernels[0].name} takes over {patience_s:g} s to compile")}
         return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}{malformed}"}
-
-    def _binary(self, kernel: Kernel, answer: KernelAnswer) -> Binary | str:
-        binary = _binary(kernel, answer)
-        return (
-            binary if isinstance(binary, str) else binary.model_copy(update={"compiler": self.version(kernel.language)})
-        )
 
     def version(self, language: str) -> str:
         """Name and version of the compiler for a language."""
@@ -245,7 +239,7 @@ def cuda_text_fault(kernel: Kernel) -> str:
     return ""
 
 
-def _binary(kernel: Kernel, answer: KernelAnswer) -> Binary | str:
+def _binary(kernel: Kernel, answer: KernelAnswer, version: Callable[[str], str]) -> Binary | str:
     """A child's answer as a validated binary. Resources are read from the code, not from the answer."""
     metadata = answer.metadata
     if answer.cubin is None or metadata is None:
@@ -292,6 +286,7 @@ def _binary(kernel: Kernel, answer: KernelAnswer) -> Binary | str:
             tensordesc_meta=metadata.tensordesc_meta or (),
             instructions=dict(instructions.instruction_counts(cubin)),
             loops=instructions.loops(cubin),
+            compiler=version(kernel.language),
         )
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))} {e.get('input')}: {e['msg']}" for e in error.errors()[:3])

@@ -45,16 +45,6 @@ class Instruction(NamedTuple):
         """What one thread gets from global memory."""
         return _ACCESS_BYTES[(self.high >> 9) & 7] if self.family in ("ld.global", "cp.async") else 0
 
-    @property
-    def special_register(self) -> int:
-        """The number of the register that S2R, S2UR, CS2R or CS2UR reads."""
-        return (self.high >> 8) & 0xFF
-
-    @property
-    def groups_left(self) -> int:
-        """Groups of asynchronous copies that a wait (DEPBAR) leaves under way."""
-        return (self.low >> 38) & 63
-
 
 def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """Static instruction counts by class.
@@ -169,7 +159,7 @@ def _ahead(inside: Sequence[Instruction], before: Sequence[Instruction]) -> int:
     if counts["tma.load"]:
         issued = sum(one.family == "tma.load" for one in before)
         return issued // counts["tma.load"]
-    left = min((one.groups_left for one in inside if one.opcode == "DEPBAR"), default=0)
+    left = min(((one.low >> 38) & 63 for one in inside if one.opcode == "DEPBAR"), default=0)  # groups
     return 1 + left * counts["DEPBAR"] // max(1, counts["LDGDEPBAR"])
 
 

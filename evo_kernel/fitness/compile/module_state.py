@@ -31,7 +31,8 @@ _MAP_STAYS_ONE = re.compile(
 )
 """Operations on tensor maps that tell no address: no assembly, no casts, no stores of one."""
 _CLOCKS = {*range(0x50, 0x54), *range(0x64, 0x74)}
-"""Special registers: CLOCKLO, CLOCKHI, GLOBALTIMERLO, GLOBALTIMERHI; PM0 to PM7. Source: disassembled code."""
+"""Special registers, as S2R, S2UR, CS2R and CS2UR number them: CLOCKLO, CLOCKHI, GLOBALTIMERLO, GLOBALTIMERHI; PM0 to
+PM7. Source: disassembled code."""
 _PARAMETERS_AT = {8: "0x40", 9: "0x198", 10: "0x348", 12: "0x348"}
 """Offset in constant bank 0 of the parameters' generic address, by major capability. Source: disassembled code."""
 
@@ -66,7 +67,7 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
                 f"it takes the address of the function {function[:200]}: a kernel's code holds nothing that it may read"
                 " or write. Call functions by their names (in CUDA C++: __device__ ones)"
             )
-    if any("S2" in one.opcode and one.special_register in _CLOCKS for one in instructions(cubin)):
+    if any("S2" in one.opcode and (one.high >> 8) & 0xFF in _CLOCKS for one in instructions(cubin)):
         return (
             "it reads a clock or a performance counter: what a kernel computes must not depend on when it runs. Take "
             "the clock out"

@@ -85,7 +85,8 @@ class Nvrtc:
             options += [f"--include-path={folder}" for folder in self.include]
             packed = (c_char_p * len(options))(*(option.encode() for option in options))
             if self.library.nvrtcCompileProgram(program, len(options), packed) != 0:
-                raise CudaTextError(self._text(program, "ProgramLog") or "NVRTC gives no reason")
+                log = self._bytes(program, "ProgramLog").decode(errors="replace").strip("\0 \n")
+                raise CudaTextError(log or "NVRTC gives no reason")
             symbol = c_char_p()
             self._ok(self.library.nvrtcGetLoweredName(program, name.encode(), byref(symbol)))
             return NvrtcResult((symbol.value or b"").decode(), self._bytes(program, "CUBIN"))
@@ -98,9 +99,6 @@ class Nvrtc:
         data = create_string_buffer(max(1, size.value))
         self._ok(getattr(self.library, f"nvrtcGet{what}")(program, data))
         return data.raw[: size.value]
-
-    def _text(self, program: c_void_p, what: str) -> str:
-        return self._bytes(program, what).decode(errors="replace").strip("\0 \n")
 
     def _ok(self, code: int) -> None:
         if code != 0:

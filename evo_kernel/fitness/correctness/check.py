@@ -3,6 +3,9 @@
 A candidate passes if its Frobenius error is at most `relative_multiple` times, and its largest error at most
 `max_multiple` times, the honest error. Integers and booleans must be equal.
 
+A reference may be well-conditioned on small check cases, and chaotic after as many steps as a timed case has, or
+overflow there at every element. Then a kernel that does nothing there would pass: `unbound` finds such cases.
+
 Not covered: elements that are much smaller than the largest of the same output may have the same absolute error as the
 largest.
 """
@@ -14,9 +17,10 @@ from collections.abc import Sequence
 
 import torch
 
-from evo_kernel.fitness.correctness.error_bounds import Expected
-from evo_kernel.tasks.task import Tolerance
-from evo_kernel.types import CheckResult
+from evo_kernel.errors import TaskError
+from evo_kernel.fitness.correctness.error_bounds import Expected, expect
+from evo_kernel.tasks.task import Case, Task, Tolerance
+from evo_kernel.types import CaseKind, CheckResult
 
 _AT_ONCE = 1 << 18
 """Elements compared at once on a CPU."""
@@ -190,3 +194,37 @@ def _first(where: torch.Tensor) -> tuple[int, ...]:
 
 def _spell(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def unbound(task: Task, case: Case, expected: Sequence[Expected]) -> str:
+    """Why nothing can be told about an output on a timed case with nominal inputs; empty if something can.
+
+    An output that does not bind on check cases either is left alone: its task is degenerate, which its probe tells.
+    """
+    if case.kind is CaseKind.CHECK:
+        return ""
+    loose = [number for number, part in enumerate(expected) if not _binds(part, task.tolerance)]
+    if not loose:
+        return ""
+    try:
+        smallest = min(task.cases_of(CaseKind.CHECK), key=task.elements)
+        checked = expect(task, task.inputs(smallest, torch.Generator("cpu").manual_seed(0), "cpu"))
+    except TaskError:
+        return ""
+    for number in loose:
+        if number < len(checked) and bool(checked[number].truth.any()) and _binds(checked[number], task.tolerance):
+            which = f"output {number}" if len(expected) > 1 else "the output"
+            return (
+                f"nothing can be told about {which} on this case: the error of an honest kernel is as large as the "
+                "result, so zeros would pass. Give the case another size, or other inputs"
+            )
+    return ""
+
+
+def _binds(part: Expected, tolerance: Tolerance) -> bool:
+    """Whether zeros would be wrong, or are right."""
+    if not bool(part.truth.any()) or not part.truth.is_floating_point() or not part.honest.numel():
+        return True
+    size = torch.where(part.compared & part.truth.isfinite(), part.truth, 0.0)
+    frobenius, largest = bounds_of(part, tolerance)
+    return bool(size.norm() > frobenius) or bool(size.abs().max() > largest)

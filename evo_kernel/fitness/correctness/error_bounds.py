@@ -127,7 +127,8 @@ class _Estimate:
         self._own, self._truth = own, truth
         self._compared = torch.ones_like(own, dtype=torch.bool)
         self._errors = (0.0, 0.0)
-        self._are_all_finite = not own.is_floating_point() or _are_finite(own)
+        ends = [torch.stack(part.double().aminmax()) for (part,) in in_parts(own)] if own.is_floating_point() else []
+        self._are_all_finite = not ends or bool(torch.stack(ends).isfinite().all())
         if own.is_floating_point():
             self._truth = truth.double()
         if not self._are_all_finite:
@@ -180,11 +181,6 @@ def _add_result(estimates: Sequence[_Estimate], outputs: Sequence[torch.Tensor])
         estimate.add_result(output)
 
 
-def _are_finite(values: torch.Tensor) -> bool:
-    parts = [torch.stack(part.double().aminmax()) for (part,) in in_parts(values)]
-    return not parts or bool(torch.stack(parts).isfinite().all())
-
-
 def _measures(values: torch.Tensor, compared: torch.Tensor | None, less: torch.Tensor | None) -> tuple[float, float]:
     """Frobenius norm and largest magnitude of `values` - `less` (in float64), over finite elements of `compared`.
 
@@ -204,13 +200,9 @@ def in_parts(*tensors: torch.Tensor | None) -> Iterator[tuple[Any, ...]]:
     """Corresponding parts of tensors of one shape, flattened."""
     rows = [None if tensor is None else tensor.reshape(-1) for tensor in tensors]
     assert rows[0] is not None
-    size = _at_once(rows[0])
+    size = AT_ONCE_ON_CPU if rows[0].device.type == "cpu" else _AT_ONCE
     for start in range(0, len(rows[0]), size):
         yield tuple(None if row is None else row[start : start + size] for row in rows)
-
-
-def _at_once(values: torch.Tensor) -> int:
-    return AT_ONCE_ON_CPU if values.device.type == "cpu" else _AT_ONCE
 
 
 def _underflow(dtype: torch.dtype) -> float:

@@ -58,17 +58,14 @@ def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[
 def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
     """The inputs in a regime, with the same shapes, dtypes and strides. Raises KeyError for an unknown regime."""
     transform = _TRANSFORMS[regime]
-    return tuple(_transformed(transform, x) if _is_floating(x) else x for x in inputs)
 
+    def changed(value: Input) -> Input:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        result = transform(value)
+        if result is value or result.stride() == value.stride():
+            return result
+        restored = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        return restored.copy_(result)
 
-def _is_floating(value: Input) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _transformed(transform: Callable[[torch.Tensor], torch.Tensor], value: Input) -> torch.Tensor:
-    assert isinstance(value, torch.Tensor)
-    changed = transform(value)
-    if changed is value or changed.stride() == value.stride():
-        return changed
-    restored = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return restored.copy_(changed)
+    return tuple(map(changed, inputs))

@@ -7,22 +7,8 @@ import torch
 from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.memory import (
-    MANY,
-    PADDING,
-    DeviceBuffer,
-    MemoryAccess,
-    MemoryFault,
-    unit_places,
-)
+from evo_kernel.fitness.ir.memory import MANY, PADDING, DeviceBuffer, MemoryAccess, MemoryFault, unit_places
 from evo_kernel.fitness.ir.types import Type
-
-RAW_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def programs_of(frame: Frame, *values: Lanes | None) -> int:
-    """Size of the program axis of an access: one if all programs do the same."""
-    return frame.programs.numel() if any(v is not None and v.programs > 1 for v in values) else 1
 
 
 def require_defined_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: str) -> None:
@@ -77,31 +63,24 @@ def check_active_lanes(
 
 
 def undefined_at(access: MemoryAccess, item: int) -> torch.Tensor | None:
-    defined = access.buffer.defined
-    if defined is None:
+    if access.buffer.defined is None:
         return None
     unit = access.buffer.unit(item)
-    assert access.buffer.defined is not None
-    defined = access.gathered(access.buffer.defined, unit, item // unit)
+    defined = access.gathered(access.buffer.shadow("defined", item), unit, item // unit)
     if item > unit:
         defined = defined.all(-1)
     return none_if_false(~defined)
 
 
 def access_shape(frame: Frame, type_: Type, *values: Lanes | None) -> tuple[int, ...]:
-    return (programs_of(frame, *values), *(type_.shape or ()))
+    """Shape of an access's lanes; the axis of programs has size 1 if all programs do the same."""
+    differ = any(value is not None and value.programs > 1 for value in values)
+    return (frame.programs.numel() if differ else 1, *(type_.shape or ()))
 
 
 def shadow_units(buffer: DeviceBuffer, name: str, places: torch.Tensor, item: int) -> torch.Tensor:
     """Shadow elements of items, as a last axis."""
-    if name == "defined":
-        unit = buffer.unit(item)
-        shadow = buffer.defined
-        assert shadow is not None
-    else:
-        shadow = buffer.shadow(name, item)
-        unit = buffer.unit(item)
-    return shadow[unit_places(places, item, unit)]
+    return buffer.shadow(name, item)[unit_places(places, item, buffer.unit(item))]
 
 
 def record_reads(

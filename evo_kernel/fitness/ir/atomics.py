@@ -15,14 +15,8 @@ from evo_kernel.fitness.ir.access_checks import (
     use_of,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, nothing
-from evo_kernel.fitness.ir.memory import (
-    MANY,
-    DeviceBuffer,
-    scattered,
-    typed,
-    unit_places,
-)
+from evo_kernel.fitness.ir.lanes import Lanes, any_undefined, nothing
+from evo_kernel.fitness.ir.memory import MANY, DeviceBuffer, scattered, typed, unit_places
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.stores import begin_shadow
 from evo_kernel.fitness.ir.types import Type
@@ -86,11 +80,8 @@ def atomic(
         machine.observer.access(operation, pointer, mask, frame.programs, item, type_.shape or ())
     lanes = scattered(pointer, None if mask is None else mask.data, frame.programs, shape)
     flat = [value.data.expand(shape).reshape(-1) for value in values]
-    marks = torch.zeros(1, dtype=torch.bool).expand(shape)
-    for value in values:
-        if value.undefined is not None:
-            marks = marks | value.undefined.expand(shape)
-    marks = marks.reshape(-1)
+    undefined = any_undefined(values)
+    marks = (torch.zeros(1, dtype=torch.bool) if undefined is None else undefined).expand(shape).reshape(-1)
     if lanes.active is not None:
         flat, marks = [data[lanes.active] for data in flat], marks[lanes.active]
     before = torch.zeros(lanes.addresses.numel(), dtype=type_.dtype)
@@ -141,7 +132,7 @@ def _update(
     for use in ("stores", use_of(type_) if operation.results else "loads"):
         buffer.require(use)
     buffer.changed = True
-    memory = typed(buffer, type_)
+    memory = typed(buffer, type_.dtype)
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:
         writer = shadow_units(buffer, "writer", places, item)

@@ -32,7 +32,7 @@ from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, buffers_of, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON, DeviceMemory
-from evo_kernel.fitness.ir.module import IRModule, Operation
+from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.nodes import (
     CannotExecute,
     TorchFault,
@@ -55,6 +55,7 @@ class _Refused(Exception):
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+        self.header = {"fault": {"status": status, "reason": reason}}
 
 
 def warm_up() -> None:
@@ -66,13 +67,16 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
     """Serve one request. A fault of the plan is an answer, not an exception."""
     torch.set_num_threads(1)  # children share the cores, so threads of one would wait for each other
     work = _Work(Plan.model_validate(request["plan"]), request["ir"], Path(folder), float(request["deadline_s"]))
-    if request["command"] == "execute":
-        return work.execute(int(request["rounds"]), bool(request["repeat"]))
-    if request["command"] == "count":
-        return work.count(int(request["seed"]), bool(request["complete"]))
-    return work.execute_large(
-        int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"])
-    )
+    try:
+        if request["command"] == "execute":
+            return work.execute(int(request["rounds"]), bool(request["repeat"]))
+        if request["command"] == "count":
+            return work.count(int(request["seed"]), bool(request["complete"]))
+        return work.execute_large(
+            int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"])
+        )
+    except _Refused as fault:
+        return work.answer(fault.header)
 
 
 class _Work:
@@ -91,9 +95,9 @@ class _Work:
             try:
                 outcomes.append(self._round(f"round{number}.", repeat))
             except _Refused as fault:
-                outcomes.append({"fault": {"status": fault.status, "reason": str(fault)}})
+                outcomes.append(fault.header)
                 break
-        return self._answer({"rounds": outcomes})
+        return self.answer({"rounds": outcomes})
 
     def _round(self, prefix: str, repeat: bool) -> dict[str, Any]:
         contents, self._used = self._contents(prefix), None
@@ -154,11 +158,8 @@ class _Work:
 
     def count(self, seed: int, complete: bool) -> bytes:
         """Traffic of each launch. `complete`: all inputs are given, not only integers."""
-        try:
-            traffic = self._counted(self._modules(), self._contents(""), seed, complete)
-            return self._answer({"traffic": [asdict(part) for part in traffic]})
-        except _Refused as fault:
-            return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
+        traffic = self._counted(self._modules(), self._contents(""), seed, complete)
+        return self.answer({"traffic": [asdict(part) for part in traffic]})
 
     def _counted(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int, complete: bool
@@ -181,17 +182,17 @@ class _Work:
         def run(number: int, module: IRModule, node: Launch) -> Launched:
             key = node.model_dump_json()
             if (traffic := known.get(key)) is None:
-                counted = count_launch.count(module, node, memory, self._deadline, complete, seed)
-                if counted.traffic is None:
-                    return Launched(math.prod(node.grid), 0, counted.finding)
-                traits, traffic = traits_of(module), counted.traffic
+                traffic = count_launch.count(module, node, memory, self._deadline, complete, seed)
+                if isinstance(traffic, ExecutionFinding):
+                    return Launched(traffic)
+                traits = traits_of(module)
                 decide = buffers_of(module.entry, node.args, traits.loaded if complete else traits.indexed)
                 if all(self._plan.buffers[buffer].kind == "input" for buffer in decide):
                     known[key] = traffic
             counts.append(traffic)
             if executes:
                 return launch(module, node.grid, node.args, memory, seed=number, deadline=self._deadline)
-            return Launched(math.prod(node.grid), 0)
+            return Launched()
 
         self._ended(memory, modules, run)
         return counts
@@ -201,26 +202,19 @@ class _Work:
 
         `repeat`: with atomic operations, execute twice in different orders, which must give the same outputs.
         """
-        try:
-            contents, modules = self._contents(""), self._modules()
-            repeat = repeat and any(map(_has_atomics, modules))
-            part = self._surveyed(modules, contents, seed)
-            if part is None or part.seconds() <= whole_s:
-                memory, header = self._whole(modules, contents, repeat)
-            else:
-                memory, header = self._part(part, modules, contents, part_s, repeat)
-            changed = changed_input(self._plan, memory, contents)
-            return self._answer({**header, "changed": changed})
-        except _Refused as fault:
-            return self._answer({"fault": {"status": fault.status, "reason": str(fault)}})
+        contents, modules = self._contents(""), self._modules()
+        repeat = repeat and any(map(_has_atomics, modules))
+        part = self._surveyed(modules, contents, seed)
+        if part is None or part.seconds() <= whole_s:
+            memory, header = self._whole(modules, contents, repeat)
+        else:
+            memory, header = self._part(part, modules, contents, part_s, repeat)
+        return self.answer({**header, "changed": changed_input(self._plan, memory, contents)})
 
     def _surveyed(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int
     ) -> partial.PartialExecution | None:
-        """What all programs do, as far as it does not depend on floating-point data; None:
-
-        the plan must be executed.
-        """
+        """What all programs do, as far as it does not depend on floating-point data; None: execute the plan."""
         if any(isinstance(node, Aten) for node in self._plan.nodes) or any(traits_of(m).in_order for m in modules):
             return None  # torch's results may affect anything; persistent programs run all or none
         generator = torch.Generator().manual_seed(seed)
@@ -304,8 +298,9 @@ class _Work:
         """The finding as a sentence, with the line of the candidate's source: the recorder's IR has locations."""
         line = 0
         for kernel in self._plan.kernels:
-            if kernel.language == "triton":
-                line = line or _line(parse(kernel.code), finding)
+            for operation in parse(kernel.code).operations() if kernel.language == "triton" and not line else ():
+                if operation.ordinal == finding.ordinal and operation.name == finding.operation:
+                    line = operation.line
         who = f"program {finding.program}" if finding.program is not None else "a program"
         where = f" (line {line})" if line else ""
         names = ", ".join(sorted({kernel.name for kernel in self._plan.kernels}))
@@ -326,7 +321,7 @@ class _Work:
         self._blobs.append(data.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return len(self._blobs[-1])
 
-    def _answer(self, header: dict[str, Any]) -> bytes:
+    def answer(self, header: dict[str, Any]) -> bytes:
         text = json.dumps(header).encode()
         return b"".join([len(text).to_bytes(8, "little"), text, *self._blobs])
 
@@ -345,10 +340,3 @@ def _same(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 def _has_atomics(module: IRModule) -> bool:
     return any(o.name in ("tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce") for o in module.operations())
-
-
-def _line(module: IRModule, finding: ExecutionFinding) -> int:
-    def at(operation: Operation) -> bool:
-        return operation.ordinal == finding.ordinal and operation.name == finding.operation
-
-    return next((operation.line for operation in module.operations() if at(operation)), 0)

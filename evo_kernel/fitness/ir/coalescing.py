@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
@@ -113,17 +114,9 @@ def sectors_of(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
         for column in (runs.owners, runs.lanes >> _WARP_BITS, first)
     )
     sectors[int(short.sum()) :] += 1
-    order = _order(sectors, warps, owners)
+    order = torch.from_numpy(np.lexsort((sectors, warps, owners)))
     owners, warps, sectors = owners[order], warps[order], sectors[order]
     new = torch.ones_like(owners, dtype=torch.bool)
     new[1:] = (owners.diff() != 0) | (warps.diff() != 0) | (sectors.diff() != 0)
     counts = torch.cat([(last - first + 1)[whole], torch.ones(int(new.sum()), dtype=torch.int64)])
     return torch.cat([runs.owners[whole], owners[new]]), counts
-
-
-def _order(*keys: torch.Tensor) -> torch.Tensor:
-    """Indices that sort by the last key first."""
-    order = torch.arange(keys[0].numel())
-    for key in keys:
-        order = order[torch.argsort(key[order], stable=True)]
-    return order

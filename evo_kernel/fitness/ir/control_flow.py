@@ -20,14 +20,10 @@ from evo_kernel.fitness.ir.engine import (
 )
 from evo_kernel.fitness.ir.lanes import Lanes, sum_of
 from evo_kernel.fitness.ir.memory import MemoryFault
-from evo_kernel.fitness.ir.module import Operation, Region
+from evo_kernel.fitness.ir.module import LOADS, STORES, Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
-_STORES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_reduce",
-           "tt.descriptor_scatter", "tt.call"}  # fmt: skip
-
-
-_LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
+_STORES = STORES | {"tt.call"}
 
 
 def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lanes]) -> bool:
@@ -37,21 +33,15 @@ def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lane
     """
     if not machine.surveys or not any(v.undefined is not None and bool(v.undefined.any()) for v in deciding):
         return False
-    matter = _STORES | _LOADS if any(buffer.changed for buffer in machine.memory.buffers) else _STORES
-    return not any(_holds(region, matter) for region in operation.regions)
-
-
-def _holds(region: Region, names: set[str]) -> bool:
-    """Whether the region contains one of these operations at any depth."""
-    operations = (operation for block in region.blocks for operation in block.operations)
-    return any(o.name in names or any(_holds(inner, names) for inner in o.regions) for o in operations)
+    matter = _STORES | LOADS if any(buffer.changed for buffer in machine.memory.buffers) else _STORES
+    return not any(inner.name in matter for region in operation.regions for inner in region.walk())
 
 
 @handles("scf.if")
 def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
     if _passes_over(machine, operation, operands):
         return skip_operation(machine, frame, operation, operands)
-    yes, no = split_rows(operands[0], frame.programs.numel(), operation)
+    yes, no = split_rows(operands[0], frame.programs.numel())
     parts = []
     for region, rows in zip(operation.regions, (yes, no), strict=False):
         if rows.numel() == frame.programs.numel():
@@ -97,7 +87,7 @@ def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | 
     """Iterations of each program; one number if all have the same."""
     numbers = [number for bound in (low, high, step) if (number := bound.integer()) is not None]
     if len(numbers) == 3:
-        a, b, c = (_unsigned(number, low.type) if unsigned else number for number in numbers)
+        a, b, c = (number % (1 << low.type.bits) if unsigned else number for number in numbers)
         if c <= 0:
             raise MemoryFault("undefined", f"loops with a step of {c}")
         return max(0, -(-(b - a) // c))
@@ -107,10 +97,6 @@ def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | 
     counts = torch.div(b - a + c - 1, c, rounding_mode="floor").clamp(min=0)
     total = sum_of(counts)
     return total.constant if not total.terms else counts
-
-
-def _unsigned(number: int, type_: Type) -> int:
-    return number % (1 << type_.bits)
 
 
 class _Loop:
@@ -159,7 +145,7 @@ def _while(machine: Machine, frame: Frame, operation: Operation, operands: Seque
         condition, *passed = machine.region(loop.frame, before, loop.carried)
         if _passes_over(machine, operation, [condition]):
             return skip_operation(machine, frame, operation, operands)
-        yes, _ = split_rows(condition, loop.rows.numel(), operation)
+        yes, _ = split_rows(condition, loop.rows.numel())
         staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
         staying[yes] = True
         loop.carried = passed

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from evo_kernel.fitness.ir.counting import Counter, busiest_of, loops_in, mean_of
 from evo_kernel.fitness.ir.engine import OutOfTime
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, Traits, buffers_of, launch, traits_of
+from evo_kernel.fitness.ir.footprints import MOST_PROGRAMS
 from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES, WAVE_PROGRAMS, LaunchTraffic
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
-from evo_kernel.fitness.ir.reuse import MOST_PROGRAMS
 from evo_kernel.fitness.plan.launch_plan import Launch
 
 FEW, SIDE_BY_SIDE, STRETCHES = 64, 8, 3
@@ -42,18 +41,10 @@ HELD_BYTES = 5 << 20
 """That every L2 holds. What a program reads again after fewer bytes of its wave comes from there."""
 
 
-@dataclass(frozen=True)
-class CountedLaunch:
-    """Traffic of one launch, or the finding that ended the count."""
-
-    traffic: LaunchTraffic | None
-    finding: ExecutionFinding | None = None
-
-
 def count(
     module: IRModule, node: Launch, memory: DeviceMemory, deadline: float, complete: bool, seed: int = 0
-) -> CountedLaunch:
-    """Traffic of a launch, deterministic unless time runs out.
+) -> LaunchTraffic | ExecutionFinding:
+    """Traffic of a launch, or the finding that ended the count; deterministic unless time runs out.
 
     `complete`: floating-point data is in memory too and used if addresses depend on it. Raises Unsupported, IRError,
     OutOfTime.
@@ -64,16 +55,14 @@ def count(
     windows = starts + torch.arange(min(SIDE_BY_SIDE, total))
     few = _some(total, generator)
     sample = torch.unique(torch.cat([torch.tensor([0, total - 1]), few, windows.reshape(-1)]))
-    if traits.waits:  # otherwise some would wait for programs that are not executed
-        return _count_all(module, node, memory, traits, deadline, complete, sample, few, windows, seed)
     restore = _kept(module, node, memory, traits)
-    launched, near = _walk(
-        module, node, memory, sample, _followed(module, memory, total, few, seed), traits, deadline, complete
-    )
+    near = Counter(module, memory, total, True, seed, followed=few[:: -(-few.numel() // MOST_PROGRAMS)].contiguous())
+    counted = torch.arange(total) if traits.waits else sample  # or some would wait for programs that are not executed
+    launched, near = _walk(module, node, memory, counted, near, traits, deadline, complete)
     if launched.finding is not None:
-        return CountedLaunch(None, launched.finding)
-    everyone, counted = near, sample
-    if total > sample.numel():
+        return launched.finding
+    everyone = near
+    if total > counted.numel():
         ids = torch.arange(total)
         if total > MOST_COUNTED:
             ids = torch.randperm(total, generator=generator)[:MOST_COUNTED].sort().values
@@ -84,15 +73,11 @@ def count(
             until = min(deadline, time.monotonic() + COUNT_S)
             launched, whole = _walk(module, node, memory, ids, whole, traits, until, complete)
             if launched.finding is not None:
-                return CountedLaunch(None, launched.finding)
+                return launched.finding
             everyone, counted = whole, ids
         except OutOfTime:
             pass  # use the sample
-    return CountedLaunch(_summary(node, near, sample, few, windows, everyone, counted, seed))
-
-
-def _followed(module: IRModule, memory: DeviceMemory, total: int, few: torch.Tensor, seed: int) -> Counter:
-    return Counter(module, memory, total, True, seed, followed=few[:: -(-few.numel() // MOST_PROGRAMS)].contiguous())
+    return _summary(node, near, sample, few, windows, everyone, counted, seed)
 
 
 def _some(total: int, generator: torch.Generator) -> torch.Tensor:
@@ -103,23 +88,10 @@ def _some(total: int, generator: torch.Generator) -> torch.Tensor:
     return drawn[torch.randperm(drawn.numel(), generator=generator)[:FEW]].sort().values
 
 
-def _count_all(
-    module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits, deadline: float, complete: bool,
-    sample: torch.Tensor, few: torch.Tensor, windows: torch.Tensor, seed: int,
-) -> CountedLaunch:  # fmt: skip
-    """Count all programs in the order of their ids."""
-    everyone = torch.arange(math.prod(node.grid))
-    counter = _followed(module, memory, everyone.numel(), few, seed)
-    launched, counter = _walk(module, node, memory, everyone, counter, traits, deadline, complete)
-    if launched.finding is not None:
-        return CountedLaunch(None, launched.finding)
-    return CountedLaunch(_summary(node, counter, sample, few, windows, counter, everyone, seed))
-
-
 def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) -> Callable[[], None]:
     """Restore what programs share through atomic operations: an exhausted counter would end the next run."""
     shared = buffers_of(module.entry, node.args, traits.loaded) & buffers_of(module.entry, node.args, traits.stored)
-    buffers = [memory.buffers[number] for number in shared] if traits.in_order else []
+    buffers = [memory.buffers[number] for number in shared] if traits.in_order and not traits.waits else []
     before = [(b, b.storage.clone(), None if b.defined is None else b.defined.clone()) for b in buffers]
 
     def restore() -> None:
@@ -136,15 +108,18 @@ def _walk(
     deadline: float, complete: bool,
 ) -> tuple[Launched, Counter]:  # fmt: skip
     """Run programs without floating-point data, or with it if addresses depend on it; returns the counter too."""
-    for skips in (True, False) if complete else (True,):
-        launched = launch(
-            module, node.grid, node.args, memory, programs=programs, deadline=deadline, observer=counter,
+
+    def run(observer: Counter, skips: bool) -> Launched:
+        return launch(
+            module, node.grid, node.args, memory, programs=programs, deadline=deadline, observer=observer,
             skips_floats=skips, traits=traits,
         )  # fmt: skip
-        if launched.finding is None or not skips or launched.finding.kind != "undefined" or not complete:
-            return launched, counter
+
+    launched = run(counter, True)
+    if complete and launched.finding is not None and launched.finding.kind == "undefined":
         counter = counter.again()
-    raise AssertionError("unreachable")
+        launched = run(counter, False)
+    return launched, counter
 
 
 def _summary(
@@ -157,8 +132,10 @@ def _summary(
     wave = min(total, WAVE_PROGRAMS)
     told_by_all = everyone.keeps_lines and (everyone is not near or counted.numel() == total)
     lines, those = (everyone, counted) if told_by_all else (near, few)  # not of neighbours, which share more
+    shares = [("load_bytes", 1.0), ("store_bytes", 1.0)]
+    shares += [(name, 0.01) for name in everyone.by_program if name.startswith("flops.")]
     work = sum(
-        (everyone.by_program[name][counted] * share for name, share in _work_shares(everyone)),
+        (everyone.by_program[name][counted] * share for name, share in shares),
         torch.zeros(counted.numel(), dtype=torch.float64),
     )
     load, store = (mean_of(everyone, f"{kind}_bytes", counted) for kind in ("load", "store"))
@@ -189,11 +166,6 @@ def _summary(
         few_store_bytes=near.footprints.different("store", few),
         busiest=busiest_of(everyone, counted),
     )
-
-
-def _work_shares(counter: Counter) -> list[tuple[str, float]]:
-    flops = [(name, 0.01) for name in counter.by_program if name.startswith("flops.")]
-    return [("load_bytes", 1.0), ("store_bytes", 1.0), *flops]
 
 
 def _sector_share(counter: Counter, programs: torch.Tensor, kind: str) -> float:

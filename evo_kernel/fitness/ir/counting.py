@@ -13,16 +13,13 @@ from functools import partial
 import torch
 
 from evo_kernel.fitness.ir.coalescing import Runs, runs_of, sectors_of, together
-from evo_kernel.fitness.ir.footprints import Footprints
+from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import ProgramWork, work_of
-from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import DeviceMemory
-from evo_kernel.fitness.ir.module import IRModule, Operation
-from evo_kernel.fitness.ir.reuse import Reuse, reuse_of
-from evo_kernel.fitness.ir.rounds import RoundCounter
+from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
+from evo_kernel.fitness.ir.rounds import RoundCounter, WaitCounter
 from evo_kernel.fitness.ir.types import Type
-from evo_kernel.fitness.ir.waiting import WaitCounter
 
 _MUFU = {"math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos",
          "tt.precise_sqrt"}  # fmt: skip
@@ -124,7 +121,7 @@ class Counter:
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
-        kind = "load" if operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") else "store"
+        kind = "load" if operation.name in LOADS else "store"
         self.waits.access(operation, pointer, programs)
         self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)

@@ -1,4 +1,4 @@
-"""Tensor descriptors as values, and checks of the hardware's (TMA) requirements for descriptors used by a kernel."""
+"""Tensor descriptors: values, handlers of their operations, and checks of the hardware's (TMA) requirements."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from evo_kernel.fitness.ir.lanes import Lanes, Sum
+from evo_kernel.fitness.ir.atomics import ATOMIC_UPDATES, atomic
+from evo_kernel.fitness.ir.device_functions import tf32
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, term_of
+from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import MemoryFault
+from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.stores import store
 from evo_kernel.fitness.ir.types import IRError, Type
 
 ALIGNMENT = 16
@@ -18,7 +24,7 @@ MAX_SIZE, MAX_STRIDE = 1 << 32, 1 << 40  # elements, bytes (CUDA driver API, cuT
 class DeviceDescriptor(Lanes):
     """A tensor descriptor: base address, sizes and strides (in elements) of each axis, for all programs."""
 
-    __slots__ = ("base", "block", "round_tf32", "sizes", "strides", "zeros")
+    __slots__ = ("base", "round_tf32", "sizes", "strides", "zeros")
 
     def __init__(
         self,
@@ -81,3 +87,126 @@ def check_use(descriptor: DeviceDescriptor, indices: Sequence[Lanes], programs: 
         demand(stride, 0, MAX_STRIDE // item, item, "one of whose strides")
     demand(last, 1, 1, ALIGNMENT, "whose last stride")
     demand(indices[-1], -MAX_SIZE, MAX_SIZE, item, "at a block whose last index")
+
+
+@handles("tt.make_tensor_descriptor")
+def _make_descriptor(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    rank = block_of(type_).rank
+    zeros = operation.integer("padding", 1) != 2  # tt::PaddingOption: 1 is PAD_ZERO, 2 PAD_NAN
+    return [
+        DeviceDescriptor(type_, operands[0], operands[1 : 1 + rank], operands[1 + rank : 1 + 2 * rank], zeros=zeros)
+    ]
+
+
+def _used(machine: Machine, frame: Frame, descriptor: Lanes, indices: Sequence[Lanes]) -> DeviceDescriptor:
+    if not isinstance(descriptor, DeviceDescriptor):
+        raise IRError("a descriptor operation on a value that is not a descriptor")
+    if machine.memory.strict:
+        check_use(descriptor, indices, frame.programs)
+    return descriptor
+
+
+def _described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
+    """Addresses and mask of a block at some indices."""
+    block = block_of(descriptor.type)
+    shape = block.shape or ()
+    total, factors = descriptor.base.sum, []
+    rank = len(shape)
+
+    def lifted(value: Sum) -> Sum:
+        return Sum(
+            value.constant,
+            tuple(Term(t.data.reshape(t.data.shape[0], *(1,) * rank), t.low, t.high, t.unit) for t in value.terms),
+        )
+
+    total = lifted(total)
+    item = block.item_bytes
+    for axis, (size, stride, index) in enumerate(zip(descriptor.sizes, descriptor.strides, indices, strict=True)):
+        offsets = torch.arange(shape[axis]).reshape(1, *(-1 if a == axis else 1 for a in range(rank)))
+        start = lifted(index.sum)
+        place = start.plus(Sum(0, (Term(offsets, 0, shape[axis] - 1),) if shape[axis] > 1 else ()))
+        step = stride.sum
+        if step.terms:
+            data = place.data(rank) * lifted(step).data(rank)
+            total = total.plus(Sum(0, (term_of(data * item),)))
+        else:
+            total = total.plus(place.times(step.constant * item))
+        bound = lifted(size.sum)
+        if place.low < 0 or place.plus(bound.times(-1)).high >= 0:
+            position = place.data(rank)
+            inside = (position >= 0) & (position < bound.data(rank))
+            if not bool(inside.all()):
+                factors.append(inside)
+    pointer = Lanes(Type("ptr", shape, Type(block.element)), sum_=total)
+    mask = Lanes(Type("i1", shape), factors=tuple(factors))
+    return pointer, mask
+
+
+@handles("tt.descriptor_load")
+def _descriptor_load(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    descriptor = _used(machine, frame, operands[0], operands[1:])
+    pointer, mask = _described(descriptor, operands[1:])
+    block = block_of(descriptor.type)
+    fill = torch.full((1,) * (block.rank + 1), 0.0 if descriptor.zeros else torch.nan).to(block.dtype)
+    block_lanes = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
+    data = block_lanes.data
+    if descriptor.round_tf32 and block.element == "f32":
+        data = tf32(data)
+    return [_refit(Lanes(block, data, undefined=block_lanes.undefined), type_)]
+
+
+def _refit(value: Lanes, type_: Type) -> Lanes:
+    """A block with leading axes of size 1 as a tensor of fewer axes, or vice versa."""
+    if value.type.shape == type_.shape:
+        return Lanes(type_, value.data, undefined=value.undefined)
+    shape = type_.shape or ()
+    undefined = value.undefined
+    if undefined is not None:
+        undefined = undefined.expand(undefined.shape[0], *(value.type.shape or ())).reshape(-1, *shape)
+    return Lanes(type_, value.full().reshape(-1, *shape), undefined=undefined)
+
+
+@handles("tt.descriptor_store", "tt.descriptor_reduce")
+def _descriptor_store(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    descriptor = _used(machine, frame, operands[0], operands[1:-1])
+    value = operands[-1]
+    pointer, mask = _described(descriptor, operands[1:-1])
+    value = _refit(value, Type(value.type.element, block_of(descriptor.type).shape))
+    if operation.name == "tt.descriptor_store":
+        store(machine, frame, operation, pointer, value, mask)
+        return []
+    kind = operation.words[0]
+    if kind in ("inc", "dec") or kind not in ATOMIC_UPDATES:
+        raise Unsupported(f"tt.descriptor_reduce {kind}")
+    update = ATOMIC_UPDATES[kind]
+    atomic(machine, frame, operation, pointer, [value], mask, lambda old, new: update(old, new[0]), False)
+    return []
+
+
+@handles("tt.descriptor_gather", "tt.descriptor_scatter")
+def _descriptor_rows(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """Rows by a tensor of row numbers, columns from an offset; rows outside read as zeros."""
+    _, rows, column = operands[:3]
+    descriptor = _used(machine, frame, operands[0], (rows, column))
+    gather = operation.name.endswith("gather")
+    type_ = operation.results[0].type if gather else operands[3].type
+    width = (type_.shape or (1, 1))[1]
+    row_stride, column_stride = (stride.sum for stride in descriptor.strides)
+    if row_stride.terms or column_stride.terms or any(size.sum.terms for size in descriptor.sizes):
+        raise Unsupported(f"{operation.name} through descriptors that differ between programs")
+    item = type_.item_bytes
+    places = rows.data.long().unsqueeze(-1)
+    columns = column.data.long().reshape(-1, 1, 1) + torch.arange(width).reshape(1, 1, -1)
+    addresses = places * (row_stride.constant * item) + columns * (column_stride.constant * item)
+    addresses = addresses + descriptor.base.data.reshape(-1, 1, 1)
+    height, length = (size.sum.constant for size in descriptor.sizes)
+    inside = (places >= 0) & (places < height) & (columns >= 0) & (columns < length)
+    pointer = Lanes(Type("ptr", type_.shape, Type(type_.element)), addresses, undefined=None)
+    mask = Lanes(Type("i1", type_.shape), inside)
+    if gather:
+        fill = Lanes(type_, torch.zeros((1, 1, 1)).to(type_.dtype))
+        return [load(machine, frame, operation, pointer, mask, fill, type_)]
+    store(machine, frame, operation, pointer, operands[3], mask)
+    return []

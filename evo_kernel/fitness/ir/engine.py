@@ -184,14 +184,13 @@ class Machine:
                 raise OutOfTime
             *before, last = block.operations
             self.block(current, [*before, _NOTHING])
-            operands = [current.lookup(n) for n in last.operands] if last.name == "tt.return" else []
             if last.name == "tt.return":
-                returned.append((rows, operands))
+                returned.append((rows, [current.lookup(n) for n in last.operands]))
                 continue
             if last.name == "cf.br":
                 ways = [(last.successors[0], None)]
             elif last.name == "cf.cond_br":
-                yes, no = split_rows(current.lookup(last.operands[0]), rows.numel(), last)
+                yes, no = split_rows(current.lookup(last.operands[0]), rows.numel())
                 ways = [(last.successors[0], yes), (last.successors[1], no)]
             else:
                 raise Unsupported(f"the executor does not know the terminator {last.name}")
@@ -257,9 +256,8 @@ class Frame:
         return lanes
 
 
-def split_rows(condition: Lanes, programs: int, operation: Operation) -> tuple[torch.Tensor, torch.Tensor]:
+def split_rows(condition: Lanes, programs: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of the programs for which a scalar condition holds, and of the others."""
-    del operation
     if condition.undefined is not None and bool(condition.undefined.any()):
         raise MemoryFault("undefined", "branches on a value that is undefined")
     data = condition.data.reshape(-1).expand(programs) if condition.data.numel() == 1 else condition.data.reshape(-1)
@@ -280,7 +278,7 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
         pieces = [lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
         undefined = None
         if any(lanes.undefined is not None for lanes in column):
-            marks = [_marks(lanes, rows.numel(), shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
+            marks = [lanes.marks((rows.numel(), *shape)) for lanes, (rows, _) in zip(column, parts, strict=True)]
             undefined = torch.cat(marks)[inverse]
         value = Lanes(type_, torch.cat(pieces)[inverse], undefined=undefined)
         if any(lanes.promised is not None for lanes in column):
@@ -288,9 +286,3 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
             value = value.taken_for(merged(taken, programs)[0])
         merged_lanes.append(value)
     return merged_lanes
-
-
-def _marks(lanes: Lanes, programs: int, shape: Sequence[int]) -> torch.Tensor:
-    if lanes.undefined is None:
-        return torch.zeros((programs, *shape), dtype=torch.bool)
-    return torch.broadcast_to(lanes.undefined, (programs, *shape))

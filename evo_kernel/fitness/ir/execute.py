@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import (
-    assembly,
-    atomics,
-    casts,
-    control_flow,
-    descriptor_operations,
-    loads,
-    pointwise,
-    reductions,
-    shapes,
-    stores,
-)
+from evo_kernel.fitness.ir import casts, control_flow, reductions, shapes  # noqa: F401  they register handlers
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
-from evo_kernel.fitness.ir.module import Function, IRModule, IRValue, Operation, Region
+from evo_kernel.fitness.ir.module import ATOMICS, LOADS, STORES, Function, IRModule, IRValue, Operation, Region
+from evo_kernel.fitness.ir.rounds import spins_of
 from evo_kernel.fitness.ir.types import IRError, Type
-from evo_kernel.fitness.ir.waiting import ATOMICS, spins_of
 from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
 
 CHUNK_ELEMENTS = 1 << 18
 """Elements of the largest tensor of a chunk, so that temporaries fit the CPU's caches."""
 MAX_CHUNK = 1 << 14
 
-_STORES = {"tt.store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor_store": 0, "tt.descriptor_reduce": 0,
-           "tt.descriptor_scatter": 0}  # fmt: skip
-_LOADS = {"tt.load", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_gather",
-          "tt.descriptor_reduce"}  # fmt: skip
-_TABLES = (assembly, atomics, casts, control_flow, descriptor_operations, loads, pointwise, reductions, shapes, stores)
-"""Imported because they register handlers."""
+_LOADS = LOADS | ATOMICS | {"tt.descriptor_reduce"}
 
 
 @dataclass(frozen=True)
@@ -62,12 +45,9 @@ class ExecutionFinding:
 
 @dataclass(frozen=True)
 class Launched:
-    """Result of a launch: number of executed programs, and the finding that ended it early, if any."""
+    """Result of a launch: the finding that ended it early, if any."""
 
-    programs: int
-    executed: int
     finding: ExecutionFinding | None = None
-    seconds: float = 0.0
     conflicts: tuple[tuple[int, int], ...] = ()  # (buffer, byte) to which several programs store skipped data
 
 
@@ -125,7 +105,7 @@ def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[
     loaded = {p for o, name in accesses if o.name in _LOADS for p in reach(name)}
     floats = {o.ordinal for o, _ in accesses if all(value.type.is_float for value in o.results)}
     indexed = {p for o, name in accesses if o.name in _LOADS and o.ordinal not in floats for p in reach(name)}
-    stored = {p for o, name in accesses if o.name in _STORES for p in reach(name)}
+    stored = {p for o, name in accesses if o.name in STORES for p in reach(name)}
     return frozenset(loaded), frozenset(indexed), frozenset(stored)
 
 
@@ -134,28 +114,21 @@ def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Op
     labels = {block.label: block for block in region.blocks}
     for block in region.blocks:
         for operation in block.operations:
-            if operation.name in _LOADS or operation.name in _STORES:
+            if operation.name in _LOADS or operation.name in STORES:
                 accesses.append((operation, operation.operands[0]))
             for successor in operation.successors:
-                _link((v.name for v in labels[successor.label].arguments), successor.operands, sources)
+                for value, source in zip(labels[successor.label].arguments, successor.operands, strict=True):
+                    sources.setdefault(value.name, set()).add(source)
             inner = [b for r in operation.regions for b in r.blocks]
             ends = [name for b in inner if b.operations for name in b.operations[-1].operands]
             from_ = [*operation.operands, *ends]
             if operation.name == "tt.load":
                 from_ = []
             for value in (*operation.results, *(a for b in inner for a in b.arguments)):
-                sources.setdefault(value.name, set()).update(from_ if _may_point(value.type) else ())
+                may_point = value.type.element in ("ptr", "desc", "i64")
+                sources.setdefault(value.name, set()).update(from_ if may_point else ())
             for deeper in operation.regions:
                 _flows(deeper, sources, accesses)
-
-
-def _may_point(type_: Type) -> bool:
-    return type_.element in ("ptr", "desc", "i64")
-
-
-def _link(names: Iterable[str], values: Sequence[str], sources: dict[str, set[str]]) -> None:
-    for name, value in zip(names, values, strict=True):
-        sources.setdefault(name, set()).add(value)
 
 
 def launch(
@@ -183,7 +156,6 @@ def launch(
     Programs that wait for each other run in order; with `shuffled` in a random order, which ends with Stuck if one
     waits for a later one. Raises Unsupported, IRError, OutOfTime. `deadline` refers to time.monotonic.
     """
-    began = time.monotonic()
     traits = traits or traits_of(module)
     shuffled = shuffled and traits.waits
     machine = Machine(
@@ -201,9 +173,7 @@ def launch(
             buffer.begin_launch({"loads", "stores"} <= own, own)
         else:
             buffer.begin_launch(False)
-    total = math.prod(grid)
-    ids = torch.arange(total) if programs is None else programs
-    executed = 0
+    ids = torch.arange(math.prod(grid)) if programs is None else programs
     if memory.strict and not skips_floats and (shuffled or (traits.in_order and not traits.waits)):
         chunks = _turns(ids, traits, seed, reverse)
     else:
@@ -212,9 +182,8 @@ def launch(
         try:
             machine.call(module.entry, arguments, chunk)
         except MemoryFault as fault:
-            return Launched(total, executed, _finding(fault, grid), time.monotonic() - began)
-        executed += chunk.numel()
-    return Launched(total, executed, None, time.monotonic() - began, tuple(machine.conflicts[:64]))
+            return Launched(_finding(fault, grid))
+    return Launched(None, tuple(machine.conflicts[:64]))
 
 
 def chunk_size(traits: Traits) -> int:

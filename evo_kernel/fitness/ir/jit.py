@@ -23,19 +23,21 @@ from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Launch, Scalar
-from evo_kernel.fitness.record.device import TargetDriver
+from evo_kernel.fitness.record.device import target_driver
 from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.tracing import ADDRESS_BITS, PlanTracer
 from evo_kernel.tasks.helper_process import answer_requests
 from evo_kernel.tasks.interpreted import answer_of
 
+_ARCH = 90  # compute capability × 10
 
-def install(arch: int = 90) -> None:
-    """Execute every Triton launch of this process on the CPU, as IR for a GPU of capability `arch`.
+
+def install() -> None:
+    """Execute every Triton launch of this process on the CPU.
 
     Autotuners use their first configuration.
     """
-    executing = _Executing(arch, {})
+    executing = _Executing(_ARCH, {})
     writer = LaunchWriter(executing)
 
     def run(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -45,17 +47,10 @@ def install(arch: int = 90) -> None:
     def address(tensor: torch.Tensor) -> int:
         return executing.address(tensor)
 
-    triton.runtime.driver.set_active(_Driver(target_for(arch)))  # pyright: ignore[reportArgumentType]
+    triton.runtime.driver.set_active(target_driver(target_for(_ARCH), torch.device("cpu")))
     torch.Tensor.data_ptr = address  # pyright: ignore[reportAttributeAccessIssue]
     JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue]
     Autotuner.run = _first  # pyright: ignore[reportAttributeAccessIssue]
-
-
-class _Driver(TargetDriver):
-    """Kernels are lowered for the target; their tensors are on the CPU."""
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
 
 
 def _first(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:

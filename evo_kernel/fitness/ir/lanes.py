@@ -13,10 +13,11 @@ Further representations keep real sizes cheap:
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
@@ -156,7 +157,9 @@ class Lanes:
             if self._sum is not None:
                 self._data = self._sum.data(self.type.rank).to(self.type.dtype)
             else:
-                self._data = _conjunction(self.factors, self.type.rank)
+                factors = sorted(self.factors, key=lambda factor: factor.numel())
+                whole = torch.ones((1,) * (self.type.rank + 1), dtype=torch.bool)
+                self._data = functools.reduce(operator.and_, factors) if factors else whole
         return self._data
 
     @property
@@ -246,7 +249,9 @@ class Lanes:
         if self._data is not None:
             return Lanes(self.type, picked(self._data), undefined=undefined)
         if self._sum is not None:
-            terms = tuple(_picked_term(term, index) for term in self._sum.terms)
+            terms = tuple(
+                term if term.data.shape[0] == 1 else term_of(term.data[index], term.unit) for term in self._sum.terms
+            )
             constant = self._sum.constant + sum(t.low for t in terms if t.data.numel() == 1)
             kept = tuple(t for t in terms if t.data.numel() > 1)
             return Lanes(self.type, sum_=Sum(constant, kept), undefined=undefined)
@@ -262,6 +267,10 @@ class Lanes:
             return Lanes(type_, sum_=Sum(self._sum.constant, terms), undefined=undefined)
         return Lanes(type_, later=lambda: tuple(map(change, self.factors)), undefined=undefined)
 
+    def marks(self, shape: Sequence[int]) -> torch.Tensor:
+        """Where it is undefined, with all sizes of a shape."""
+        return (torch.zeros(1, dtype=torch.bool) if self.undefined is None else self.undefined).expand(tuple(shape))
+
     def full(self, programs: int = 1) -> torch.Tensor:
         """Data with the true size of every own axis, for at least `programs` programs."""
         data = self.data
@@ -269,7 +278,7 @@ class Lanes:
         return data if tuple(data.shape) == shape else data.expand(shape)
 
 
-@lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)
 def nothing(type_: Type) -> Lanes:
     """A value that is undefined everywhere."""
     shape = (1,) * (type_.rank + 1)
@@ -288,47 +297,12 @@ Reshape = Callable[[torch.Tensor], torch.Tensor]
 """A change of the axes after the axis of programs."""
 
 
-@dataclass(frozen=True)
-class Unsqueeze:
-    axis: int
-
-    def __call__(self, data: torch.Tensor) -> torch.Tensor:
-        return data.unsqueeze(self.axis + 1)
-
-
-@dataclass(frozen=True)
-class Splat:
-    rank: int
-
-    def __call__(self, data: torch.Tensor) -> torch.Tensor:
-        return data.reshape(data.shape[0], *(1,) * self.rank)
-
-
-@dataclass(frozen=True)
-class Permute:
-    order: tuple[int, ...]
-
-    def __call__(self, data: torch.Tensor) -> torch.Tensor:
-        return data.permute(0, *(axis + 1 for axis in self.order))
-
-
-def _picked_term(term: Term, index: torch.Tensor) -> Term:
-    if term.data.shape[0] == 1:
-        return term
-    return term_of(term.data[index], term.unit)
-
-
-def _conjunction(factors: Sequence[torch.Tensor], rank: int) -> torch.Tensor:
-    conjunction: torch.Tensor | None = None
-    for factor in sorted(factors, key=lambda f: f.numel()):
-        conjunction = factor if conjunction is None else conjunction & factor
-    return torch.ones((1,) * (rank + 1), dtype=torch.bool) if conjunction is None else conjunction
+def any_marked(*marks: torch.Tensor | None) -> torch.Tensor | None:
+    """Where any of several marks is set; None if there are none."""
+    given = [mark for mark in marks if mark is not None]
+    return functools.reduce(operator.or_, given) if given else None
 
 
 def any_undefined(values: Sequence[Lanes]) -> torch.Tensor | None:
     """Where any of several values is undefined; None if none is."""
-    undefined: torch.Tensor | None = None
-    for value in values:
-        if value.undefined is not None:
-            undefined = value.undefined if undefined is None else undefined | value.undefined
-    return undefined
+    return any_marked(*(value.undefined for value in values))

@@ -5,7 +5,7 @@ Importing this module needs neither torch nor the executor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -72,7 +72,9 @@ class LaunchTraffic:
     few_load_bytes: Amount = 0.0  # of different lines, by a few random programs together
     few_store_bytes: Amount = 0.0
     waiting_rounds: Amount = 0.0  # rounds without prefetching; missing in old calibration data
-    rereads: tuple[Amount, ...] = ()  # of a program's lines, see reuse.py; empty too where any L2 holds all lines
+    rereads: tuple[
+        Amount, ...
+    ] = ()  # of a program's lines, see footprints.reuse_of; empty too where any L2 holds all lines
     new_rounds: Amount | None = (
         None  # share of rounds with lines that the program reads first; missing in calibration data
     )
@@ -91,32 +93,26 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
     execution it knows nothing. `executed`: means over all programs of the counts of `Counter` and
     `count_launch.touched`.
     """
-    loads, stores, loops, atomics = (
-        _share(executed.get(name, 0.0), known)
-        for name, known in (("load_bytes", counted.load_bytes), ("store_bytes", counted.store_bytes),
-                            ("iterations", counted.iterations), ("atomic", counted.atomic_elements))
-    )  # fmt: skip
-    wave = min(counted.programs, WAVE_PROGRAMS)
+    wave, whole = min(counted.programs, WAVE_PROGRAMS), counted.programs
     flops = {name[6:]: amount for name, amount in executed.items() if name.startswith("flops.")}
+    loops = {name.split(".")[1]: amount for name, amount in executed.items() if name.startswith("loop.")}
+
+    def raised_by(name: str, fields: Mapping[str, int]) -> dict[str, float]:
+        """Fields, with the numbers of programs that they are of, by the share of the first one."""
+        share = _share(executed.get(name, 0.0), getattr(counted, next(iter(fields))))
+        return {field: _raised(getattr(counted, field), share, programs) for field, programs in fields.items()}
+
     raised = replace(
         counted,
-        load_bytes=_raised(counted.load_bytes, loads),
-        load_sector_bytes=_raised(counted.load_sector_bytes, loads),
-        wave_load_bytes=_raised(counted.wave_load_bytes, loads, wave),
-        grid_load_bytes=_raised(counted.grid_load_bytes, loads, counted.programs),
-        store_bytes=_raised(counted.store_bytes, stores),
-        store_sector_bytes=_raised(counted.store_sector_bytes, stores),
-        grid_store_bytes=_raised(counted.grid_store_bytes, stores, counted.programs),
-        iterations=_raised(counted.iterations, loops),
-        rounds=_raised(counted.rounds, _share(executed.get("rounds", 0.0), counted.rounds)),
-        waiting_rounds=_raised(
-            counted.waiting_rounds, _share(executed.get("waiting_rounds", 0.0), counted.waiting_rounds)
-        ),
-        atomic_elements=_raised(counted.atomic_elements, atomics),
-        flops=dict(counted.flops)
-        | {kind: _raised(known, _share(amount, known)) for kind, amount in flops.items()
-           for known in (counted.flops.get(kind, 0.0),)},
-        loops=_loops_at_least(counted.loops, executed),
+        **raised_by("load_bytes", {"load_bytes": 1, "load_sector_bytes": 1, "wave_load_bytes": wave,
+                                   "grid_load_bytes": whole}),
+        **raised_by("store_bytes", {"store_bytes": 1, "store_sector_bytes": 1, "grid_store_bytes": whole}),
+        **raised_by("iterations", {"iterations": 1}),
+        **raised_by("rounds", {"rounds": 1}),
+        **raised_by("waiting_rounds", {"waiting_rounds": 1}),
+        **raised_by("atomic", {"atomic_elements": 1}),
+        flops=dict(counted.flops) | _each_at_least(counted.flops, flops, flops),
+        loops=_each_at_least(counted.loops, loops, sorted(counted.loops.keys() | loops.keys())),
         busiest=_busiest_at_least(counted.busiest, executed),
     )  # fmt: skip
     return _as_touched(raised, executed)
@@ -135,13 +131,11 @@ def _as_touched(counted: LaunchTraffic, executed: Mapping[str, float]) -> Launch
     return replace(counted, **amounts, wave_load_bytes=counted.wave_load_bytes * more)
 
 
-def _loops_at_least(counted: Mapping[str, float], executed: Mapping[str, float]) -> dict[str, float]:
-    told = {name.split(".")[1]: amount for name, amount in executed.items() if name.startswith("loop.")}
-    return {
-        name: _raised(known, _share(told.get(name, 0.0), known))
-        for name in sorted(counted.keys() | told.keys())
-        for known in (counted.get(name, 0.0),)
-    }
+def _each_at_least(
+    counted: Mapping[str, float], executed: Mapping[str, float], names: Iterable[str]
+) -> dict[str, float]:
+    known = {name: counted.get(name, 0.0) for name in names}
+    return {name: _raised(amount, _share(executed.get(name, 0.0), amount)) for name, amount in known.items()}
 
 
 def _busiest_at_least(counted: tuple[ProgramWork, ...], executed: Mapping[str, float]) -> tuple[ProgramWork, ...]:

@@ -8,7 +8,6 @@ import torch
 
 from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.access_checks import (
-    RAW_DTYPES,
     access_shape,
     check_active_lanes,
     none_if_false,
@@ -19,12 +18,8 @@ from evo_kernel.fitness.ir.access_checks import (
     use_of,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
-from evo_kernel.fitness.ir.lanes import Lanes, nothing
-from evo_kernel.fitness.ir.memory import (
-    PADDING,
-    scattered,
-    typed,
-)
+from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
+from evo_kernel.fitness.ir.memory import PADDING, RAW_DTYPES, scattered, typed
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
 
@@ -51,7 +46,7 @@ def load(
     torn = hint_checks.torn(pointer, mask, type_.item_bytes, access_shape(frame, type_, pointer, mask))
     if torn is not None:  # replaces what a vector access loads there
         loaded = load(machine, frame, operation, pointer.alone(), mask and mask.alone(), other, type_)
-        return Lanes(type_, loaded.data, undefined=torn if loaded.undefined is None else loaded.undefined | torn)
+        return Lanes(type_, loaded.data, undefined=any_marked(loaded.undefined, torn))
     known = True if mask is None else mask.boolean()
     if known is True:
         mask = None
@@ -75,9 +70,9 @@ def load(
             check_active_lanes(machine, frame, access, mask, pointer, item)
         if only_addresses:
             return nothing(type_)
-        raw = Type("i8") if type_.element.startswith("f8") else type_  # torch cannot gather 8-bit floats
-        data = access.gathered(typed(access.buffer, raw), item)
-        data = data if raw is type_ else data.contiguous().view(type_.dtype)
+        narrow = type_.element.startswith("f8")  # torch cannot gather 8-bit floats
+        data = access.gathered(typed(access.buffer, torch.int8 if narrow else type_.dtype), item)
+        data = data.contiguous().view(type_.dtype) if narrow else data
         undefined = undefined_at(access, item)
     if type_.element == "i1":
         data = data != 0
@@ -87,11 +82,9 @@ def load(
     if undefined is not None:
         undefined = none_if_false(undefined & active)
     if other is None:
-        off = ~active
-        return Lanes(type_, data, undefined=off if undefined is None else undefined | off)
+        return Lanes(type_, data, undefined=any_marked(undefined, ~active))
     if other.undefined is not None:
-        off = ~active & other.undefined
-        undefined = off if undefined is None else undefined | off
+        undefined = any_marked(undefined, ~active & other.undefined)
     if type_.element.startswith("f8"):
         chosen = torch.where(active, data.contiguous().view(torch.int8), other.data.view(torch.int8)).view(type_.dtype)
     else:
@@ -118,7 +111,7 @@ def _load_scattered(
     raw = torch.zeros(lanes.addresses.numel(), dtype=RAW_DTYPES[item])
     undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
     for buffer, places, chosen in groups:
-        loaded = typed(buffer, Type({1: "i8", 2: "i16", 4: "i32", 8: "i64"}[item]))[places]
+        loaded = typed(buffer, RAW_DTYPES[item])[places]
         marks = None
         if buffer.defined is not None:
             marks = ~shadow_units(buffer, "defined", places, item).all(-1)

@@ -23,7 +23,6 @@ from typing import TypeVar
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term
-from evo_kernel.fitness.ir.types import Type
 
 _Address = TypeVar("_Address", int, torch.Tensor)
 
@@ -95,7 +94,7 @@ class DeviceBuffer:
         return self._unit
 
     def shadow(self, name: str, item: int) -> torch.Tensor:
-        """`writer` or `reader`, created when first needed."""
+        """`writer` or `reader`, created when first needed; `defined` where not all is."""
         unit = self.unit(item)
         marks = getattr(self, name)
         if marks is None:
@@ -106,14 +105,6 @@ class DeviceBuffer:
     def marks(self) -> torch.Tensor:
         """A boolean tensor of False for each shadow element."""
         return torch.zeros(self.shadow_elements(self.unit(1 << 30)), dtype=torch.bool)
-
-    def defined_bytes(self) -> torch.Tensor | None:
-        """A boolean for each byte; None if all are defined."""
-        if self.defined is None:
-            return None
-        if self._unit == 0:
-            return torch.zeros(self.size, dtype=torch.bool)
-        return self.defined.repeat_interleave(self._unit)[PADDING : PADDING + self.size]
 
     def define(self, offset: int, size: int) -> None:
         """Mark bytes as written by something other than a kernel."""
@@ -395,12 +386,13 @@ def owner_of(address: _Address) -> _Address:
     return ((address + (1 << (BASE_BITS - 1))) >> BASE_BITS) - 1
 
 
-def typed(buffer: DeviceBuffer, type_: Type) -> torch.Tensor:
-    """The storage as a view of elements of a type, cut to whole elements."""
-    dtype = type_.dtype if type_.dtype is not torch.bool else torch.int8
-    item = type_.item_bytes
-    storage = buffer.storage
-    return storage[: storage.numel() // item * item].view(dtype)
+RAW_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def typed(buffer: DeviceBuffer, dtype: torch.dtype) -> torch.Tensor:
+    """The storage as a view of elements of a type, cut to whole elements; booleans as bytes."""
+    storage, item = buffer.storage, dtype.itemsize
+    return storage[: storage.numel() // item * item].view(torch.int8 if dtype is torch.bool else dtype)
 
 
 def scattered(pointer: Lanes, mask: torch.Tensor | None, programs: torch.Tensor, shape: Sequence[int]) -> Scattered:

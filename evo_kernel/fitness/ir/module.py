@@ -1,12 +1,23 @@
-"""Data classes of a parsed IR module: functions, regions, blocks, operations, values."""
+"""Data classes of a parsed IR module, and its loops: which operations belong to which loop or called function.
+
+A loop of plain branches extends, in the order of the text, from the target of a backward branch to that branch; every
+cycle contains one.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 
 from evo_kernel.fitness.ir.types import IRError, Type
+
+LOADS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"})
+ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
+STORES = ATOMICS | {"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.descriptor_scatter"}
+"""Operations that access memory; atomic ones count as stores, whatever they return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +112,56 @@ class IRModule:
 
     entry: Function
     functions: Mapping[str, Function]
-    attributes: Mapping[str, str] = field(default_factory=dict)
 
     def operations(self) -> Iterator[Operation]:
         """All operations of all functions, outer before inner."""
         for function in self.functions.values():
             yield from function.body.walk()
+
+
+@dataclass(frozen=True)
+class IRLoops:
+    """Loops and called functions ("call" and a number); operations are identified by their ordinals."""
+
+    around: Mapping[int, str]  # the innermost loop of an operation; operations outside loops are missing
+    begins: Mapping[int, str]  # by the operation that begins an iteration: a loop, a backward branch, a call
+
+
+@lru_cache(maxsize=256)
+def loops_of(module: IRModule) -> IRLoops:
+    names = map(str, itertools.count())
+    called = {name: f"call{next(names)}" for name, function in module.functions.items() if function is not module.entry}
+    around: dict[int, str] = {}
+    begins: dict[int, str] = {}
+
+    def walk(region: Region, outer: str | None) -> None:
+        backs = {
+            end: start for end in range(len(region.blocks)) if (start := goes_back(region.blocks, end)) is not None
+        }
+        names_by_block = {place: next(names) for place in backs}
+        for place, block in enumerate(region.blocks):
+            spans = [(end - start, names_by_block[end]) for end, start in backs.items() if start <= place <= end]
+            inside = min(spans)[1] if spans else outer
+            for operation in block.operations:
+                if inside is not None:
+                    around[operation.ordinal] = inside
+                within = inside
+                if operation.name in ("scf.for", "scf.while"):
+                    within = begins[operation.ordinal] = next(names)
+                elif operation.name == "tt.call" and operation.attributes.get("callee") in called:
+                    begins[operation.ordinal] = called[operation.attributes["callee"]]
+                for inner in operation.regions:
+                    walk(inner, within)
+            if place in names_by_block:
+                begins[block.operations[-1].ordinal] = names_by_block[place]
+
+    for name, function in module.functions.items():
+        walk(function.body, called.get(name))
+    return IRLoops(around, begins)
+
+
+def goes_back(blocks: tuple[IRBlock, ...], place: int) -> int | None:
+    """The first block, itself or an earlier one, to which the end of a block may branch."""
+    last = blocks[place].operations[-1:]
+    labels = {successor.label for operation in last for successor in operation.successors}
+    return next((before for before in range(place + 1) if blocks[before].label in labels), None)

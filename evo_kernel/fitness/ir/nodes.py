@@ -13,6 +13,7 @@ from evo_kernel.fitness.ir.memory import PADDING, DeviceBuffer, DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
+from evo_kernel.fitness.plan.torch_operations import results_of, table_of
 
 
 class CannotExecute(Exception):
@@ -53,7 +54,11 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
         raise CannotExecute("the plan needs more memory than there is without a GPU")
     memory = DeviceMemory()
     inputs = [view for view in plan.inputs if view is not None]
-    gapped = {view.buffer: view for view in inputs if _distinct_bytes(view) < plan.buffers[view.buffer].bytes}
+    gapped: dict[int, View] = {}
+    for view in inputs:
+        distinct = math.prod(size for size, step in zip(view.shape, view.strides, strict=True) if step)
+        if distinct * view.item_bytes < plan.buffers[view.buffer].bytes:
+            gapped[view.buffer] = view
     for number, buffer in enumerate(plan.buffers):
         if used is not None and buffer.kind == "input":
             used.buffers[number].begin_launch(False)
@@ -70,16 +75,10 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
     return memory
 
 
-def _distinct_bytes(view: View) -> int:
-    """Bytes of a view's distinct elements."""
-    return math.prod(size for size, step in zip(view.shape, view.strides, strict=True) if step) * view.item_bytes
-
-
 def view_of(buffer: DeviceBuffer, view: View) -> torch.Tensor:
     """A view of the plan as a tensor that shares the buffer."""
     item = view.item_bytes
-    usable = buffer.storage.numel() // item * item
-    flat = buffer.storage[:usable].view(getattr(torch, view.dtype))
+    flat = buffer.storage[: buffer.storage.numel() // item * item].view(getattr(torch, view.dtype))
     return flat.as_strided(view.shape, view.strides, PADDING // item + view.offset)
 
 
@@ -94,12 +93,16 @@ def undefined_of(buffer: DeviceBuffer, view: View) -> torch.Tensor | None:
 
 def elements_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:
     """The marks of a view's elements, in its shape, from marks of shadow elements."""
+    elements = _shadow_of(marks, buffer, view)
+    return elements.squeeze(-1) if elements.shape[-1] == 1 else elements.all(-1)
+
+
+def _shadow_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:
+    """The shadow elements of a view; those of one element are the last axis."""
     unit = buffer.unit(1 << 30)
-    times = max(1, view.item_bytes // unit)
     strides = [stride * view.item_bytes // unit for stride in view.strides]
     start = (PADDING + view.offset * view.item_bytes) // unit
-    elements = marks.as_strided([*view.shape, times], [*strides, 1], start)
-    return elements.squeeze(-1) if times == 1 else elements.all(-1)
+    return marks.as_strided([*view.shape, max(1, view.item_bytes // unit)], [*strides, 1], start)
 
 
 def run_nodes(
@@ -147,9 +150,8 @@ def _mark_defined(buffer: DeviceBuffer, view: View) -> None:
     if view.elements * view.item_bytes == high - low:
         buffer.define(low, high - low)
         return
-    unit = buffer.unit(view.item_bytes)
-    shape, strides = [*view.shape, view.item_bytes // unit], [*(s * view.item_bytes // unit for s in view.strides), 1]
-    buffer.defined.as_strided(shape, strides, (PADDING + view.offset * view.item_bytes) // unit).fill_(True)
+    buffer.unit(view.item_bytes)
+    _shadow_of(buffer.defined, buffer, view).fill_(True)
 
 
 def _undefine(buffer: DeviceBuffer, view: View, marks: torch.Tensor) -> None:
@@ -157,15 +159,7 @@ def _undefine(buffer: DeviceBuffer, view: View, marks: torch.Tensor) -> None:
     unit = buffer.unit(view.item_bytes)
     if buffer.defined is None:
         buffer.defined = torch.ones(-(-buffer.storage.numel() // unit), dtype=torch.bool)
-    shape, strides = [*view.shape, view.item_bytes // unit], [*(s * view.item_bytes // unit for s in view.strides), 1]
-    place = buffer.defined.as_strided(shape, strides, (PADDING + view.offset * view.item_bytes) // unit)
-    place.logical_and_(~marks.unsqueeze(-1))
-
-
-def table_of(node: Constant) -> torch.Tensor:
-    """A constant table as a tensor."""
-    data = torch.frombuffer(bytearray(node.content), dtype=torch.uint8) if node.data else torch.empty(0)
-    return data.view(getattr(torch, node.view.dtype)).reshape(node.view.shape)
+    _shadow_of(buffer.defined, buffer, view).logical_and_(~marks.unsqueeze(-1))
 
 
 def _replay(node: Aten, memory: DeviceMemory) -> None:
@@ -176,15 +170,12 @@ def _replay(node: Aten, memory: DeviceMemory) -> None:
     """
     tensors = [view_of(memory.buffers[view.buffer], view) for view in node.views]
     marks = [undefined_of(memory.buffers[view.buffer], view) for view in node.views] if memory.strict else []
-    others = None
-    if any(mark is not None for mark in marks):
-        others = [
-            tensor.clone() if mark is None else tensor.masked_fill(mark, 1)
-            for tensor, mark in zip(tensors, marks, strict=True)
-        ]
+    repeated = None
     for view in node.views:
         memory.buffers[view.buffer].changed = True  # any operation may write to its arguments
-    repeated = None if others is None else _results(node, others)
+    if any(mark is not None for mark in marks):
+        pairs = zip(tensors, marks, strict=True)
+        repeated = _results(node, [t.clone() if mark is None else t.masked_fill(mark, 1) for t, mark in pairs])
     for number, (result_tensor, output_view) in enumerate(zip(_results(node, tensors), node.outputs, strict=True)):
         if output_view is None or not isinstance(result_tensor, torch.Tensor):
             continue
@@ -198,12 +189,7 @@ def _replay(node: Aten, memory: DeviceMemory) -> None:
         if repeated is not None:
             differs = (_bytes(result_tensor) != _bytes(repeated[number])).any(-1)
             if bool(differs.any()):
-                marked = (
-                    differs.reshape(result_tensor.shape)
-                    if result_tensor.shape == place.shape
-                    else torch.ones_like(place).bool()
-                )
-                _undefine(memory.buffers[output_view.buffer], output_view, marked)
+                _undefine(memory.buffers[output_view.buffer], output_view, differs.reshape(place.shape))
 
 
 def _bytes(values: torch.Tensor) -> torch.Tensor:
@@ -213,25 +199,10 @@ def _bytes(values: torch.Tensor) -> torch.Tensor:
 
 def _results(node: Aten, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
     """The operation's results for these tensors in place of its views. Raises TorchFault."""
-    _, name, overload = node.op.split(".")
-    operation = getattr(getattr(torch.ops.aten, name), overload)
-
-    def plain(value: object) -> object:
-        if isinstance(value, dict):
-            if "view" in value:
-                return tensors[value["view"]]
-            if "dtype" in value:
-                return getattr(torch, value["dtype"])
-            if "torch" in value:
-                return getattr(torch, value["torch"])
-            return torch.device("cpu")
-        return [plain(item) for item in value] if isinstance(value, list) else value
-
     try:
-        result = operation(*plain(node.args), **{key: plain(value) for key, value in node.kwargs.items()})  # pyright: ignore
+        return results_of(node, tensors, "cpu")
     except RuntimeError as error:
         raise TorchFault(f"{node.op} fails: {str(error).splitlines()[0]}") from error
-    return result if isinstance(result, (tuple, list)) else [result]
 
 
 def changed_input(plan: Plan, memory: DeviceMemory, contents: Mapping[int, torch.Tensor]) -> int | None:

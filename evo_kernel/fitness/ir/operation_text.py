@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from evo_kernel.fitness.ir.module import IRValue, Operation, Region, Successor
-from evo_kernel.fitness.ir.type_text import bracketed, parse_type, parse_types, split_top, tensor_type
-from evo_kernel.fitness.ir.types import IRError, Type
+from evo_kernel.fitness.ir.types import IRError, Type, bracketed, parse_type, parse_types, split_top, tensor_type
 
 MAX_DICTIONARIES = 64
 """Dictionaries of attributes at one operation: each is cut out of its line."""

@@ -17,12 +17,10 @@ from evo_kernel.fitness.ir.operation_text import (
     STRING,
     build_operation,
     mask_strings,
-    parse_attributes,
     parse_header,
     result_names,
 )
-from evo_kernel.fitness.ir.type_text import MAX_DEPTH, bracketed, leading_type, parse_types, split_top
-from evo_kernel.fitness.ir.types import IRError, Type
+from evo_kernel.fitness.ir.types import MAX_DEPTH, IRError, Type, bracketed, leading_type, parse_types, split_top
 
 MAX_TEXT = 8 << 20
 MAX_OPERATIONS = 100_000
@@ -40,7 +38,6 @@ def parse(text: str) -> IRModule:
 
 _LINE = re.compile(rf'(?:(?P<results>{NAME}(?::\d+)?(?:, {NAME}(?::\d+)?)*) = )?(?P<quote>"?)(?P<name>[a-z_][\w.]*)"?')
 _FRAME = re.compile(r'"(?P<file>[^"]*)":(?P<line>\d{1,7})|(?P<name>#\w+)')
-_MODULE = re.compile(r"attributes (\{.*\}) \{$")
 _FUNCTION = re.compile(r'tt\.func (public|private)? ?@("?)([\w.$<>(),: -]+?)\2\(')
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:\s*(?://.*)?$")
 _ARGUMENT = re.compile(rf"({NAME}): ")
@@ -110,8 +107,6 @@ class _Parser:
         line, _ = self._lines.next()
         if not line.startswith("module") or not line.endswith("{"):
             raise IRError("the text does not start with a module")
-        match = _MODULE.search(line)
-        attributes = parse_attributes(match[1], []) if match else {}
         functions: dict[str, Function] = {}
         while (line := self._lines.next()[0]) != "}":
             function = self._function(line)
@@ -123,7 +118,7 @@ class _Parser:
         public = [f for f in functions.values() if f.public]
         if len(public) != 1:
             raise IRError(f"a module of {len(public)} public functions; one is the kernel")
-        return IRModule(public[0], functions, attributes)
+        return IRModule(public[0], functions)
 
     def _function(self, line: str) -> Function:
         match = _FUNCTION.match(line)

@@ -18,7 +18,7 @@ from evo_kernel.fitness.ir.engine import ExecutionObserver
 from evo_kernel.fitness.ir.execute import Launched, chunk_size, launch, traits_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, scattered, unit_places
-from evo_kernel.fitness.ir.module import IRModule, Operation
+from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation
 from evo_kernel.fitness.ir.nodes import elements_of
 from evo_kernel.fitness.ir.program_sampling import crossings, draw, groups_of, positions
 from evo_kernel.fitness.ir.types import Type
@@ -51,7 +51,7 @@ class Seeker:
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
-        if (operation.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather")) != self._loads:
+        if (operation.name in LOADS) != self._loads:
             return
         full = (programs.numel(), *shape)
         access = self._memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
@@ -133,8 +133,7 @@ class PartialExecution:
 
     def seconds(self) -> float:
         """Estimated time of executing the whole plan."""
-        everyone = [torch.arange(math.prod(node.grid)) for node in self._launches]
-        return self._seconds_of(everyone)
+        return self._seconds_of([torch.arange(math.prod(node.grid)) for node in self._launches])
 
     def _seconds_of(self, programs: Sequence[torch.Tensor]) -> float:
         """Estimated time of executing some programs of each launch."""
@@ -301,7 +300,7 @@ class PartialExecution:
             self._ran.append(Counter(module, memory, math.prod(node.grid), footprints=few, seed=seed))
             self._looked_at.append(few)
             if not programs.numel():
-                return Launched(math.prod(node.grid), 0)
+                return Launched()
             return launch(
                 module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number,
                 observer=self._ran[-1], reverse=reverse,

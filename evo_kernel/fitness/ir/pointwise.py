@@ -8,24 +8,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from evo_kernel.fitness.ir.device_functions import device_function, fused, half_away
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_undefined
-from evo_kernel.fitness.ir.libdevice import device_function, fused, half_away
+from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_marked, any_undefined
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
-
-_LIMITS = {"i1": (0, 1), "i8": (-128, 127), "i16": (-(1 << 15), (1 << 15) - 1), "i32": (-(1 << 31), (1 << 31) - 1)}
-_WIDE = (-(1 << 63), (1 << 63) - 1)
 
 
 def elementwise_result(
     operation: Operation, data: torch.Tensor, operands: Sequence[Lanes], *more: torch.Tensor
 ) -> list[Lanes]:
     """One result, undefined where an operand is or where `more` marks it."""
-    undefined = any_undefined(operands)
-    for mark in more:
-        if bool(mark.any()):
-            undefined = mark if undefined is None else undefined | mark
+    undefined = any_marked(any_undefined(operands), *(mark for mark in more if bool(mark.any())))
     return [Lanes(operation.results[0].type, data, undefined=undefined)]
 
 
@@ -63,7 +57,8 @@ def _poison(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
 
 
 def _bounds(type_: Type) -> tuple[int, int]:
-    return _LIMITS.get(type_.element, _WIDE)
+    half = 1 << (type_.bits - 1)
+    return (0, 1) if type_.element == "i1" else (-half, half - 1)
 
 
 def as_sum(type_: Type, value: Sum, undefined: torch.Tensor | None) -> Lanes:
@@ -72,12 +67,8 @@ def as_sum(type_: Type, value: Sum, undefined: torch.Tensor | None) -> Lanes:
     if value.low < low or value.high > high:
         value = value.exact()
         if value.low < low or value.high > high:
-            return Lanes(type_, _wrapped(value.data(type_.rank), type_), undefined=undefined)
+            return Lanes(type_, value.data(type_.rank).to(type_.dtype), undefined=undefined)
     return Lanes(type_, sum_=value, undefined=undefined)
-
-
-def _wrapped(data: torch.Tensor, type_: Type) -> torch.Tensor:
-    return data.to(type_.dtype)
 
 
 @handles("arith.addi", "arith.subi", "arith.muli")
@@ -257,12 +248,8 @@ def _high_product(machine: Machine, frame: Frame, operation: Operation, operands
 # --- floating point -------------------------------------------------------------------------------------------------
 
 
-def _divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.div(a, b)
-
-
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
-    "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": _divided,
+    "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": torch.div,
     "arith.remf": torch.fmod, "arith.negf": torch.neg,
     "arith.maximumf": torch.maximum, "arith.minimumf": torch.minimum, "math.exp": torch.exp, "math.exp2": torch.exp2,
     "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.log1p": torch.log1p,
@@ -272,7 +259,7 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "math.rsqrt": torch.rsqrt, "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
     "math.trunc": torch.trunc, "math.round": half_away,
     "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
-    "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": _divided,
+    "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": torch.div,
 }  # fmt: skip
 
 
@@ -364,11 +351,10 @@ def _select(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
         undefined = torch.where(chosen, none if a.undefined is None else a.undefined,
                                 none if b.undefined is None else b.undefined)  # fmt: skip
         undefined = undefined if bool(undefined.any()) else None
-    if condition.undefined is not None:
-        mark = condition.undefined
-        mark = mark.reshape(-1, *(1,) * type_.rank) if mark.dim() == 1 and type_.rank else mark
-        undefined = mark if undefined is None else undefined | mark
-    return [Lanes(type_, data, undefined=undefined)]
+    mark = condition.undefined
+    if mark is not None and mark.dim() == 1 and type_.rank:
+        mark = mark.reshape(-1, *(1,) * type_.rank)
+    return [Lanes(type_, data, undefined=any_marked(undefined, mark))]
 
 
 # --- device functions -----------------------------------------------------------------------------------------------

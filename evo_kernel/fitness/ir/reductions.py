@@ -9,20 +9,13 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, any_undefined, taken
+from evo_kernel.fitness.ir.lanes import Lanes, any_marked, any_undefined, taken
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import Operation, Region
 from evo_kernel.fitness.ir.pointwise import elementwise_result, signaling
 from evo_kernel.fitness.ir.types import Type
-
-
-def _amax(data: torch.Tensor, axis: int) -> torch.Tensor:
-    return data.amax(axis)
-
-
-def _amin(data: torch.Tensor, axis: int) -> torch.Tensor:
-    return data.amin(axis)
 
 
 def _without_nan(function: Callable[..., torch.Tensor], other: float) -> Callable[..., torch.Tensor]:
@@ -43,9 +36,9 @@ def _sum(data: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 _WHOLE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
-    "arith.addf": _sum, "arith.addi": _sum, "arith.maxnumf": _without_nan(_amax, float("-inf")),
-    "arith.minnumf": _without_nan(_amin, float("inf")), "arith.maximumf": _amax, "arith.minimumf": _amin,
-    "arith.maxsi": _amax, "arith.minsi": _amin,
+    "arith.addf": _sum, "arith.addi": _sum, "arith.maxnumf": _without_nan(torch.amax, float("-inf")),
+    "arith.minnumf": _without_nan(torch.amin, float("inf")), "arith.maximumf": torch.amax, "arith.minimumf": torch.amin,
+    "arith.maxsi": torch.amax, "arith.minsi": torch.amin,
 }  # fmt: skip
 
 
@@ -62,11 +55,7 @@ def _along(value: Lanes, axis: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     size = (value.type.shape or ())[axis]
 
     def stretched(data: torch.Tensor) -> torch.Tensor:
-        if data.shape[axis + 1] == size:
-            return data
-        shape = list(data.shape)
-        shape[axis + 1] = size
-        return data.expand(shape)
+        return data.expand(*data.shape[: axis + 1], size, *data.shape[axis + 2 :])
 
     return stretched(value.data), None if value.undefined is None else stretched(value.undefined)
 
@@ -75,14 +64,11 @@ def _along(value: Lanes, axis: int) -> tuple[torch.Tensor, torch.Tensor | None]:
 def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     axis, region = operation.integer("axis"), operation.regions[0]
     columns = [_along(value, axis) for value in operands]
-    marks = [mark.any(axis + 1) for _, mark in columns if mark is not None]
-    undefined = None
-    for mark in marks:
-        undefined = mark if undefined is None else undefined | mark
+    undefined = any_marked(*(mark.any(axis + 1) for _, mark in columns if mark is not None))
     only = _only_operation(region)
     whole = _WHOLE.get(only) if operands[0].type.element != "i1" else None
     if only in ("arith.maxnumf", "arith.minnumf") and bool((marked := signaling(columns[0][0])).any()):
-        undefined = marked.any(axis + 1) if undefined is None else undefined | marked.any(axis + 1)
+        undefined = any_marked(undefined, marked.any(axis + 1))
     if whole is not None:
         results = [whole(columns[0][0], axis + 1)]
     else:
@@ -121,27 +107,21 @@ def _combined(
     right: Sequence[torch.Tensor],
     types: Sequence[Type],
 ) -> list[torch.Tensor]:
-    """Apply a combiner to whole tensors: its scalars become tensors of the operands' rank."""
+    """Apply a combiner to whole tensors: its scalar operations run on tensors of the operands' shape."""
     arguments = [
         Lanes(Type(type_.element, tuple(data.shape[1:]), type_.pointee), data)
         for type_, data in zip((*types, *types), (*left, *right), strict=True)
     ]
     inner = Frame(frame.programs, frame)
     inner.bind(region.arguments, arguments)
-    results = _lifted(machine, inner, region, tuple(left[0].shape[1:]))
+    observer, machine.observer, machine.combining = machine.observer, None, True
+    try:
+        results = machine.block(inner, _lifted_operations(region, tuple(left[0].shape[1:])))
+    finally:
+        machine.observer, machine.combining = observer, False
     if machine.memory.strict and any(r.undefined is not None and bool(r.undefined.any()) for r in results):
         raise MemoryFault("undefined", "combines defined values to an undefined one")
     return [result.data.expand(left[0].shape) for result in results]
-
-
-def _lifted(machine: Machine, frame: Frame, region: Region, shape: tuple[int, ...]) -> Sequence[Lanes]:
-    """Run a block of scalar operations on tensors of a shape."""
-    observer, machine.observer = machine.observer, None
-    machine.combining = True
-    try:
-        return machine.block(frame, _lifted_operations(region, shape))
-    finally:
-        machine.observer, machine.combining = observer, False
 
 
 @lru_cache(maxsize=1024)
@@ -158,7 +138,7 @@ def _scan(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     columns = [_along(value, axis) for value in operands]
     shape = np.broadcast_shapes(*(data.shape for data, _ in columns))
     data = [column.expand(shape) for column, _ in columns]
-    marks = any_undefined([Lanes(v.type, None, undefined=m) for v, (_, m) in zip(operands, columns, strict=True)])
+    marks = any_marked(*(mark for _, mark in columns))
     if reverse:
         data = [column.flip(axis + 1) for column in data]
         marks = None if marks is None else marks.flip(axis + 1)
@@ -212,18 +192,10 @@ def _histogram(machine: Machine, frame: Frame, operation: Operation, operands: S
     marks = outside.any(1, keepdim=True)
     undefined = any_undefined(operands)
     undefined = None if undefined is None else undefined.expand(data.shape).any(1, keepdim=True)
-    if bool(marks.any()):
-        undefined = marks if undefined is None else undefined | marks
-    return [Lanes(type_, made_, undefined=undefined)]
+    return [Lanes(type_, made_, undefined=any_marked(undefined, marks if bool(marks.any()) else None))]
 
 
 # --- matrix products ------------------------------------------------------------------------------------------------
-
-
-def tf32(data: torch.Tensor) -> torch.Tensor:
-    """float32 rounded to 10 bits of mantissa, halves away from zero (PTX: cvt.rna.tf32)."""
-    bits = (data.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF
-    return torch.where(data.isfinite(), bits.view(torch.float32), data)
 
 
 def _bf16(data: torch.Tensor) -> torch.Tensor:
@@ -267,15 +239,9 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
         data = (product + c.data.float()).to(type_.dtype)
     else:
         raise Unsupported(f"tt.dot into {type_.element}")
-    undefined = c.undefined
-    marks = []
-    if a.undefined is not None:
-        marks.append(a.undefined.any(-1, keepdim=True))
-    if b.undefined is not None:
-        marks.append(b.undefined.any(-2, keepdim=True))
-    for mark in marks:
-        undefined = mark if undefined is None else undefined | mark
-    return [Lanes(type_, data, undefined=undefined)]
+    rows = None if a.undefined is None else a.undefined.any(-1, keepdim=True)
+    columns = None if b.undefined is None else b.undefined.any(-2, keepdim=True)
+    return [Lanes(type_, data, undefined=any_marked(c.undefined, rows, columns))]
 
 
 _E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])

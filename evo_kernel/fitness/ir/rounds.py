@@ -1,4 +1,4 @@
-"""Counts dependent loads: a program's rounds of loads, each of which takes one memory latency.
+"""Counts what a program waits for: rounds of dependent loads, of one memory latency each, and other programs.
 
 An iteration of a loop with loads is a round. Within an iteration, and in straight-line code, a load is one round after
 the loads on which its address, its mask, and the enclosing branches and loop bounds depend, and after those on which
@@ -13,20 +13,15 @@ from __future__ import annotations
 
 import itertools
 from collections import ChainMap, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.loops import loops_of
 from evo_kernel.fitness.ir.memory import BASE_BITS
-from evo_kernel.fitness.ir.module import IRModule, IRValue, Operation, Region
-
-_LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}
-_ATOMICS = {"tt.atomic_rmw", "tt.atomic_cas"}
-_STORES = {"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.descriptor_scatter"} | _ATOMICS
+from evo_kernel.fitness.ir.module import ATOMICS, LOADS, STORES, IRModule, IRValue, Operation, Region, loops_of
 
 
 @dataclass(frozen=True)
@@ -56,8 +51,9 @@ class RoundCounter:
     def access(self, operation: Operation, pointer: Lanes, programs: torch.Tensor) -> None:
         before = self._waits.before[operation.ordinal]
         if operation.ordinal in self._waits.loads:
-            self._load(operation.ordinal, before.union(*self._stored_to(pointer)), programs)
-        if before and operation.name in _STORES:
+            stored = (self._stored[n] for n in (_buffers(pointer) if self._stored else ()) if n in self._stored)
+            self._load(operation.ordinal, before.union(*stored), programs)
+        if before and operation.name in STORES:
             for buffer in _buffers(pointer):
                 self._stored[buffer] |= before
 
@@ -75,10 +71,6 @@ class RoundCounter:
                 self._back[ordinal] = torch.zeros_like(self.rounds)
             self._back[ordinal][programs] = back
 
-    def _stored_to(self, pointer: Lanes) -> Iterator[set[int]]:
-        if self._stored:
-            yield from (self._stored[buffer] for buffer in _buffers(pointer) if buffer in self._stored)
-
 
 def _buffers(pointer: Lanes) -> range:
     """Buffers from the lowest to the highest address."""
@@ -94,7 +86,7 @@ def waits_of(module: IRModule) -> Waits:
         for ordinal, values in flow.accesses.items()
     }
     loads, around = frozenset(flow.loads.values()), loops_of(module).around
-    atomics = {operation.ordinal for operation in module.operations() if operation.name in _ATOMICS}
+    atomics = {operation.ordinal for operation in module.operations() if operation.name in ATOMICS}
     stopped = {around.get(atomic) for atomic in atomics & loads}
     ahead = frozenset(
         load for load in loads if (loop := around.get(load, "call")) not in stopped and not loop.startswith("call")
@@ -179,9 +171,9 @@ class _Flow:
         self, function: str, operation: Operation, operands: _Values, scope: _Scope, control: _Values
     ) -> None:
         name, results = operation.name, _made(scope, operation.results)
-        if name in _LOADS or name in _STORES:
+        if name in LOADS or name in STORES:
             self.accesses[operation.ordinal] = (*(operands[:2] if name == "tt.load" else operands), *control)
-            if name in _LOADS or (name in _ATOMICS and operation.results[0].name in self._used):
+            if name in LOADS or (name in ATOMICS and operation.results[0].name in self._used):
                 self.loads |= dict.fromkeys(results, operation.ordinal)
         elif name == "tt.call":
             self._calls.append((operation.attributes["callee"], operands, results, control))
@@ -248,3 +240,77 @@ def _decided(region: Region) -> Mapping[str, set[str]]:
                     changed |= not more <= target
                     target |= more
     return conditions
+
+
+_MOST_POSTED = 1 << 18  # addresses; beyond, stores to a buffer count as one
+
+ProgramCounts = Mapping[str, float]
+"""By the names of `Counter.by_program`."""
+
+
+def spins_of(module: IRModule) -> frozenset[int]:
+    """Loads and atomic operations in the conditions of loops, by their ordinals; none in a kernel without atomics."""
+    operations = list(module.operations())
+    if not any(operation.name in ATOMICS for operation in operations):
+        return frozenset()
+    conditions = [operation.regions[0] for operation in operations if operation.name == "scf.while"]
+    return frozenset(
+        inner.ordinal for region in conditions for inner in region.walk() if inner.name in {*ATOMICS, "tt.load"}
+    )
+
+
+class WaitCounter:
+    """What each program of a launch took over from others: `behind` holds it by program, beside its own work.
+
+    A program that spins until another one has stored something runs alone here, when all that it waits for is done. So
+    a store posts how much its program has behind it, and a loop's condition that reads what was posted takes that over:
+    no program is past its wait before.
+    """
+
+    def __init__(self, module: IRModule, own: Callable[[int], ProgramCounts]) -> None:
+        """`own`: what makes a program last, of all that it has done itself."""
+        self._spins, self._own = spins_of(module), own
+        self.behind: dict[int, ProgramCounts] = {}
+        self._posted: dict[int, ProgramCounts] = {}  # by address
+        self._anywhere: defaultdict[int, ProgramCounts] = defaultdict(
+            dict
+        )  # by buffer: posted over many addresses at once
+
+    def access(self, operation: Operation, pointer: Lanes, programs: torch.Tensor) -> None:
+        if not self._spins or not programs.numel():
+            return
+        program = int(programs[0])  # one at a time where they wait
+        low, high = pointer.sum.low, pointer.sum.high
+        if operation.ordinal in self._spins:
+            self._take_over(low, high, program)
+        if operation.name != "tt.load":
+            if low == high and len(self._posted) < _MOST_POSTED:
+                self._posted[low] = self._reached(program)
+            else:
+                for buffer in range(low >> BASE_BITS, (high >> BASE_BITS) + 1):
+                    self._anywhere[buffer] = _larger(self._anywhere[buffer], self._reached(program))
+
+    def _reached(self, program: int) -> ProgramCounts:
+        own, behind = self._own(program), self.behind.get(program, {})
+        return {name: amount + behind.get(name, 0.0) for name, amount in own.items()}
+
+    def _take_over(self, low: int, high: int, program: int) -> None:
+        if low == high:
+            found = self._posted.get(low, {})
+        else:
+            found = _larger({}, *(work for address, work in self._posted.items() if low <= address <= high))
+        for buffer in range(low >> BASE_BITS, (high >> BASE_BITS) + 1):
+            found = _larger(found, self._anywhere.get(buffer, {}))
+        if found:
+            own = self._own(program)
+            late = {name: amount - own.get(name, 0.0) for name, amount in found.items()}
+            self.behind[program] = _larger(self.behind.get(program, {}), late)
+
+
+def _larger(*works: ProgramCounts) -> ProgramCounts:
+    """The larger amount of each; none is negative."""
+    together: dict[str, float] = {}
+    for work in works:
+        for name, amount in work.items():
+            together[name] = max(together.get(name, 0.0), amount)
+    return together

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
-from evo_kernel.fitness.ir.lanes import Lanes, Permute, Splat, Sum, Term, Unsqueeze, sum_of, taken
+from evo_kernel.fitness.ir.lanes import Lanes, Sum, Term, any_undefined, sum_of, taken
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
@@ -48,7 +48,7 @@ def _range(machine: Machine, frame: Frame, operation: Operation, operands: Seque
 @handles("tt.splat")
 def _splat(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     type_ = operation.results[0].type
-    return [operands[0].reshaped(type_, Splat(type_.rank))]
+    return [operands[0].reshaped(type_, lambda data: data.reshape(data.shape[0], *(1,) * type_.rank))]
 
 
 @handles("tt.unsplat")
@@ -60,36 +60,35 @@ def _unsplat(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
 @handles("tt.broadcast", "ttg.convert_layout")
 def _broadcast(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    return [operands[0].reshaped(operation.results[0].type, _SAME)]
-
-
-class _Same:
-    def __call__(self, data: torch.Tensor) -> torch.Tensor:
-        return data
-
-
-_SAME = _Same()
+    return [operands[0].reshaped(operation.results[0].type, lambda data: data)]
 
 
 @handles("tt.expand_dims")
 def _expand_dims(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    return [operands[0].reshaped(operation.results[0].type, Unsqueeze(operation.integer("axis")))]
+    axis = operation.integer("axis") + 1
+    return [operands[0].reshaped(operation.results[0].type, lambda data: data.unsqueeze(axis))]
 
 
 @handles("tt.trans")
 def _transpose(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    order = tuple(int(n) for n in re.findall(r"\d+", operation.attributes["order"].split(":")[-1]))
-    return [operands[0].reshaped(operation.results[0].type, Permute(order))]
+    order = [int(n) + 1 for n in re.findall(r"\d+", operation.attributes["order"].split(":")[-1])]
+    return [operands[0].reshaped(operation.results[0].type, lambda data: data.permute(0, *order))]
 
 
 @handles("tt.reshape")
 def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,), type_ = operands, operation.results[0].type
-    kept = [size for size in value.type.shape or () if size > 1]
-    if kept == [size for size in type_.shape or () if size > 1]:  # only axes of size 1 come and go
-        return [value.reshaped(type_, _Refit(value.type, type_))]
-    made = _elementwise_view(value, type_)
-    return [_reordered(machine, made) if operation.flag("allow_reorder") else made]
+    source, target = value.type.shape or (), type_.shape or ()
+    kept = [axis for axis, size in enumerate(source) if size > 1]
+    if [source[axis] for axis in kept] != [size for size in target if size > 1]:
+        made = _elementwise_view(value, type_)
+        return [_reordered(machine, made) if operation.flag("allow_reorder") else made]
+
+    def refit(data: torch.Tensor) -> torch.Tensor:
+        sizes = iter(data.shape[axis + 1] for axis in kept)
+        return data.reshape(data.shape[0], *(next(sizes) if size > 1 else 1 for size in target))
+
+    return [value.reshaped(type_, refit)]  # only axes of size 1 come and go
 
 
 def _reordered(machine: Machine, value: Lanes) -> Lanes:
@@ -105,47 +104,21 @@ def _reordered(machine: Machine, value: Lanes) -> Lanes:
     return Lanes(value.type, moved(value.data), undefined=None if value.undefined is None else moved(value.undefined))
 
 
-class _Refit:
-    """Insert and drop axes of size 1."""
-
-    def __init__(self, source: Type, target: Type) -> None:
-        self._kept = [axis + 1 for axis, size in enumerate(source.shape or ()) if size > 1]
-        self._target = target.shape or ()
-
-    def __call__(self, data: torch.Tensor) -> torch.Tensor:
-        sizes = iter(data.shape[axis] for axis in self._kept)
-        return data.reshape(data.shape[0], *(next(sizes) if size > 1 else 1 for size in self._target))
-
-
 def _elementwise_view(value: Lanes, type_: Type) -> Lanes:
-    if type_.element == "ptr" or value.data.numel() == 1:
-        data = value.full() if value.data.numel() > 1 else value.data.reshape((1,) * (type_.rank + 1))
-    else:
-        data = value.full()
-    undefined = value.undefined
+    undefined, shape = value.undefined, type_.shape or ()
     if undefined is not None:
-        undefined = undefined.expand(undefined.shape[0], *(value.type.shape or ()))
-        undefined = undefined.reshape(undefined.shape[0], *(type_.shape or ()))
-    if value.data.numel() > 1:
-        data = data.reshape(data.shape[0], *(type_.shape or ()))
-    return Lanes(type_, data, undefined=undefined)
-
-
-def stacked(parts: Sequence[Lanes], axis: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Data and undefined marks of several values, stacked along a new axis."""
-    shapes = np.broadcast_shapes(*(part.data.shape for part in parts))
-    data = torch.stack([part.data.expand(shapes) for part in parts], axis)
-    if all(part.undefined is None for part in parts):
-        return data, None
-    marks = [
-        torch.zeros(shapes, dtype=torch.bool) if p.undefined is None else p.undefined.expand(shapes) for p in parts
-    ]
-    return data, torch.stack(marks, axis)
+        undefined = undefined.expand(undefined.shape[0], *(value.type.shape or ())).reshape(-1, *shape)
+    if value.data.numel() == 1:
+        return Lanes(type_, value.data.reshape((1,) * (type_.rank + 1)), undefined=undefined)
+    return Lanes(type_, value.full().reshape(value.data.shape[0], *shape), undefined=undefined)
 
 
 @handles("tt.join")
 def _join(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    data, undefined = stacked(operands, operands[0].data.dim())
+    shape = np.broadcast_shapes(*(value.data.shape for value in operands))
+    data, undefined = torch.stack([value.data.expand(shape) for value in operands], -1), None
+    if any(value.undefined is not None for value in operands):
+        undefined = torch.stack([value.marks(shape) for value in operands], -1)
     return [Lanes(operation.results[0].type, data, undefined=undefined)]
 
 
@@ -168,15 +141,7 @@ def _cat(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     data = torch.cat([value.full(programs) for value in operands], 1)
     undefined = None
     if any(value.undefined is not None for value in operands):
-        undefined = torch.cat(
-            [
-                torch.zeros(1, dtype=torch.bool).expand(programs, *(value.type.shape or ()))
-                if value.undefined is None
-                else value.undefined.expand(programs, *(value.type.shape or ()))
-                for value in operands
-            ],
-            1,
-        )
+        undefined = torch.cat([value.marks((programs, *(value.type.shape or ()))) for value in operands], 1)
     return [_reordered(machine, Lanes(operation.results[0].type, data, undefined=undefined))]
 
 
@@ -207,11 +172,7 @@ def _add_pointer(machine: Machine, frame: Frame, operation: Operation, operands:
     type_ = operation.results[0].type
     pointee = (type_.pointee or Type("i8")).item_bytes
     total = pointer.sum.plus(offset.sum.times(pointee))
-    marks = [value.undefined for value in operands if value.undefined is not None]
-    undefined = None
-    for mark in marks:
-        undefined = mark if undefined is None else undefined | mark
-    return [Lanes(type_, sum_=total, undefined=undefined)]
+    return [Lanes(type_, sum_=total, undefined=any_undefined(operands))]
 
 
 @handles("tt.print", "tt.debug_barrier", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "llvm.intr.assume",

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.access_checks import (
-    RAW_DTYPES,
     check_hints,
     check_race,
     none_if_false,
@@ -18,14 +17,7 @@ from evo_kernel.fitness.ir.access_checks import (
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.memory import (
-    PADDING,
-    DeviceBuffer,
-    MemoryAccess,
-    scattered,
-    typed,
-    unit_places,
-)
+from evo_kernel.fitness.ir.memory import PADDING, RAW_DTYPES, DeviceBuffer, MemoryAccess, scattered, typed, unit_places
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
 
@@ -158,7 +150,7 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
     access, buffer = window.access, window.access.buffer
     buffer.require("stores")
     raw = RAW_DTYPES[item]
-    target = access.view(typed(buffer, Type({1: "i8", 2: "i16", 4: "i32", 8: "i64"}[item])), item)
+    target = access.view(typed(buffer, raw), item)
     data = window.data.to(torch.int8) if window.data.dtype is torch.bool else window.data
     data = data.contiguous().view(raw) if data.dtype is not raw else data
     unit = buffer.unit(item)
@@ -252,7 +244,7 @@ def _put(
     programs: torch.Tensor,
     item: int,
 ) -> None:
-    memory = typed(buffer, Type({1: "i8", 2: "i16", 4: "i32", 8: "i64"}[item]))
+    memory = typed(buffer, RAW_DTYPES[item])
     me = (programs + 1).int().unsqueeze(-1)
     buffer.shadow("writer", item)
     changed = (memory[places] != new).unsqueeze(-1)

@@ -107,10 +107,7 @@ class View(_Data):
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     def span(self) -> tuple[int, int]:
         """Half-open byte range of the buffer that the view covers."""
@@ -456,7 +453,7 @@ class TensorMeta(BaseModel):
 
     swizzle: Annotated[int, Field(ge=0, le=6)]  # CUtensorMapSwizzle
     elem_size: Literal[1, 2, 4, 8]
-    elem_type: Annotated[int, Field(ge=0, le=15)]  # as the device numbers them, see runners/tensor_maps.py
+    elem_type: Annotated[int, Field(ge=0, le=15)]  # as the device numbers them, see runners/parameters.py
     block_size: Annotated[tuple[Annotated[int, Field(ge=1, le=256)], ...], Field(min_length=1, max_length=5)]
     fp4_padded: bool = False
     is_im2col: bool = False
@@ -587,30 +584,22 @@ def _passed(kind: str, arg: Arg) -> Iterator[tuple[str, int | None]]:
         yield from (("i64", stride) for stride in arg.strides)
 
 
-def read_plan(data: bytes | str) -> Plan:
-    """Parse and validate a plan. Raises PlanError with the first three faults."""
-    return _validated(Plan, data, "launch plan")
-
-
-def read_compiled_plan(data: bytes | str) -> CompiledPlan:
-    """Parse and validate a compiled plan. Raises PlanError with the first three faults."""
-    return _validated(CompiledPlan, data, "plan file")
-
-
 def load_plan_file(path: Path) -> CompiledPlan:
     """Read what `save_plan_file` wrote."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise PlanError(f"cannot read {path}: {error.strerror}") from error
-    return read_compiled_plan(data)
+    return validated(CompiledPlan, data)
 
 
 def save_plan_file(plan: CompiledPlan, path: Path) -> None:
     path.write_text(plan.model_dump_json())
 
 
-def _validated(model: type[_Model], data: bytes | str, what: str) -> _Model:
+def validated(model: type[_Model], data: bytes | str) -> _Model:
+    """Parse and validate a plan or a compiled plan. Raises PlanError with the first three faults."""
+    what = "plan file" if model is CompiledPlan else "launch plan"
     if len(data) > MAX_FILE:
         raise PlanError(f"not a valid {what}: {len(data)} bytes; the limit for its nodes and code is {MAX_FILE}")
     try:

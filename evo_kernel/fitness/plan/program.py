@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from evo_kernel.errors import PlanError
-from evo_kernel.fitness.plan.launch_plan import Aten, Binary, CompiledPlan, Constant, Copy, Fill, Launch, Node, View
+from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Launch
 from evo_kernel.fitness.record.recorder import RecordCase
-from evo_kernel.fitness.runners.faults import PlanFault
-from evo_kernel.fitness.runners.launch_limits import scratch_need
-from evo_kernel.fitness.runners.parameters import GLOBAL_SCRATCH, Mapped, ParameterPlace, Slot, slots
-from evo_kernel.fitness.runners.tensor_maps import tensor_map
+from evo_kernel.fitness.runners.launch_limits import PlanFault, scratch_need
+from evo_kernel.fitness.runners.parameters import GLOBAL_SCRATCH, Mapped, ParameterPlace, Slot, slots, tensor_map
 
 
 def program(plans: Sequence[tuple[RecordCase, CompiledPlan]]) -> dict[str, Any]:
@@ -41,7 +39,10 @@ def _case(case: RecordCase, plan: CompiledPlan, codes: dict[str, dict[str, Any]]
             )
         buffers[view.buffer] = number
     try:
-        nodes = [_node(node, plan, codes, buffers) for node in plan.plan.nodes]
+        nodes = [
+            _launch(node, plan, codes, buffers) if isinstance(node, Launch) else node.model_dump(mode="json")
+            for node in plan.plan.nodes
+        ]
     except PlanFault as fault:
         raise PlanError(f"the plan for {case.name} cannot be exported: {fault}") from fault
     return {
@@ -49,29 +50,8 @@ def _case(case: RecordCase, plan: CompiledPlan, codes: dict[str, dict[str, Any]]
         "inputs": [dict(spec) for spec in case.inputs],
         "buffers": buffers,
         "nodes": nodes,
-        "outputs": [_view(view) for view in plan.plan.outputs],
+        "outputs": [view.model_dump(mode="json") for view in plan.plan.outputs],
     }
-
-
-def _view(view: View) -> dict[str, Any]:
-    return view.model_dump(mode="json")
-
-
-def _node(node: Node, plan: CompiledPlan, codes: dict[str, dict[str, Any]], buffers: list[Any]) -> dict[str, Any]:
-    match node:
-        case Launch():
-            return _launch(node, plan, codes, buffers)
-        case Fill():
-            return {"kind": "fill", "view": _view(node.view), "value": node.value}
-        case Copy():
-            return {"kind": "copy", "source": _view(node.source), "target": _view(node.target)}
-        case Constant():
-            return {"kind": "constant", "view": _view(node.view), "data": node.data}
-        case Aten():
-            outputs = [_view(view) if view else None for view in node.outputs]
-            views = [_view(view) for view in node.views]
-            return {"kind": "aten", "op": node.op, "views": views, "args": node.args, "kwargs": node.kwargs,
-                    "outputs": outputs}  # fmt: skip
 
 
 def _launch(node: Launch, plan: CompiledPlan, codes: dict[str, dict[str, Any]], buffers: list[Any]) -> dict[str, Any]:

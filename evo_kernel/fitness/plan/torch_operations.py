@@ -1,10 +1,13 @@
-"""Decides which torch operations a plan may hold: those that only compute from their argument tensors."""
+"""Torch operations and tables of plans: which operations a plan may hold, and how a runner replays them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from evo_kernel.fitness.plan.launch_plan import Aten, Constant
 
 ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
 _UNSAFE = frozenset({
@@ -33,3 +36,26 @@ def fault_of(op: str) -> str:
     if name in ALLOCATIONS or makes_view(operation):
         return f"{op} computes nothing: plans represent it by buffers and views"
     return ""
+
+
+def results_of(node: Aten, tensors: Sequence[torch.Tensor], device: str) -> Sequence[Any]:
+    """An operation's results for these tensors in place of its views."""
+    _, name, overload = node.op.split(".")
+    operation = getattr(getattr(torch.ops.aten, name), overload)
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            if "view" in value:
+                return tensors[value["view"]]
+            named = value.get("dtype") or value.get("torch")
+            return getattr(torch, named) if named else torch.device(device)
+        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    result = operation(*plain(node.args), **{key: plain(value) for key, value in node.kwargs.items()})
+    return result if isinstance(result, (tuple, list)) else [result]
+
+
+def table_of(node: Constant) -> torch.Tensor:
+    """A constant table as a tensor."""
+    data = torch.frombuffer(bytearray(node.content), dtype=torch.uint8) if node.data else torch.empty(0)
+    return data.view(getattr(torch, node.view.dtype)).reshape(node.view.shape)

@@ -7,11 +7,12 @@ Answer: {"records": [{"case", "setting", "plan" | "fault": {"status", "reason"}}
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ class _Session:
         mode = RecordedMode()
         try:
             values, views = fake_inputs(mode, case["inputs"], tracer)
-            with _Hooks(tracer, self._knobs, self._configs), mode, HostCalls(), AtenWriter(tracer):
+            with _hooked(tracer, self._knobs, self._configs), mode, HostCalls(), AtenWriter(tracer):
                 assert self._run is not None
                 result = self._run(*values)
             outputs = tracer.finish(result)
@@ -124,50 +125,43 @@ class _Session:
         return {"plan": plan}
 
 
-class _Hooks:
+@contextlib.contextmanager
+def _hooked(tracer: PlanTracer, knobs: dict[str, int], configs: dict[str, int]) -> Iterator[None]:
     """Context in which Triton's launches are recorded and autotuners use the requested configuration."""
+    writer = LaunchWriter(tracer)
 
-    def __init__(self, tracer: PlanTracer, knobs: dict[str, int], configs: dict[str, int]) -> None:
-        self._tracer, self._knobs, self._configs = tracer, knobs, configs
+    def run(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        return writer.triton(kernel, args, grid, warmup, options)
 
-    def __enter__(self) -> None:
-        tracer, writer = self._tracer, LaunchWriter(self._tracer)
+    def address(tensor: torch.Tensor) -> int:
+        return tracer.address(tensor)
 
-        def run(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-            return writer.triton(kernel, args, grid, warmup, options)
+    def tuned(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        choices = tuner.prune_configs(kwargs)
+        name = tuner.base_fn.__name__
+        configs[name] = max(len(choices), configs.get(name, 0))
+        config = choices[min(knobs.get(f"{name}.config", 0), len(choices) - 1)]
+        if config.pre_hook is not None:
+            config.pre_hook({**tuner.nargs, **kwargs, **config.all_kwargs()})
+        return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
 
-        def address(tensor: torch.Tensor) -> int:
-            return tracer.address(tensor)
-
-        self._saved = (JITFunction.run, Autotuner.run, FakeTensor.__dict__.get("data_ptr"), triton.set_allocator)
-        JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue]
-        Autotuner.run = self._tuned()
-        FakeTensor.data_ptr = address  # pyright: ignore[reportAttributeAccessIssue]
-        triton.set_allocator = lambda allocator: None
-        cuda.recorder = writer.cuda
-
-    def __exit__(self, *exc: object) -> None:
+    saved = JITFunction.run, Autotuner.run, triton.set_allocator
+    data_ptr = FakeTensor.__dict__.get("data_ptr")
+    JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue]
+    Autotuner.run = tuned  # pyright: ignore[reportAttributeAccessIssue]
+    FakeTensor.data_ptr = address  # pyright: ignore[reportAttributeAccessIssue]
+    triton.set_allocator = lambda allocator: None
+    cuda.recorder = writer.cuda
+    try:
+        yield
+    finally:
         cuda.recorder = None
-        JITFunction.run, Autotuner.run, data_ptr, triton.set_allocator = self._saved
+        JITFunction.run, Autotuner.run, triton.set_allocator = saved
         if data_ptr is None:
             del FakeTensor.data_ptr
         else:
             FakeTensor.data_ptr = data_ptr
-
-    def _tuned(self) -> Callable[..., Any]:
-        knobs, seen = self._knobs, self._configs
-
-        def run(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
-            tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-            configs = tuner.prune_configs(kwargs)
-            name = tuner.base_fn.__name__
-            seen[name] = max(len(configs), seen.get(name, 0))
-            config = configs[min(knobs.get(f"{name}.config", 0), len(configs) - 1)]
-            if config.pre_hook is not None:
-                config.pre_hook({**tuner.nargs, **kwargs, **config.all_kwargs()})
-            return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
-
-        return run
 
 
 def _fault(status: str, reason: str) -> dict[str, str]:

@@ -16,45 +16,25 @@ from triton.backends.compiler import GPUTarget
 from evo_kernel.fitness.costmodel.targets import Target, target_for
 
 
-class TargetDriver:
-    """Replaces Triton's active driver; reports the target and its properties only."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self.utils = types.SimpleNamespace(get_device_properties=self._properties)
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self._target.arch, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def set_current_device(self, device: int) -> None:
-        del device
-
-    def get_current_stream(self, device: int | None = None) -> int:
-        del device
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cuda", 0)
-
-    def get_device_interface(self) -> Any:
-        return torch.cuda
-
-    def is_active(self) -> bool:
-        return True
-
-    def _properties(self, device: int = 0) -> dict[str, int]:
-        del device
-        target = self._target
-        return {
-            "max_shared_mem": target.shared_bytes_per_block,
-            "max_num_regs": target.registers_per_sm,
-            "multiprocessor_count": target.sm_count,
-            "warpSize": 32,
-            "sm_clock_rate": int(target.clock_mhz * 1000),
-        }
+def target_driver(target: Target, device: torch.device | None = None) -> Any:
+    """Replaces Triton's active driver; reports the target and its properties only, on a GPU or another device."""
+    properties = {
+        "max_shared_mem": target.shared_bytes_per_block,
+        "max_num_regs": target.registers_per_sm,
+        "multiprocessor_count": target.sm_count,
+        "warpSize": 32,
+        "sm_clock_rate": int(target.clock_mhz * 1000),
+    }
+    return types.SimpleNamespace(
+        utils=types.SimpleNamespace(get_device_properties=lambda device=0: properties),
+        get_current_target=lambda: GPUTarget("cuda", target.arch, 32),
+        get_current_device=lambda: 0,
+        set_current_device=lambda device: None,
+        get_current_stream=lambda device=None: 0,
+        get_active_torch_device=lambda: device or torch.device("cuda", 0),
+        get_device_interface=lambda: torch.cuda,
+        is_active=lambda: True,
+    )
 
 
 def _unsupported(what: str) -> Any:
@@ -73,7 +53,7 @@ def _unsupported(what: str) -> Any:
 def impersonate(arch: int) -> None:
     """Make torch and Triton in this process answer as a machine with one GPU of capability `arch`."""
     target = target_for(arch)
-    triton.runtime.driver.set_active(TargetDriver(target))  # type: ignore[arg-type]
+    triton.runtime.driver.set_active(target_driver(target))
     properties = types.SimpleNamespace(
         name=target.name,
         major=target.arch // 10,

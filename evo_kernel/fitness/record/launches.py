@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,8 @@ from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 from triton.runtime.jit import JITFunction
 
 from evo_kernel import cuda
-from evo_kernel.fitness.compile.messages import explain
+from evo_kernel.fitness.compile.child import explain
+from evo_kernel.fitness.plan.launch_plan import Kernel
 from evo_kernel.fitness.record.tracing import ADDRESS_BITS, NeedsBinary, PlanTracer, RecordingRefused, offset_bytes
 
 
@@ -134,20 +136,15 @@ class RecordedKernel:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        key = _spec_key(self._spec)
+        key = Kernel.model_validate(self._spec).key
         if key not in self._tracer.resources:
             raise NeedsBinary(self._spec)
         known = self._tracer.resources[key]
         if name == "metadata":
-            return _Namespace(known)
+            return types.SimpleNamespace(**known)
         if name in known:
             return known[name]
         raise AttributeError(f"a recorded kernel has no attribute {name}; it knows {', '.join(sorted(known))}")
-
-
-class _Namespace:
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.__dict__.update(values)
 
 
 def _grid(grid: Any) -> list[int]:
@@ -163,12 +160,6 @@ def _passed(name: str, kind: Any, value: Any) -> Iterator[tuple[str, str, Any]]:
         return
     for number, (part, item) in enumerate(zip(kind, value, strict=True)):
         yield from _passed(f"{name}_{number}", part, item)
-
-
-def _spec_key(spec: dict[str, Any]) -> str:
-    from evo_kernel.fitness.plan.launch_plan import Kernel
-
-    return Kernel.model_validate(spec).key
 
 
 FRONT_END_OPTIONS = frozenset({

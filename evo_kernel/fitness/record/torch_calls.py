@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evo_kernel.fitness.plan.launch_plan import MAX_TABLE_BYTES
 from evo_kernel.fitness.plan.torch_operations import ALLOCATIONS, makes_view
-from evo_kernel.fitness.record.host_values import number, table_node
-from evo_kernel.fitness.record.tracing import PlanTracer, RecordingRefused
+from evo_kernel.fitness.record.tracing import PlanTracer, RecordingRefused, number, table_node
 
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 _FULL = {"full": 1, "full_like": 1, "new_full": 2}  # position of the value
@@ -56,15 +55,6 @@ def _contiguous(tensor: torch.Tensor, memory_format: Any = torch.contiguous_form
     return torch.ops.aten.clone.default(tensor, memory_format=memory_format)
 
 
-def _copy(tensor: torch.Tensor, source: Any, non_blocking: bool = False) -> torch.Tensor:
-    return torch.ops.aten.copy_.default(tensor, source, non_blocking)
-
-
-def _cuda(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    del args, kwargs
-    return _moved(tensor, torch.device("cuda", 0))
-
-
 def _to(tensor: torch.Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> torch.Tensor:
     other = kwargs.pop("other", args[0] if args and isinstance(args[0], torch.Tensor) else None)
     if other is not None:
@@ -88,10 +78,6 @@ def _moved(
     return torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=device, memory_format=layout)
 
 
-def _new_tensor(tensor: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
-    return torch.tensor(data, **{"dtype": tensor.dtype, "device": tensor.device, **kwargs})
-
-
 def _item(tensor: torch.Tensor) -> Any:
     return torch.ops.aten._local_scalar_dense.default(tensor)
 
@@ -102,24 +88,23 @@ def _list(tensor: torch.Tensor) -> Any:
     return [_list(row) for row in torch.ops.aten.unbind.int(tensor)]
 
 
-def _pinned(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
-    del args
-    return tensor
-
-
 _HOST_CALLS: dict[Any, Any] = {
     torch.Tensor.contiguous: _contiguous,
-    torch.Tensor.copy_: _copy,
-    torch.Tensor.cuda: _cuda,
+    torch.Tensor.copy_: lambda tensor, source, non_blocking=False: torch.ops.aten.copy_.default(
+        tensor, source, non_blocking
+    ),
+    torch.Tensor.cuda: lambda tensor, *args, **kwargs: _moved(tensor, torch.device("cuda", 0)),
     torch.Tensor.to: _to,
-    torch.Tensor.new_tensor: _new_tensor,
+    torch.Tensor.new_tensor: lambda tensor, data, **kwargs: torch.tensor(
+        data, **{"dtype": tensor.dtype, "device": tensor.device, **kwargs}
+    ),
     torch.Tensor.tolist: _list,
     torch.Tensor.item: _item,
     torch.Tensor.__bool__: lambda tensor: bool(_item(tensor)),
     torch.Tensor.__int__: lambda tensor: int(_item(tensor)),
     torch.Tensor.__index__: lambda tensor: operator.index(_item(tensor)),
     torch.Tensor.__float__: lambda tensor: float(_item(tensor)),
-    torch.Tensor.pin_memory: _pinned,
+    torch.Tensor.pin_memory: lambda tensor, *args: tensor,
 }
 
 
@@ -157,7 +142,10 @@ class AtenWriter(TorchDispatchMode):
         """Record an operation on the GPU as the cheapest equivalent node."""
         tracer = self._tracer
         if isinstance(result, torch.Tensor) and result.device.type != "cuda":
-            self._brought_back(func, args, kwargs, result)
+            brought_back = tracer.known.compute(func, args, kwargs, result)
+            if brought_back is None:
+                raise RecordingRefused(_READS)
+            tracer.known.keep(result, brought_back)
             return
         if not isinstance(result, torch.Tensor):
             self._write(func, args, kwargs, result)
@@ -168,7 +156,10 @@ class AtenWriter(TorchDispatchMode):
             tracer.note({"kind": "fill", "view": tracer.view(result), "value": value})
             return
         moved = name in ("clone", "_to_copy", "copy_") and self._copied(name, args, result)
-        if not moved and (func._schema.is_mutable or not self._tabled(func, args, kwargs, result)):
+        if moved:
+            return
+        table = None if func._schema.is_mutable else tracer.known.compute(func, args, kwargs, result)
+        if table is None or not self._put(result, table, fresh=True):
             self._write(func, args, kwargs, result)
 
     def _read(self, tensor: torch.Tensor) -> Any:
@@ -176,12 +167,6 @@ class AtenWriter(TorchDispatchMode):
         if known is None:
             raise RecordingRefused(_READS)
         return number(known)
-
-    def _brought_back(self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor) -> None:
-        value = self._tracer.known.compute(func, args, kwargs, result)
-        if value is None:
-            raise RecordingRefused(_READS)
-        self._tracer.known.keep(result, value)
 
     def _filled_value(self, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         if name in _FILLED:
@@ -218,10 +203,6 @@ class AtenWriter(TorchDispatchMode):
             views = tracer.view(source.expand(target.shape)), tracer.view(target)
             tracer.note({"kind": "copy", "source": views[0], "target": views[1]})
         return True
-
-    def _tabled(self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor) -> bool:
-        value = self._tracer.known.compute(func, args, kwargs, result)
-        return value is not None and self._put(result, value, fresh=True)
 
     def _put(self, target: torch.Tensor, value: torch.Tensor, fresh: bool) -> bool:
         tracer = self._tracer

@@ -14,8 +14,7 @@ import triton
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.stages import Stages
-from evo_kernel.fitness.timing.estimates import JUDGE_VERSION
-from evo_kernel.fitness.timing.pairing import Comparison
+from evo_kernel.fitness.timing.estimates import JUDGE_VERSION, Comparison
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Environment, Measurement, Status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,12 +13,11 @@ import torch
 
 from evo_kernel.errors import InfraError, TaskError
 from evo_kernel.fitness.correctness import check, regimes
-from evo_kernel.fitness.correctness.check import poisoned
+from evo_kernel.fitness.correctness.check import poisoned, unbound
 from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
 from evo_kernel.fitness.correctness.references import References
 from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
 from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable
-from evo_kernel.fitness.correctness.vacuous_bounds import unbound
 from evo_kernel.fitness.ir.partial import MOST_TOLD
 from evo_kernel.fitness.ir.program_sampling import crossings, positions
 from evo_kernel.fitness.plan.launch_plan import View
@@ -26,7 +25,8 @@ from evo_kernel.fitness.runners.base import Checked, Draw
 from evo_kernel.fitness.runners.executor import Blobs, LargeExecution, unwritten_reason
 from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks import light_dynamo
-from evo_kernel.tasks.task import Input, Task
+from evo_kernel.tasks.blank import Blank, is_integer
+from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, CheckResult, Status
 
 _SLACK = 2.0
@@ -197,3 +197,27 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
         compared=full.compared.flatten()[places],
         frobenius=full.frobenius * min(1.0, _SLACK * share),
     )
+
+
+MOST_BYTES = 64 << 20
+"""Larger integer inputs read as zeros."""
+REAL_ELEMENTS = 1 << 26
+"""Largest case, in elements, that is drawn completely if its `inputs` needs floating-point values."""
+
+
+def index_inputs(task: Task, case: Case, seed: int) -> Mapping[int, torch.Tensor]:
+    """Integer inputs of a case by position, as far as they are cheap to draw."""
+    specs = {n: spec for n, spec in enumerate(task.input_specs(case)) if isinstance(spec, TensorSpec)}
+    if not any(is_integer(getattr(torch, spec.dtype)) for spec in specs.values()):
+        return {}
+    if task.host_known:
+        task.host_values(case)  # drawn with real values, as for the recorder
+    try:
+        with Blank(integers=True):
+            values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
+    except TaskError:  # `inputs` reads floating-point values, or calls functions that need memory
+        if sum(spec.elements for spec in specs.values()) > REAL_ELEMENTS:
+            return {}
+        values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
+    integers = {n: v for n, v in enumerate(values) if isinstance(v, torch.Tensor) and is_integer(v.dtype)}
+    return {n: v for n, v in integers.items() if v.device.type == "cpu" and v.nbytes <= MOST_BYTES}

@@ -17,7 +17,6 @@ from typing import TypeVar
 import torch
 
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
-from evo_kernel.fitness.costmodel.index_inputs import index_inputs
 from evo_kernel.fitness.costmodel.model import modeled_time
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.costmodel.torch_costs import unpriced
@@ -35,10 +34,10 @@ from evo_kernel.fitness.runners.base import (
     TimePart,
     environment_here,
 )
-from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits
+from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, index_inputs
 from evo_kernel.fitness.runners.executor import Blobs, Executor, LargeExecution, malformed
 from evo_kernel.fitness.stages import EXECUTING, Stages
-from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
+from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict
 from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash

@@ -1,20 +1,29 @@
-"""The GPU as used by the clock: marks are events, replays are CUDA graphs. Trusted worker only."""
+"""The GPU as used by the clock: marks are events, replays are CUDA graphs, buffers lie alone. Trusted worker only.
+
+Device memory is mapped at a random address, with nothing mapped for a gigabyte on either side. A kernel that accesses
+memory far outside its buffers then faults; it cannot find the judge's memory or leave data for its next launch. Mapping
+and unmapping take milliseconds, so unused memory is reused, as it is mapped, for plans that need the same size. Source:
+CUDA driver API, "Virtual Memory Management".
+"""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
+from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports]
 
+from evo_kernel.fitness.gpus import GpuState, Nvml
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.cuda_driver import Arena, CudaFault, Launcher, PlanFault, ok
-from evo_kernel.fitness.runners.cuda_mapping import Mappings
-from evo_kernel.fitness.runners.nvml import GpuState, Nvml
+from evo_kernel.fitness.runners.cuda_driver import Launcher, ok
+from evo_kernel.fitness.runners.cuda_memory import Arena
+from evo_kernel.fitness.runners.launch_limits import CudaFault, PlanFault
 from evo_kernel.fitness.runners.sampling import Replay
 from evo_kernel.fitness.runners.sm_state import Clearing
 from evo_kernel.fitness.timing.estimates import TIMING
@@ -46,7 +55,7 @@ class CudaDevice:
         self._memory_bytes, self._memory_at = 0, float("-inf")  # used by this process; free by the driver
         self._nvml = Nvml(str(getattr(properties, "uuid", "")))
         with contextlib.suppress(CudaFault):  # not every GPU has a persisting part of L2
-            ok(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
+            ok(cuda.cuCtxSetLimit(cuda.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
 
     def launcher(self, plan: CompiledPlan) -> Launcher:
         return Launcher(plan, self.clear)
@@ -124,15 +133,15 @@ class CudaDevice:
 
         the next kernel's shared memory may be where L1 held these.
         """
-        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-        address = driver.CUdeviceptr(self._flush.data_ptr())
-        ok(driver.cuMemsetD8Async(address, _WIPE_BYTE, self._flush.numel(), stream))
+        stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+        address = cuda.CUdeviceptr(self._flush.data_ptr())
+        ok(cuda.cuMemsetD8Async(address, _WIPE_BYTE, self._flush.numel(), stream))
 
     def unpin(self) -> None:
         """Make lines that queued kernels marked as persisting in L2 ordinary, so that `clear` evicts them."""
         torch.cuda.current_stream().synchronize()
         with contextlib.suppress(CudaFault):  # a GPU without persisting lines has nothing to reset
-            ok(driver.cuCtxResetPersistingL2Cache())
+            ok(cuda.cuCtxResetPersistingL2Cache())
 
     def mark(self) -> torch.cuda.Event:
         """An event from a ring that restarts at each synchronisation."""
@@ -151,9 +160,9 @@ class CudaDevice:
 
     def wipe(self, blocks: Sequence[Block] | None = None) -> None:
         """Overwrite free blocks of torch's allocator: all of them, if none are given."""
-        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+        stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
         for address, size in self.free_blocks() if blocks is None else blocks:
-            ok(driver.cuMemsetD8Async(driver.CUdeviceptr(address), _WIPE_BYTE, size, stream))
+            ok(cuda.cuMemsetD8Async(cuda.CUdeviceptr(address), _WIPE_BYTE, size, stream))
 
     def release(self) -> None:
         torch.cuda.synchronize()
@@ -194,3 +203,102 @@ class CudaDevice:
 def _replay(graph: torch.cuda.CUDAGraph, work: Callable[[], Any]) -> None:
     del work  # kept alive, not called
     graph.replay()
+
+
+_GAP_BYTES = 1 << 30
+_PLACES = (1 << 41, 1 << 46)  # range of requested addresses; the driver chooses others if these are taken
+_OUT_OF_MEMORY = 2  # CUresult
+_UNUSED_BYTES = 4 << 30  # most bytes that stay mapped for reuse
+
+
+class _Mapped:
+    """Memory in the form that torch needs to make a tensor, which keeps it alive."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 2,
+        }
+
+
+class Mappings:
+    """Mapped memory of torch's current GPU. For one thread.
+
+    Memory without references is reused for requests of the same size. It is unmapped when there is too much of it, or
+    in `collect`, but never immediately: unmapping waits for the GPU, which is not allowed during graph capture.
+    """
+
+    def __init__(self) -> None:
+        self._device = torch.cuda.current_device()
+        self._kind = cuda.CUmemAllocationProp()
+        self._kind.type = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        self._kind.location = self._place()
+        least = cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        self._page_bytes = int(ok(cuda.cuMemGetAllocationGranularity(self._kind, least)))
+        self._unused: list[tuple[int, int, Any]] = []  # (address, bytes, handle), latest last
+        self.bytes = 0  # mapped, used or not
+
+    @property
+    def unused_bytes(self) -> int:
+        return sum(size for _, size, _ in self._unused)
+
+    def memory(self, size: int) -> torch.Tensor:
+        """A mapping of at least `size` bytes as uint8, with its last user's content. Raises torch.OutOfMemoryError."""
+        size = -(-size // self._page_bytes) * self._page_bytes
+        for place in reversed(range(len(self._unused))):
+            if self._unused[place][1] == size:
+                return self._lent(*self._unused.pop(place))
+        if self.unused_bytes > _UNUSED_BYTES:
+            self.collect()
+        return self._lent(*self._mapped(size))
+
+    def collect(self) -> None:
+        """Unmap unused memory."""
+        if not self._unused:
+            return
+        torch.cuda.synchronize()
+        while self._unused:
+            address, size, handle = self._unused.pop()
+            self.bytes -= size
+            ok(cuda.cuMemUnmap(address, size))
+            ok(cuda.cuMemRelease(handle))
+            ok(cuda.cuMemAddressFree(address - _GAP_BYTES, size + 2 * _GAP_BYTES))
+
+    def _lent(self, address: int, size: int, handle: Any) -> torch.Tensor:
+        mapped = _Mapped(address, size)
+        weakref.finalize(mapped, self._unused.append, (address, size, handle)).atexit = False
+        return torch.as_tensor(mapped, device=torch.device("cuda", self._device))
+
+    def _mapped(self, size: int) -> tuple[int, int, Any]:
+        handle = self._created(size)
+        low, high = (place // self._page_bytes for place in _PLACES)
+        hint = (low + secrets.randbelow(high - low)) * self._page_bytes
+        address = int(ok(cuda.cuMemAddressReserve(size + 2 * _GAP_BYTES, 0, hint, 0))) + _GAP_BYTES
+        ok(cuda.cuMemMap(address, size, 0, handle, 0))
+        access = cuda.CUmemAccessDesc()
+        access.location = self._place()
+        access.flags = cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        ok(cuda.cuMemSetAccess(address, size, [access], 1))
+        self.bytes += size
+        return address, size, handle
+
+    def _created(self, size: int) -> Any:
+        with contextlib.suppress(CudaFault):
+            return ok(cuda.cuMemCreate(size, self._kind, 0))
+        self.collect()
+        torch.cuda.empty_cache()
+        try:
+            return ok(cuda.cuMemCreate(size, self._kind, 0))
+        except CudaFault as fault:
+            if fault.code == _OUT_OF_MEMORY:
+                raise torch.OutOfMemoryError(f"CUDA out of memory: tried to allocate {size} bytes") from fault
+            raise
+
+    def _place(self) -> Any:
+        place = cuda.CUmemLocation()
+        place.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        place.id = self._device
+        return place

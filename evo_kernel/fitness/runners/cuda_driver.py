@@ -3,7 +3,7 @@
 Triton's own launcher is not used: a C compiler generates it per signature at run time, it needs the candidate's Python
 function, and it cannot take the plan's buffers. Launch and function attributes are those of
 triton/backends/nvidia/driver.c, 3.6 to 3.9. The grid counts programs; with clusters its first axis is multiplied by
-their size.
+their size. `launch` is for sources that use `evo_kernel.cuda` and run outside a recording: the judge does not use it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports]
 
+from evo_kernel.cuda import CudaLaunch
+from evo_kernel.fitness.compile import nvrtc
 from evo_kernel.fitness.plan.launch_plan import (
     Binary,
     CompiledPlan,
@@ -26,11 +29,14 @@ from evo_kernel.fitness.plan.launch_plan import (
     Descriptor,
     Fill,
     Launch,
+    Scalar,
     TensorMeta,
 )
-from evo_kernel.fitness.runners import launch_limits, parameters, tensor_maps
-from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, run_aten, upload
-from evo_kernel.fitness.runners.faults import CudaFault, PlanFault
+from evo_kernel.fitness.plan.torch_operations import table_of
+from evo_kernel.fitness.runners import launch_limits, parameters
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, run_aten
+from evo_kernel.fitness.runners.launch_limits import CudaFault, PlanFault
+from evo_kernel.fitness.runners.parameters import scalar
 
 __all__ = ["Arena", "CudaFault", "Launcher", "PlanFault", "device_limits", "ok"]
 
@@ -109,7 +115,7 @@ class Launcher:
         nodes = plan.plan.nodes
         launches = [index for index, node in enumerate(nodes) if isinstance(node, Launch)]
         self._numbers = {index: number for number, index in enumerate(launches)}  # launch number by node index
-        self._tables = {i: upload(n) for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data}
+        self._tables = {i: table_of(n).to("cuda") for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data}
         for launch in plan.plan.launches:
             self._check_cooperative(launch, limits)
 
@@ -160,7 +166,7 @@ class Launcher:
             raise
 
     def _tensor_map(self, arg: Descriptor, meta: TensorMeta, address: int) -> bytes:
-        return tensor_maps.encode(tensor_maps.tensor_map(arg, meta, address), address, self._driver_version)
+        return parameters.encode(parameters.tensor_map(arg, meta, address), address, self._driver_version)
 
     def _check_cooperative(self, launch: Launch, limits: launch_limits.DeviceLimits) -> None:
         loaded = self._loaded[launch.kernel]
@@ -177,28 +183,23 @@ class Launcher:
 
 def _attributes(binary: Binary) -> list[Any]:
     kinds = cuda.CUlaunchAttributeID
-    attributes = []
+    attributes: list[Any] = []
+
+    def add(kind: Any) -> Any:
+        attributes.append(cuda.CUlaunchAttribute())
+        attributes[-1].id = kind
+        return attributes[-1].value
+
     if binary.dependent:
-        attribute = cuda.CUlaunchAttribute()
-        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value.programmaticStreamSerializationAllowed = 1
-        attributes.append(attribute)
+        add(kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).programmaticStreamSerializationAllowed = 1
     if binary.cooperative:
-        attribute = cuda.CUlaunchAttribute()
-        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-        attribute.value.cooperative = 1
-        attributes.append(attribute)
+        add(kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative = 1
     if binary.num_ctas > 1:
-        attribute = cuda.CUlaunchAttribute()
-        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x = binary.num_ctas
-        attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
-        attributes.append(attribute)
-        attribute = cuda.CUlaunchAttribute()
-        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
+        cluster = add(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim
+        cluster.x, cluster.y, cluster.z = binary.num_ctas, 1, 1
         spread = cuda.CUclusterSchedulingPolicy.CU_CLUSTER_SCHEDULING_POLICY_SPREAD
-        attribute.value.clusterSchedulingPolicyPreference = spread
-        attributes.append(attribute)
+        policy = add(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
+        policy.clusterSchedulingPolicyPreference = spread
     return attributes
 
 
@@ -230,3 +231,37 @@ def _load(binary: Binary) -> _Loaded:
         cuda.cuModuleUnload(module)
         raise PlanFault(f"the GPU does not take kernel {binary.symbol}: {fault}") from fault
     return _Loaded(module, function, binary)
+
+
+def launch(call: CudaLaunch) -> None:
+    """Compile once, then launch on torch's current stream. Raises CudaTextError, PlanFault, CudaFault."""
+    kernel = call.kernel
+    arch = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
+    function = _function(kernel.code, kernel.name, kernel.options, arch, torch.cuda.current_device())
+    if call.shared_bytes > 48 << 10:
+        size = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        ok(cuda.cuFuncSetAttribute(function, size, call.shared_bytes))
+    values = [_packed(kind, value) for (_, kind), value in zip(kernel.parameters, call.args, strict=True)]
+    holders = [ctypes.create_string_buffer(value, len(value)) for value in values]
+    table = (ctypes.c_void_p * max(1, len(holders)))(*(ctypes.addressof(holder) for holder in holders))
+    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+    ok(
+        cuda.cuLaunchKernel(
+            function, *call.grid, *call.block, call.shared_bytes, stream, ctypes.addressof(table), 0
+        )
+    )  # fmt: skip
+
+
+@functools.cache
+def _function(code: str, name: str, options: tuple[str, ...], arch: int, device: int) -> Any:
+    del device  # a module belongs to its device's context
+    torch.empty(1, device="cuda")
+    compiled = nvrtc.load().compile(code, name, arch, options)
+    module = ok(cuda.cuModuleLoadData(compiled.cubin))
+    return ok(cuda.cuModuleGetFunction(module, compiled.symbol.encode()))
+
+
+def _packed(kind: str, value: Any) -> bytes:
+    if kind.startswith("*"):
+        return struct.pack("<Q", value.data_ptr())
+    return scalar(kind, Scalar(type=kind, value=value))

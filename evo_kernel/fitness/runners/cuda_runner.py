@@ -34,8 +34,7 @@ from evo_kernel.fitness.runners.base import (
 from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead, open_log, usual_command, worker_env
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
-from evo_kernel.fitness.timing.estimates import summarise
-from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict
+from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict, summarise
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import Environment, Measurement, Status
 

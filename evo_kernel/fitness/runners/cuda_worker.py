@@ -16,8 +16,8 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -26,24 +26,15 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners import ipc
+from evo_kernel.fitness.runners.plan_checker import PlanChecker
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.runners.worker_state import Answer, Disturbed
+from evo_kernel.fitness.runners.timer import Timer
+from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, MemoryShares, Plans, WorkerState
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
-from evo_kernel.fitness.timing.estimates import CLAIM, TIMING
+from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import Status
-
-if TYPE_CHECKING:
-    from evo_kernel.fitness.runners.cuda_device import CudaDevice
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
-
-from evo_kernel.fitness.runners.plan_checker import PlanChecker
-from evo_kernel.fitness.runners.timer import Timer
-from evo_kernel.fitness.runners.worker_state import MemoryShares, Plans, WorkerState
-from evo_kernel.fitness.timing.estimates import TimingSettings
 
 if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
@@ -107,7 +98,9 @@ class GpuWorker:
         with contextlib.suppress(TaskError, torch.OutOfMemoryError):
             for name, seed, regime in draws:
                 self.progress()
-                self.handler.state.make_reference(self.task.case(name), seed, regime)
+                state, case = self.handler.state, self.task.case(name)
+                with state.expected(case, seed, regime, state.draw(case, seed, regime)):
+                    pass
         return {"status": Status.PASSED}
 
     def _baseline(self, request: dict[str, Any]) -> Answer:
@@ -207,27 +200,22 @@ class RequestHandler:
         spent_s = self.state.spent_s
         spent_s.clear()
         with self.state.phase("plan set"):
-            answer = self._in_order(plans, checks, timings, progress)
+            answer: Answer = {"checks": self.checker.checks(plans, checks, progress), "timings": []}
+            last = answer["checks"][-1] if checks else {"status": Status.PASSED}
+            for part in timings if last["status"] == Status.PASSED else ():
+                progress()
+                time = partial(self.state.with_launcher, plans, part, self.timer.time)
+                last = self.state.with_intact_references(time)
+                answer["timings"].append(last)
+                if last["status"] != Status.PASSED:
+                    break
+            answer["fatal"] = last.pop("fatal", False)
+            if answer["timings"] and not answer["fatal"]:
+                with self.state.phase("metronome"):
+                    answer["drift"] = self.timer.metronome.tick()
         return answer | {"spent_s": dict(spent_s)}
-
-    def _in_order(
-        self, plans: Plans, checks: Sequence[Answer], timings: Sequence[Answer], progress: Callable[[], None]
-    ) -> Answer:
-        answer: Answer = {"checks": self.checker.checks(plans, checks, progress), "timings": []}
-        last = answer["checks"][-1] if checks else {"status": Status.PASSED}
-        for part in timings if last["status"] == Status.PASSED else ():
-            progress()
-            last = self.state.with_intact_references(partial(self.state.with_launcher, plans, part, self.timer.time))
-            answer["timings"].append(last)
-            if last["status"] != Status.PASSED:
-                break
-        answer["fatal"] = last.pop("fatal", False)
-        if answer["timings"] and not answer["fatal"]:
-            with self.state.phase("metronome"):
-                answer["drift"] = self.timer.metronome.tick()
-        return answer
 
     def pair(self, plans: Plans, part: Answer) -> Answer:
         """Compare plan 0, the incumbent, with plan 1, the challenger: {case, seed, check}."""
         self.state.spent_s.clear()
-        return self.timer.pair(plans, part) | {"spent_s": dict(self.state.spent_s)}
+        return self.state.guarded(partial(self.timer.pair, plans, part)) | {"spent_s": dict(self.state.spent_s)}

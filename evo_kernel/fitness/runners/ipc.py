@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from evo_kernel.errors import PlanError
-from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, read_plan
+from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Plan, validated
 
 MAX_BLOB_BYTES = 1 << 28
 
@@ -52,7 +52,7 @@ def unpack(file: BinaryIO) -> Iterator[dict[str, Any]]:
 def plan_of(request: dict[str, Any], position: int) -> CompiledPlan:
     """Parse and validate one plan of a request. Raises PlanError."""
     packed = request["plans"][position]
-    plan = read_plan(packed["plan"])
+    plan = validated(Plan, packed["plan"])
     try:
         binaries = tuple(
             Binary.model_validate({**data, "cubin": request["blobs"][data["cubin"]]}) for data in packed["binaries"]

@@ -6,7 +6,19 @@ import math
 from dataclasses import dataclass
 
 from evo_kernel.fitness.plan.launch_plan import MAX_GRID, Binary, CompiledPlan, Launch
-from evo_kernel.fitness.runners.faults import PlanFault
+
+
+class PlanFault(Exception):
+    """The plan cannot be launched: the candidate's fault; the message is a sentence."""
+
+
+class CudaFault(Exception):
+    """A CUDA call failed. After most errors the context is lost. `code`: the driver's number."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
 
 PORTABLE_CLUSTER = 8  # blocks; up to 16 need the non-portable attribute (CUDA programming guide, compute 9.0)
 MAX_SCRATCH_BYTES = 8 << 30  # global and profile scratch of all launches of a plan, per arena
@@ -50,21 +62,18 @@ def check_plan(plan: CompiledPlan, limits: DeviceLimits) -> None:
 
 
 def _check_launch(binary: Binary, launch: Launch, limits: DeviceLimits) -> None:
-    name = binary.symbol
     threads = binary.threads if launch.block is None else math.prod(launch.block)
-    if threads > limits.threads:
-        raise PlanFault(f"kernel {name} has {threads} threads a block; this GPU takes {limits.threads}")
-    shared = binary.block_shared_bytes
-    if shared > limits.shared_bytes:
-        raise PlanFault(f"kernel {name} needs {shared} bytes of shared memory; this GPU has {limits.shared_bytes}")
-    if binary.num_ctas & (binary.num_ctas - 1):
-        raise PlanFault(f"kernel {name} has clusters of {binary.num_ctas} blocks; a power of two up to 16 is possible")
-    if binary.num_ctas > 1 and limits.arch < 90:
-        raise PlanFault(f"kernel {name} uses clusters, which sm_{limits.arch} does not have")
-    if launch.grid[0] * binary.num_ctas > MAX_GRID[0]:
-        raise PlanFault(f"kernel {name} has a grid of {launch.grid[0]} clusters of {binary.num_ctas}: too many blocks")
-    if binary.cooperative and not limits.cooperative:
-        raise PlanFault(f"kernel {name} is launched cooperatively, which this GPU does not support")
+    shared, ctas, blocks = binary.block_shared_bytes, binary.num_ctas, launch.grid[0] * binary.num_ctas
+    faults = (
+        (threads > limits.threads, f"has {threads} threads a block; this GPU takes {limits.threads}"),
+        (shared > limits.shared_bytes, f"needs {shared} bytes of shared memory; this GPU has {limits.shared_bytes}"),
+        (ctas & (ctas - 1), f"has clusters of {ctas} blocks; a power of two up to 16 is possible"),
+        (ctas > 1 and limits.arch < 90, f"uses clusters, which sm_{limits.arch} does not have"),
+        (blocks > MAX_GRID[0], f"has a grid of {launch.grid[0]} clusters of {ctas}: too many blocks"),
+        (binary.cooperative and not limits.cooperative, "is launched cooperatively, which this GPU does not support"),
+    )
+    if fault := next((text for wrong, text in faults if wrong), ""):
+        raise PlanFault(f"kernel {binary.symbol} {fault}")
 
 
 def check_cooperative(binary: Binary, launch: Launch, blocks_per_sm: int, limits: DeviceLimits) -> None:

@@ -1,8 +1,9 @@
-"""Runs Nsight Compute on a trusted replay of plans (ncu_target.py), with a deadline.
+"""Runs Nsight Compute on a trusted replay of plans, with a deadline; ncu starts the replay as this file.
 
 The GPU's clocks stay as they are (`--clock-control none`). Only launches of the plan are profiled
-(`--profile-from-start off`; the target enables it around each), without graphs. Caches are flushed before every pass,
-as the judge's clock does (`--cache-control all`). counters.py parses ncu's output, which is bounded.
+(`--profile-from-start off`; the replay enables it around each, so torch's launches are not counted), without graphs.
+Caches are flushed before every pass, as the judge's clock does (`--cache-control all`). counters.py parses ncu's
+output, which is bounded. The replay draws inputs as the GPU process does. No candidate Python runs.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from evo_kernel import processes
-from evo_kernel.fitness.plan.launch_plan import save_plan_file
+from evo_kernel.fitness.correctness import regimes
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch, load_plan_file, save_plan_file
 from evo_kernel.fitness.profiling.counters import (
     METRICS,
     CountedKernel,
@@ -28,9 +34,17 @@ from evo_kernel.fitness.profiling.counters import (
     read_csv,
     unknown_metrics,
 )
+from evo_kernel.fitness.runners.cuda_memory import Arena
+from evo_kernel.fitness.runners.worker_state import fill
 from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.processes import BoundedOutput
-from evo_kernel.tasks.task import Task
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import Input, Task
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+    from evo_kernel.fitness.runners.cuda_driver import Launcher
+
 
 MOST_LAUNCHES = 16  # the first of a plan: each is repeated for every pass of the counters
 ROUNDS = 3  # a counter is the median of so many runs, because clocks vary
@@ -93,7 +107,7 @@ def command(ncu: str, metrics: Sequence[str], request: Path) -> list[str]:
     return [
         ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "all",
         "--replay-mode", "kernel", "--target-processes", "application-only", "--profile-from-start", "off",
-        "--metrics", ",".join(metrics), sys.executable, "-P", "-m", "evo_kernel.fitness.runners.ncu_target",
+        "--metrics", ",".join(metrics), sys.executable, "-P", "-m", "evo_kernel.fitness.runners.ncu",
         str(request),
     ]  # fmt: skip
 
@@ -163,3 +177,71 @@ def run_bounded(command: Sequence[str], env: Mapping[str, str], deadline_s: floa
     if ended.how == "stopped":
         printed.write(b"\n==ERROR== output limit exceeded\n")
     return printed.getvalue().decode(errors="replace"), None if ended.how == "deadline" else ended.code
+
+
+def main() -> None:
+    os.dup2(2, 1)  # stdout is for ncu's table
+    request: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+    signal.alarm(int(request["deadline_s"]) + 10)  # it must end even if its parent has ended
+    task = load(request["task"])
+    from evo_kernel.fitness.runners.cuda_device import CudaDevice
+
+    device = CudaDevice()
+    for part in request["parts"]:
+        generator = torch.Generator(device.name).manual_seed(int(part["seed"]))
+        inputs = regimes.apply("nominal", task.inputs(task.case(part["case"]), generator, device.name))
+        plan = load_plan_file(Path(part["plan"]))
+        replay(plan, inputs, int(part["launches"]), int(request["rounds"]), device, _profiler)
+
+
+def replay(
+    compiled: CompiledPlan,
+    inputs: Sequence[Input],
+    launches: int,
+    rounds: int,
+    device: CudaDevice,
+    profiler: Callable[[bool], None],
+) -> None:
+    """Run the plan once without profiling, because a first launch loads code, then `rounds` times with profiling.
+
+    Each run starts in the state of a timed launch. `profiler` is switched on and off around each of the first
+    `launches` kernel launches.
+    """
+    arena, launcher = device.arena(compiled), device.launcher(compiled)
+    fill(arena, compiled, inputs)
+    for number in range(rounds + 1):
+        launcher.prepare(arena)
+        _walk(compiled, launcher, arena, launches if number else 0, device, profiler)
+    launcher.close()
+
+
+def _walk(
+    compiled: CompiledPlan,
+    launcher: Launcher,
+    arena: Arena,
+    counted: int,
+    device: CudaDevice,
+    profiler: Callable[[bool], None],
+) -> None:
+    """Launch every node in order."""
+    seen = 0
+    for index, node in enumerate(compiled.plan.nodes):
+        seen += isinstance(node, Launch)
+        watched = isinstance(node, Launch) and seen <= counted
+        device.synchronize()
+        if watched:
+            profiler(True)
+        launcher.step(arena, index)
+        device.synchronize()
+        if watched:
+            profiler(False)
+
+
+def _profiler(on: bool) -> None:
+    """Switch ncu's profiling on or off. Without ncu the driver may report an error, which is ignored."""
+    runtime: Any = torch.cuda.cudart()
+    (runtime.cudaProfilerStart if on else runtime.cudaProfilerStop)()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness.check import poisoned
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.buffer_cache import plan_bytes
-from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
-from evo_kernel.fitness.runners.worker_state import Answer, PlanFailed, Plans, WorkerState, all_same, fill
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, plan_bytes
+from evo_kernel.fitness.runners.worker_state import Answer, PlanFailed, Plans, WorkerState, equal_each, fill
 from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
 
@@ -169,7 +168,7 @@ class PlanChecker:
         differ = PlanFailed(
             Status.WRONG, "two runs on the same inputs differ: a race, a read of memory nothing wrote, or atomics"
         )
-        same = atomics or all_same(first, second)
+        same = atomics or equal_each([(first, second)])[0]
         if not same and not any(bool(poisoned(output).any()) for output in first):
             raise differ
         worst = 0.0

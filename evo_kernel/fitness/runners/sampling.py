@@ -17,8 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evo_kernel.fitness.timing.estimates import TIMING, TimingSettings, clock_fault, next_batch, settled, summarise
-from evo_kernel.fitness.timing.pairing import PAIRING, Comparison, PairSettings, run_pairs
+from evo_kernel.fitness.timing.estimates import (
+    PAIRING,
+    TIMING,
+    Comparison,
+    PairSettings,
+    TimingSettings,
+    clock_fault,
+    next_batch,
+    run_pairs,
+    settled,
+    summarise,
+)
 
 if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
@@ -175,13 +185,9 @@ def sample_pairs(
                 work.lead_in(turns)
         marks = []
         for turn, challenger_first in zip(turns, first, strict=True):
-            if challenger_first:
-                right = one(challenger, turn)
-                left = one(incumbent, turn)
-            else:
-                left = one(incumbent, turn)
-                right = one(challenger, turn)
-            marks.append((left, right))
+            order = (challenger, incumbent) if challenger_first else (incumbent, challenger)
+            both = [one(work, turn) for work in order]
+            marks.append(both[::-1] if challenger_first else both)
         end = device.mark()
         device.synchronize()
         batches.append((device.elapsed_us(start, end), (device.now() - began) * 1e6))
@@ -196,8 +202,7 @@ def sample_pairs(
             batch(turns, first[start : start + len(turns)])
         return taken[before:]
 
-    comparison, _ = run_pairs(take, rng, settings)
-    return Paired(comparison, *_best_agreeing(batches))
+    return Paired(run_pairs(take, rng, settings), *_best_agreeing(batches))
 
 
 class Metronome:
@@ -215,7 +220,8 @@ class Metronome:
         due = self._requests % self._settings.metronome_every == 0
         self._requests += 1
         if due:
-            self._strike()
+            us = sample(self._device, self._made(), self._settings).median_us
+            self.drift = us / self._first_us - 1.0
         return self.drift
 
     def disturbed(self, stretch_us: float) -> str:
@@ -237,10 +243,6 @@ class Metronome:
             if fault := clock_fault(self._device.elapsed_us(first, last), wall_us, self._settings):
                 return fault
         return ""
-
-    def _strike(self) -> None:
-        us = sample(self._device, self._made(), self._settings).median_us
-        self.drift = us / self._first_us - 1.0
 
     def _made(self) -> TimedWork:
         if self._beat is None:

@@ -15,7 +15,7 @@ import torch
 from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports]
 
 from evo_kernel.fitness.runners.cuda_driver import device_limits, ok
-from evo_kernel.fitness.runners.faults import CudaFault
+from evo_kernel.fitness.runners.launch_limits import CudaFault
 from evo_kernel.fitness.runners.sm_state_ptx import (
     LOCAL_THREADS,
     SM_THREADS,

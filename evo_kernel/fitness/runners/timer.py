@@ -1,18 +1,20 @@
-"""Times plans, torch functions and ceiling benchmarks, all with the same clock."""
+"""Times plans, torch functions and the benchmarks of a GPU's ceilings, all with the same clock."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.buffer_cache import checksum, plan_bytes, size_of
+from evo_kernel.fitness.runners.cuda_memory import Arena, checksum, plan_bytes, size_of
 from evo_kernel.fitness.runners.sampling import (
     Metronome,
     Paired,
@@ -22,25 +24,14 @@ from evo_kernel.fitness.runners.sampling import (
     sample,
     sample_pairs,
 )
-from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, PlanFailed, Plans, WorkerState
-from evo_kernel.fitness.timing.ceiling_benchmarks import benches
+from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, PlanFailed, Plans, WorkerState, equal_each, fill
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
 
 if TYPE_CHECKING:
-    from evo_kernel.fitness.runners.cuda_driver import Launcher
-from typing import TYPE_CHECKING
-
-import torch
-
-from evo_kernel.fitness.runners.cuda_memory import Arena
-from evo_kernel.fitness.runners.worker_state import equal_each, fill
-
-if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_device import Block
     from evo_kernel.fitness.runners.cuda_driver import Launcher
-
 
 _Taken = TypeVar("_Taken", Sampled, Paired)
 _DOUBTS = 3  # repetitions if a kernel's clocks disagree while our own copies' agree
@@ -106,10 +97,7 @@ class Timer:
         return sets_needed(size, self._state.device.l2_bytes, self._state.device.free_bytes(), self.settings)
 
     def pair(self, plans: Plans, part: Answer) -> Answer:
-        """Compare plan 0, the incumbent, with plan 1, the challenger: {case, seed, check}."""
-        return self._state.guarded(partial(self._pair, plans, part))
-
-    def _pair(self, plans: Plans, part: Answer) -> Answer:
+        """Compare plan 0, the incumbent, with plan 1, the challenger: {case, seed, check}. Raises as `_sampled`."""
         case, seed = self._state.task.case(part["case"]), int(part["seed"])
         both = [plans(0), plans(1)]
         count = self.sets(max(map(plan_bytes, both)))
@@ -211,14 +199,11 @@ class CheckedTiming:
                 self._torch_results = device.free_blocks(pool)
         return TimedWork(replays, self._prepare, self._ran)
 
-    def compare(self) -> None:
-        """Compare the first launch with the reference after all others. Raises PlanFailed."""
-        self._compare(self._first)
-
-    def _compare(self, *arenas: Arena) -> None:
+    def compare(self, *arenas: Arena) -> None:
+        """Compare launches with the reference: by default the first one, after all others. Raises PlanFailed."""
         if not self._check:
             return
-        outputs = map(self._outputs, arenas)
+        outputs = map(self._outputs, arenas or (self._first,))
         result = self._state.compare(self._case, self._seed, "nominal", self._inputs, *outputs)
         if not result.passed:
             raise PlanFailed(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
@@ -241,5 +226,66 @@ class CheckedTiming:
             if others and not self._may_differ:
                 raise PlanFailed(Status.WRONG, "two timed launches on the same inputs differ: a race, or worse")
             if others:
-                self._compare(*others)
+                self.compare(*others)
                 self._state.clean()
+
+
+@dataclass(frozen=True)
+class CeilingBenchmark:
+    """One benchmark: a call of `work` does `amount` units."""
+
+    name: str  # a name of `Ceilings.as_data`
+    amount: float
+    work: Callable[[], object]
+
+    def value(self, us: float) -> float:
+        """The ceiling for a time: units per second, or µs per unit for latencies."""
+        return us / self.amount if self.name.endswith("_us") else self.amount / (us * 1e-6)
+
+
+LAUNCHES = 64
+
+
+def benches(device: str, copy_bytes: int = 1 << 30, side: int = 8192) -> list[Callable[[], CeilingBenchmark]]:
+    """Constructors of the benchmarks, called one at a time so that each frees its memory before the next."""
+
+    def copy() -> CeilingBenchmark:
+        source = torch.randn(copy_bytes // 4, device=device)
+        target = torch.empty_like(source)
+        # An elementwise kernel, because the driver's device-to-device copy (`copy_`) reaches two thirds of its rate.
+        return CeilingBenchmark("copy_bytes/s", 2.0 * copy_bytes, lambda: torch.neg(source, out=target))
+
+    def product(name: str, dtype: torch.dtype, n: int, tf32: bool) -> Callable[[], CeilingBenchmark]:
+        def make() -> CeilingBenchmark:
+            left, right = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+            out = torch.empty(n, n, device=device, dtype=dtype)
+
+            def work() -> None:
+                before = torch.backends.cuda.matmul.allow_tf32
+                torch.backends.cuda.matmul.allow_tf32 = tf32
+                try:
+                    torch.mm(left, right, out=out)
+                finally:
+                    torch.backends.cuda.matmul.allow_tf32 = before
+
+            return CeilingBenchmark(name, 2.0 * n**3, work)
+
+        return make
+
+    def launches() -> CeilingBenchmark:
+        one = torch.zeros(1, device=device)
+
+        def work() -> None:
+            for _ in range(LAUNCHES):
+                one.add_(1.0)
+
+        return CeilingBenchmark("launch_us", LAUNCHES, work)
+
+    half = max(1, side // 2)
+    return [
+        copy,
+        product("bf16_flop/s", torch.bfloat16, side, False),
+        product("tf32_flop/s", torch.float32, half, True),
+        product("fp32_flop/s", torch.float32, half, False),
+        launches,
+    ]

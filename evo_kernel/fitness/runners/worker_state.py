@@ -18,13 +18,12 @@ import torch
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness import check, regimes
+from evo_kernel.fitness.correctness.check import unbound
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
-from evo_kernel.fitness.correctness.sealed_references import SealedReferences
-from evo_kernel.fitness.correctness.vacuous_bounds import unbound
+from evo_kernel.fitness.correctness.references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
-from evo_kernel.fitness.runners.buffer_cache import Arenas, Inputs, size_of
-from evo_kernel.fitness.runners.cuda_memory import CANARY, Arena, as_words
-from evo_kernel.fitness.runners.faults import CudaFault
+from evo_kernel.fitness.runners.cuda_memory import CANARY, Arena, Arenas, Inputs, as_words, size_of
+from evo_kernel.fitness.runners.launch_limits import CudaFault
 from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CheckResult, Status
 
@@ -155,22 +154,15 @@ class WorkerState:
         self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...], *launches: Sequence[torch.Tensor]
     ) -> CheckResult:
         """Compare launches with the reference after their kernels have finished: first failure, or last result."""
-        with self._expected(case, seed, regime, inputs) as expected:
+        with self.expected(case, seed, regime, inputs) as expected:
             results = [check.compare(case.name, outputs, expected, self.task.tolerance, regime) for outputs in launches]
             passed = all(result.passed for result in results)
             if passed and regime == "nominal" and (why := unbound(self.task, case, expected)):
                 return CheckResult(case.name, passed=False, error=math.inf, reason=why)
         return next((result for result in results if not result.passed), results[-1])
 
-    def make_reference(self, case: Case, seed: int, regime: str) -> None:
-        """Compute what `compare` will need for these inputs, before there is a kernel."""
-        with self._expected(case, seed, regime, self.draw(case, seed, regime)):
-            pass
-
     @contextlib.contextmanager
-    def _expected(
-        self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...]
-    ) -> Iterator[tuple[Expected, ...]]:
+    def expected(self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...]) -> Iterator[tuple[Expected, ...]]:
         self.dirty = True
         computed: list[bool] = []
 
@@ -273,10 +265,6 @@ def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def _together(flags: Sequence[torch.Tensor]) -> list[bool]:
     """Copy one-element tensors to the host with one synchronisation."""
     return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
-
-
-def all_same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
-    return equal_each([(left, right)])[0]
 
 
 def equal_each(pairs: Sequence[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]) -> list[bool]:

@@ -5,7 +5,8 @@ process. It runs as `python -P -m evo_kernel.fitness.sandbox.preloaded LIFE_FD R
 each role in the order of `zygote_process.ROLES`. Before it imports more for the next role, it forks a process that
 serves the role so far: a fork copies all page tables, so zygotes should map no more memory than they need. No process
 has a second thread. A request holds the folder and environment of a zygote, with its control socket and log as
-descriptors; the answer is the process id of a supervisor (supervisor.py) in a new session. All end with their judge.
+descriptors; the answer is the process id of a supervisor (zygote_process.py) in a new session. All end with their
+judge.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.sandbox import supervisor, zygote_process
+from evo_kernel.fitness.sandbox import zygote_process
 
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHASHSEED")
 _REQUEST_BYTES = 1 << 16
@@ -151,18 +152,11 @@ def environment() -> dict[str, str]:
     env |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     env |= {"USER": "nobody"}  # torch asks for a name, and the sandbox hides the file that has it
     package_root = str(Path(__file__).resolve().parents[3])
-    return env | {"PYTHONPATH": os.pathsep.join([package_root, *_python_path()])}
-
-
-def _python_path() -> list[str]:
-    """The parent's package folders without the working folder (`-P` keeps it out of the child too)."""
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    here = os.getcwd()
-    return [
-        path
-        for path in sys.path
-        if path and os.path.abspath(path) != here and ("site-packages" in path or path in named)
-    ]
+    # The parent's package folders without the working folder; `-P` keeps it out of the child too.
+    named, here = os.environ.get("PYTHONPATH", "").split(os.pathsep), os.getcwd()
+    paths = [path for path in sys.path if path and os.path.abspath(path) != here]
+    paths = [path for path in paths if "site-packages" in path or path in named]
+    return env | {"PYTHONPATH": os.pathsep.join([package_root, *paths])}
 
 
 # --- the process itself ---------------------------------------------------------------------------------------------
@@ -232,7 +226,7 @@ def _run_zygote(request: dict[str, dict[str, str] | str], descriptors: tuple[int
         os.close(log)
         speaking = socket.socket(fileno=control)
         speaking.sendall(f"{os.getpid()}\n".encode())
-        supervisor.supervise(speaking, lambda spaces: zygote_process.serve(speaking, handler, spaces))
+        zygote_process.supervise(speaking, lambda spaces: zygote_process.serve(speaking, handler, spaces))
     finally:
         os._exit(1)
 

@@ -1,7 +1,7 @@
 """The parent's side of a zygote: start it, submit jobs, read their results as untrusted data, restart it if it ends.
 
 Thread-safe: several threads may have jobs in flight on one zygote. When the control socket closes, a supervisor kills
-all processes of the zygote (supervisor.py). A job's whole process tree is killed at its deadline.
+all processes of the zygote (zygote_process.py). A job's whole process tree is killed at its deadline.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
-"""Zygote: a process that has finished its imports and forks a fresh confined child for every job.
+"""Zygote: a process that has finished its imports and forks a fresh confined child for every job; and its supervisor.
 
-The preloader (preloaded.py) forks it, under a supervisor (supervisor.py). It reads one JSON line per job from its
-control socket, `{"id", "folder", "limits"}`, forks, and answers `{"id", "outcome", "confinement"}` when the child and
-all its processes have ended. The child reads `folder/request.json`, works in `folder/work`, which has links to the
-folder's other files, and writes its answer through a descriptor opened before it was confined. Its other output is
-discarded. A child that passes its deadline or writes too much is killed with its PID namespace, or with its process
-group if there are no namespaces.
+The preloader (preloaded.py) forks the supervisor, which forks the zygote. When the judge or the zygote ends, the
+supervisor kills the zygote and all its descendants. With namespaces, the zygote is process 1 of one and the kernel
+kills the others. Without them, the supervisor kills all processes of its session, which confined children cannot leave
+(`seccomp` in guards.py).
+
+The zygote reads one JSON line per job from its control socket, `{"id", "folder", "limits"}`, forks, and answers
+`{"id", "outcome", "confinement"}` when the child and all its processes have ended. The child reads
+`folder/request.json`, works in `folder/work`, which has links to the folder's other files, and writes its answer
+through a descriptor opened before it was confined. Its other output is discarded. A child that passes its deadline or
+writes too much is killed with its PID namespace, or with its process group if there are no namespaces.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from evo_kernel.fitness.sandbox import guards, namespaces
@@ -233,3 +239,63 @@ def _write(fd: int, data: bytes) -> None:
 
 def _send(control: socket.socket, message: dict[str, object]) -> None:
     control.sendall(json.dumps(message).encode() + b"\n")
+
+
+_ROUNDS, _PAUSE_S = 200, 0.01  # of killing a session: the next round finds what was forked during this one
+
+
+def supervise(control: socket.socket, zygote: Callable[[Namespaces], None]) -> NoReturn:
+    """Run `zygote` in a child until it ends, the judge's end of `control` closes, or SIGTERM arrives.
+
+    The caller must be a session leader. The working folder belongs to the zygote and is used as a trial mount point.
+    """
+    entered = namespaces.enter()
+    pid = os.fork()
+    if pid == 0:
+        _run(zygote, entered)
+    signal.signal(signal.SIGTERM, lambda *_: _end_all(pid, entered))
+    waiting = select.poll()
+    waiting.register(control, select.POLLRDHUP)
+    waiting.register(os.pidfd_open(pid), select.POLLIN)
+    waiting.poll()
+    _end_all(pid, entered)
+
+
+def _run(zygote: Callable[[Namespaces], None], entered: bool) -> NoReturn:
+    status = 1
+    try:
+        # The death signal fires when the forking thread ends; the parent has only one.
+        guards.die_with_parent()
+        zygote(namespaces.inside(os.getcwd()) if entered else Namespaces())
+        status = 0
+    except BaseException:  # noqa: BLE001  the log holds the traceback; the judge sees that the process ended
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _end_all(pid: int, entered: bool) -> NoReturn:
+    """Kill the zygote and its descendants, then exit."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)  # for process 1 of a namespace, this waits until all others in it have ended
+    for _ in range(0 if entered else _ROUNDS):
+        remaining = list(_session(os.getpid()))
+        for pid_left in remaining:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid_left, signal.SIGKILL)
+        if not remaining:
+            break
+        time.sleep(_PAUSE_S)
+    os._exit(0)
+
+
+def _session(leader: int) -> Iterator[int]:
+    """Ids of a session's living processes, without its leader."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != leader:
+            with contextlib.suppress(OSError):
+                state, _parent, _group, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == leader and state not in "ZX":
+                    yield int(entry.name)

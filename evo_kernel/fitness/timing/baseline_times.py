@@ -1,6 +1,7 @@
-"""Reference times of a task:
+"""Reference times of a task: its baselines, its first kernel, and the least time that bandwidth and arithmetic allow.
 
-its baselines, its first kernel, and the least time that bandwidth and arithmetic allow.
+Where no GPU times torch.compile, its kernels are recorded, checked and modeled as a candidate's are. Products and
+convolutions stay calls of libraries, priced by costmodel/torch_costs.py. ALLOW does not bind a baseline.
 """
 
 from __future__ import annotations
@@ -8,21 +9,23 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import cached_property
 
 from evo_kernel.deadline import Deadline
-from evo_kernel.errors import InfraError
+from evo_kernel.errors import CutShort, InfraError, LoweringError
+from evo_kernel.fitness.correctness import regimes
+from evo_kernel.fitness.correctness.references import fresh_seed
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_names, faults_of
-from evo_kernel.fitness.timing.ceilings import KnownCeilings
-from evo_kernel.fitness.timing.compiled_baseline import CompiledBaseline
-from evo_kernel.fitness.timing.reference_cache import MeasurementCache
-from evo_kernel.tasks.first import first_kernel
+from evo_kernel.fitness.timing.ceilings import KnownCeilings, MeasurementCache
+from evo_kernel.tasks.first import compiles, first_kernel
 from evo_kernel.tasks.least_work import least_work
 from evo_kernel.tasks.task import Case, Task
-from evo_kernel.types import CaseKind, Measurement, Status
+from evo_kernel.types import CaseKind, Measurement, PlanVerdict, Status
 
 _BEATEN = 1.03
 """A share of light above this doubts the ceilings, which were perhaps measured beside other work."""
@@ -39,7 +42,7 @@ class BaselineTimes:
         self._measured = False
         self._key: Mapping[str, str] | None = None
         self.ceilings: KnownCeilings
-        self.on_baselines: Callable[[str, Mapping[str, float], Mapping[str, str]], None] = _nobody
+        self.on_baselines: Callable[[str, Mapping[str, float], Mapping[str, str]], None] = lambda *told: None
         """Called once per case: its name, the baselines in µs, and why others could not be timed, by name."""
 
     def start(self, ceilings: KnownCeilings, measured: bool, key: Mapping[str, str] | None = None) -> None:
@@ -143,5 +146,69 @@ class BaselineTimes:
         return share
 
 
-def _nobody(*told: object) -> None:
-    del told
+_LOOK_S = 0.2
+
+
+class CompiledBaseline:
+    """Modeled times of torch.compile's kernels for one task. Callers take turns."""
+
+    def __init__(self, task: Task, recorder: Recorder) -> None:
+        self._task, self._recorder = task, recorder
+        self._asked: Future[str] | None = None
+        self._checked: dict[str, str] = {}  # check case → fault, or empty
+        self.find: Callable[[str, str], PlanVerdict | None] = lambda case, plan: None
+        """What is known of a plan (its hash) on a case (its name)."""
+
+    def ready(self) -> bool:
+        """Whether `us` need not wait until the kernels are written. The first call has them written."""
+        if not compiles(self._task):
+            return True
+        if self._asked is None:
+            from evo_kernel.tasks.compiled.child import baseline_ahead
+
+            self._asked = baseline_ahead(self._task)
+        return self._asked.done()
+
+    def us(self, runner: Runner, case: Case, measurement: Measurement | None, deadline: Deadline) -> float | str:
+        """Median µs on a case, or why there is none. `measurement`: one of the case, perhaps of the same plan.
+
+        Raises CutShort.
+        """
+        if not compiles(self._task):
+            return "the task's reference has compiled_baseline = False"
+        while not self.ready():
+            if deadline.over:
+                raise CutShort("the time for it is up")
+            assert self._asked is not None
+            wait([self._asked], _LOOK_S)
+        from evo_kernel.tasks.compiled.child import compiled_baseline
+
+        try:
+            source = compiled_baseline(self._task)
+        except LoweringError as error:
+            return str(error)
+        checks = [one for one in self._task.cases_of(CaseKind.CHECK) if one.name not in self._checked]
+        cases = tuple(record_case(self._task, one) for one in (*checks, case))
+        plans = self._recorder.record(source, cases, [()]).plans
+        for one in checks:
+            self._checked[one.name] = self._fault(runner, one, plans[(one.name, ())])
+        plan = plans[(case.name, ())]
+        if fault := next(filter(None, self._checked.values()), ""):
+            return fault
+        if isinstance(plan, RecordFault):
+            return f"its kernels are not recorded: {plan.reason}"
+        known = self.find(case.name, plan.hash)
+        if measurement is None or measurement.plan != plan.hash:
+            measurement = known.measurement if known is not None else None
+        timed = measurement or runner.measure(plan, case, fresh_seed())
+        return f"its kernels are {timed.status}: {timed.reason}" if isinstance(timed, Checked) else timed.median_us
+
+    def _fault(self, runner: Runner, case: Case, plan: CompiledPlan | RecordFault) -> str:
+        """What is wrong with its outputs on a check case: they are compared as a candidate's are."""
+        if isinstance(plan, RecordFault):
+            return f"its kernels are not recorded: {plan.reason}"
+        known = self.find(case.name, plan.hash)
+        if known is not None and known.status is Status.PASSED:
+            return ""
+        found = runner.check(plan, case, [(fresh_seed(), regime) for regime in regimes.SEARCH])
+        return "" if found.passed else f"its kernels are {found.status} on {case.name}: {found.reason}"

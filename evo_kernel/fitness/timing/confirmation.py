@@ -16,7 +16,7 @@ from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
 from evo_kernel.fitness.runners.base import Checked, Runner
-from evo_kernel.fitness.timing.pairing import Comparison, PairVerdict, one_after_the_other
+from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict, one_after_the_other
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, PairedComparison, Rival, Source

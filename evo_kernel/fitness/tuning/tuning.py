@@ -14,8 +14,7 @@ from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEval
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Descriptor, Launch, Pointer
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
-from evo_kernel.fitness.tuning.knobs import Knob, find_knobs, knob_groups
-from evo_kernel.fitness.tuning.proposals import Search, Space
+from evo_kernel.fitness.tuning.proposals import Knob, Search, Space, find_knobs, knob_groups
 from evo_kernel.tasks.task import Case
 from evo_kernel.types import CaseKind, Knobs, Measurement, Source
 

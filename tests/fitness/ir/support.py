@@ -65,7 +65,6 @@ def run(kernel: Any, grid: int, *args: Any, scratch: Collection[int] = (), rever
 def fine(kernel: Any, grid: int, *args: Any, **named: Any) -> None:
     done = run(kernel, grid, *args, **named)
     assert done.finding is None, done.finding.sentence
-    assert done.executed == done.programs
 
 
 def fault(kernel: Any, grid: int, *args: Any, **named: Any) -> str:

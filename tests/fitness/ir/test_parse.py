@@ -13,8 +13,7 @@ from evo_kernel.fitness.ir import parse as parsing
 from evo_kernel.fitness.ir.execute import traits_of, unsupported
 from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
-from evo_kernel.fitness.ir.type_text import parse_type
-from evo_kernel.fitness.ir.types import IRError
+from evo_kernel.fitness.ir.types import IRError, parse_type
 from evo_kernel.tasks.builtin import builtin_names
 from tests.fitness.ir import test_combine, test_control, test_memory
 from tests.fitness.ir.support import lowered

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from evo_kernel.fitness.ir.libdevice import device_function
+from evo_kernel.fitness.ir.device_functions import device_function
 from tests.fitness.ir.support import ELEMENTS, fault, fine, pointwise
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Index, Region
-from evo_kernel.fitness.correctness.slicing.step import Known, SliceStep, aligned, rule, widened
+from evo_kernel.fitness.correctness.slicing.rules import Known, SliceStep, aligned, rule, widened
 from evo_kernel.fitness.correctness.slicing.tracing import TraceValue
 
 

@@ -7,14 +7,14 @@ needed. For indices that depend on floating-point values, all elements that they
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Region
-from evo_kernel.fitness.correctness.slicing.step import Known, SliceStep, aligned, normal, replaced, rule, widened
+from evo_kernel.fitness.correctness.slicing.rules import Known, SliceStep, aligned, normal, replaced, rule, widened
 from evo_kernel.fitness.correctness.slicing.tracing import TraceValue
 
 
@@ -26,14 +26,7 @@ def _gather(value: TraceValue, region: Region, known: Known) -> SliceStep:
             [(source, regions.everything(source.shape)), (index, ())], lambda *pieces: value.node.call(pieces)
         )
     dim = normal(value.node.arguments["dim"], len(region))
-    if index.node.is_floating:
-        needs = [(source, replaced(region, dim, range(source.shape[dim]))), (index, region)]
-        return SliceStep(needs, lambda piece, at: piece.gather(dim, at))
-    unique, local = known(index, region).unique(return_inverse=True)
-    return SliceStep(
-        [(source, replaced(region, dim, regions.index_of(unique)))],
-        lambda piece: piece.gather(dim, local.view(regions.shape_of(region))),
-    )
+    return _picked(source, region, dim, (index, region), known, lambda piece, at: piece.gather(dim, at))
 
 
 @rule("index_select")
@@ -45,24 +38,26 @@ def _index_select(value: TraceValue, region: Region, known: Known) -> SliceStep:
         )
     dim = normal(value.node.arguments["dim"], len(region))
     of_index = (region[dim],) if index.shape else ()
-    if index.node.is_floating:
-        needs = [(source, replaced(region, dim, range(source.shape[dim]))), (index, of_index)]
-        return SliceStep(needs, lambda piece, at: piece.index_select(dim, at))
-    unique, local = known(index, of_index).flatten().unique(return_inverse=True)
-    return SliceStep(
-        [(source, replaced(region, dim, regions.index_of(unique)))], lambda piece: piece.index_select(dim, local)
-    )
+    return _picked(source, region, dim, (index, of_index), known, lambda piece, at: piece.index_select(dim, at))
 
 
 @rule("embedding")
 def _embedding(value: TraceValue, region: Region, known: Known) -> SliceStep:
     table, index = value.node.values
     *places, columns = region
-    if index.node.is_floating:
-        needs = [(table, (range(table.shape[0]), columns)), (index, tuple(places))]
-        return SliceStep(needs, lambda piece, at: piece[at])
-    unique, local = known(index, tuple(places)).unique(return_inverse=True)
-    return SliceStep([(table, (regions.index_of(unique), columns))], lambda piece: piece[local])
+    return _picked(table, (range(1), columns), 0, (index, tuple(places)), known, lambda piece, at: piece[at])
+
+
+def _picked(
+    source: TraceValue, region: Region, dim: int, indices: tuple[TraceValue, Region], known: Known,
+    pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> SliceStep:  # fmt: skip
+    """What `pick` takes along one dimension of the source; the others are as in `region`."""
+    if indices[0].node.is_floating:
+        return SliceStep([(source, replaced(region, dim, range(source.shape[dim]))), indices], pick)
+    unique, local = known(*indices).unique(return_inverse=True)
+    needs = [(source, replaced(region, dim, regions.index_of(unique)))]
+    return SliceStep(needs, lambda piece: pick(piece, local))
 
 
 class _Indexing:
@@ -142,8 +137,9 @@ def _index_put(value: TraceValue, region: Region, known: Known) -> SliceStep:
     def compute(piece: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         new = new.expand(full).flatten(how.front, how.front + len(how.shape) - 1)
         new = new if is_line else new.index_select(how.front, places)
-        # the tensor method does not accept None
-        return torch.ops.aten.index_put(piece, _optional(how.dims, local, rank), new, arguments["accumulate"])
+        by_dim = dict(zip(how.dims, local, strict=True))
+        indices = [by_dim.get(dim) for dim in range(rank)]  # the tensor method does not accept None
+        return torch.ops.aten.index_put(piece, indices, new, arguments["accumulate"])
 
     return SliceStep([(target, region), (given, aligned(given, of_values))], compute)
 
@@ -157,11 +153,6 @@ def _local(index: regions.Index, wanted: torch.Tensor) -> torch.Tensor:
 def _filled(dims: Sequence[int], indices: Sequence[torch.Tensor], rank: int) -> tuple[Any, ...]:
     by_dim = dict(zip(dims, indices, strict=True))
     return tuple(by_dim.get(dim, slice(None)) for dim in range(rank))
-
-
-def _optional(dims: Sequence[int], indices: Sequence[torch.Tensor], rank: int) -> list[Any]:
-    by_dim = dict(zip(dims, indices, strict=True))
-    return [by_dim.get(dim) for dim in range(rank)]
 
 
 def _whole(value: TraceValue, region: Region) -> SliceStep:

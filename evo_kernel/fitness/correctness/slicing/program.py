@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from evo_kernel.fitness.correctness.slicing import regions
+from evo_kernel.fitness.correctness.slicing import contractions, gathers, regions, views  # noqa: F401  their rules
 from evo_kernel.fitness.correctness.slicing.regions import Region
-from evo_kernel.fitness.correctness.slicing.rules import step_for
-from evo_kernel.fitness.correctness.slicing.step import SliceStep
+from evo_kernel.fitness.correctness.slicing.rules import SliceStep, step_for
 from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, TraceValue
 from evo_kernel.tasks.task import Input
 

@@ -14,11 +14,10 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.error_bounds import RECIPE, Change, Expected, expect_by
 from evo_kernel.fitness.correctness.slicing import regions
-from evo_kernel.fitness.correctness.slicing.cover import cover
 from evo_kernel.fitness.correctness.slicing.program import Program, Slicer
-from evo_kernel.fitness.correctness.slicing.regions import Region
+from evo_kernel.fitness.correctness.slicing.regions import Region, cover
 from evo_kernel.fitness.correctness.slicing.rules import is_known
-from evo_kernel.fitness.correctness.slicing.tracing import Graph, NotSliceable, trace
+from evo_kernel.fitness.correctness.slicing.tracing import NotSliceable, TraceValue, trace
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 REGIONS = 192
@@ -48,8 +47,6 @@ class Sample:
     """Elements whose expected values can be computed within the given time."""
 
     elements: tuple[torch.Tensor, ...]  # per output, int64 numbers in a dense tensor of its shape
-    seconds: float  # estimated, for `expect`
-    left_out: tuple[str, ...]  # per output, why fewer than requested; empty if complete
     parts: tuple[_Part, ...]
 
 
@@ -64,9 +61,9 @@ class SlicedReference:
     def fault(self) -> str:
         """Why slices are impossible for this reference; empty if they are possible. Determined on the first call."""
         try:
-            if len(self._own.outputs) != len(self._double.outputs):
+            if len(self._own) != len(self._double):
                 return "it returns another number of outputs in float64"
-            for number, output in enumerate(self._own.outputs):
+            for number, output in enumerate(self._own):
                 if math.prod(output.shape):
                     self.programs(number, tuple(range(size - 1, size) for size in output.shape))
         except NotSliceable as error:
@@ -74,22 +71,22 @@ class SlicedReference:
         return ""
 
     @cached_property
-    def _own(self) -> Graph:
+    def _own(self) -> tuple[TraceValue, ...]:
         return self._traced(self._inputs)
 
     @cached_property
-    def _double(self) -> Graph:
+    def _double(self) -> tuple[TraceValue, ...]:
         metas = [_meta(value) for value in self._inputs]
         return self._traced([as_float64(value) for value in metas])
 
-    def _traced(self, inputs: Sequence[Input]) -> Graph:
+    def _traced(self, inputs: Sequence[Input]) -> tuple[TraceValue, ...]:
         return trace(self._task.outputs, inputs, self._slicer.known, is_known)
 
     @cached_property
     def whole_seconds(self) -> float:
         """Estimated time of `expect` for the whole reference; infinite if unknown."""
         try:
-            outputs = enumerate(self._own.outputs)
+            outputs = enumerate(self._own)
             return sum(self.seconds(*self.programs(number, regions.everything(own.shape))) for number, own in outputs)
         except NotSliceable:
             return math.inf
@@ -102,8 +99,8 @@ class SlicedReference:
         """
         if self.fault:
             raise NotSliceable(self.fault)
-        if len(elements) != len(self._own.outputs):
-            raise ValueError(f"elements of {len(elements)} outputs, where there are {len(self._own.outputs)}")
+        if len(elements) != len(self._own):
+            raise ValueError(f"elements of {len(elements)} outputs, where there are {len(self._own)}")
         rising = [self._some(asked, generator) for asked in elements]
         return _Sampling(self, seconds, generator).of(rising)
 
@@ -118,7 +115,7 @@ class SlicedReference:
 
         Raises TaskError if the reference's operations fail on slices.
         """
-        return tuple(self._expected(output, sample) for output in range(self.outputs))
+        return tuple(self._expected(output, sample) for output in range(len(self._own)))
 
     def _expected(self, output: int, sample: Sample) -> Expected:
         """For one output: the number of runs depends on its number of elements."""
@@ -128,7 +125,7 @@ class SlicedReference:
         def run(change: Change) -> list[torch.Tensor]:
             probe = change(floating[0].new_empty(0)) if floating else None
             is_own = not isinstance(probe, torch.Tensor) or probe.dtype == floating[0].dtype
-            dtype = (self._own if is_own else self._double).outputs[output].dtype
+            dtype = (self._own if is_own else self._double)[output].dtype
             results = [self._run(part.own if is_own else part.double, change).flatten()[part.kept] for part in parts]
             return [torch.cat(results) if results else torch.empty(0, dtype=dtype)]
 
@@ -147,16 +144,10 @@ class SlicedReference:
 
     def programs(self, output: int, region: Region) -> tuple[Program, Program]:
         """Programs for a region of an output: in the task's own dtypes and in float64. Raises NotSliceable."""
-        return self._slicer.program(self._own.outputs[output], region), self._slicer.program(
-            self._double.outputs[output], region
-        )
-
-    @property
-    def outputs(self) -> int:
-        return len(self._own.outputs)
+        return self._slicer.program(self._own[output], region), self._slicer.program(self._double[output], region)
 
     def shape(self, output: int) -> tuple[int, ...]:
-        return self._own.outputs[output].shape
+        return self._own[output].shape
 
     def seconds(self, own: Program, double: Program, few: bool = False) -> float:
         """Estimated time of `expect` for a region with many or few requested elements."""
@@ -170,7 +161,6 @@ class _Sampling:
 
     def __init__(self, reference: SlicedReference, seconds: float, generator: np.random.Generator) -> None:
         self._reference, self._left, self._generator = reference, seconds, generator
-        self._seconds = seconds
         self._parts: list[_Part] = []
         self._leasts: dict[int, float] = {}  # by output
         self._rates: dict[int, float] = {}  # per output, maximal elements per second
@@ -181,22 +171,14 @@ class _Sampling:
             self._ordered(cover(asked, shape, REGIONS, self._generator))
             for asked, shape in zip(elements, shapes, strict=True)
         ]
-        faults = [""] * len(elements)
         while any(waiting) and self._left > 0:
             for output in self._generator.permutation(len(elements)).tolist():
                 if waiting[output] and self._left > 0:
                     each, region = self._left / sum(map(len, waiting)), waiting[output].pop()
                     # The mandatory reads get at most half of the time.
                     share = min(self._left, max(each, 2 * self._least(output, region)))
-                    faults[output] = self._add(output, region, elements[output], share) or faults[output]
-        return Sample(
-            elements=tuple(self._chosen(output) for output in range(len(elements))),
-            seconds=self._seconds - self._left,
-            left_out=tuple(
-                fault or ("the time was spent" if left else "") for fault, left in zip(faults, waiting, strict=True)
-            ),
-            parts=tuple(self._parts),
-        )
+                    self._add(output, region, elements[output], share)
+        return Sample(tuple(map(self._chosen, range(len(elements)))), tuple(self._parts))
 
     def _ordered(self, waiting: Sequence[Region]) -> list[Region]:
         """In random order, weighted by size (Efraimidis and Spirakis, IPL 97, 2006)."""
@@ -215,8 +197,8 @@ class _Sampling:
         chosen = [part.elements for part in self._parts if part.output == output]
         return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
 
-    def _add(self, output: int, region: Region, requested: torch.Tensor, share: float) -> str:
-        """Add the region, or a part that takes its share of the time; returns a reason if that fails."""
+    def _add(self, output: int, region: Region, requested: torch.Tensor, share: float) -> None:
+        """Add the region, or a part that takes its share of the time, unless that is impossible."""
         began, before = time.thread_time(), math.inf
         few = requested.numel() < RECIPE.many_outputs
         if (foreseen := regions.count(region) / self._rates.get(output, math.inf)) > share:
@@ -230,13 +212,12 @@ class _Sampling:
                 break
             if is_least:
                 self._left -= time.thread_time() - began
-                return f"{regions.count(region)} of its elements would take {cost:.2g} s"
+                return
             before, region = cost, self._smaller(region, share / cost)
         numbers = regions.flat_of(region, self._reference.shape(output))
         kept = _found(numbers, requested)
         self._parts.append(_Part(output, numbers[kept], kept, own, double))
         self._left -= cost + time.thread_time() - began
-        return ""
 
     def _smaller(self, region: Region, share: float) -> Region:
         """A random part of the region of about this share: the same share of every index set."""

@@ -73,18 +73,11 @@ class TraceNode:
         }
         return {**named, **self.kwargs}
 
-    def call(self, pieces: Sequence[torch.Tensor]) -> Any:
-        """Call the operation with these tensors in place of its tensor arguments."""
+    def call(self, pieces: Sequence[torch.Tensor], func: Any = None) -> Any:
+        """Call the operation, or another one, with these tensors in place of its tensor arguments."""
         left = iter(pieces)
         args, kwargs = _mapped((self.args, self.kwargs), TraceValue, lambda _: next(left))
-        return self.func(*args, **kwargs)
-
-
-@dataclass(frozen=True)
-class Graph:
-    """The operations of a reference, for given shapes and dtypes of inputs and values of integer inputs."""
-
-    outputs: tuple[TraceValue, ...]
+        return (func or self.func)(*args, **kwargs)
 
 
 class Lazy(torch.Tensor):
@@ -122,8 +115,10 @@ def trace(
     inputs: Sequence[Any],
     concrete: Callable[[TraceValue], torch.Tensor],
     is_known: Callable[[Any], bool],
-) -> Graph:
-    """The graph of `function` for inputs like these; only shapes, dtypes and plain numbers are used.
+) -> tuple[TraceValue, ...]:
+    """The outputs of `function`, with their graph, for inputs like these.
+
+    Only shapes, dtypes, plain numbers and values of integer inputs are used.
 
     `concrete` computes a value that depends on integer inputs only; `is_known` tells for which operations there are
     slicing rules, so that they are not decomposed. Raises NotSliceable.
@@ -140,7 +135,7 @@ def trace(
         while cause is not None and not isinstance(cause, NotSliceable):
             cause = cause.__cause__ or cause.__context__
         raise cause or NotSliceable(f"{type(error).__name__}: {error}") from error
-    return Graph(tuple(result.value if isinstance(result, Lazy) else tracer.constant(result) for result in results))
+    return tuple(result.value if isinstance(result, Lazy) else tracer.constant(result) for result in results)
 
 
 def _functional(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any]) -> Sequence[Any]:
@@ -195,7 +190,8 @@ class ReferenceTracer(TorchDispatchMode):
         if not isinstance(value, torch.Tensor):
             return value
         blank = _blank(value)
-        node = TraceNode(results=_results([blank]), input=number, is_floating=_is_floating(value))
+        is_floating = value.is_floating_point() or value.is_complex()
+        node = TraceNode(results=_results([blank]), input=number, is_floating=is_floating)
         return Lazy(TraceValue(node, 0), blank, self, True)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -234,7 +230,7 @@ class ReferenceTracer(TorchDispatchMode):
         node.results = _results(blanks if isinstance(blanks, (tuple, list)) else [blanks])
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
         if is_view:
-            _mapped((args, kwargs), Lazy, _share)
+            _mapped((args, kwargs), Lazy, lambda lazy: setattr(lazy, "has_views", True))
         numbers = itertools.count()
         return _mapped(blanks, torch.Tensor, lambda blank: Lazy(TraceValue(node, next(numbers)), blank, self, is_view))
 
@@ -256,10 +252,7 @@ class ReferenceTracer(TorchDispatchMode):
         if node.is_floating:
             raise NotSliceable(f"{node.func} depends on floating-point values")
         computed = node.call([self._concrete(value) for value in node.values])
-        return _mapped(computed, torch.Tensor, self._wrapped)
-
-    def _wrapped(self, value: torch.Tensor) -> Lazy:
-        return Lazy(self.constant(value), _blank(value), self, True)
+        return _mapped(computed, torch.Tensor, lambda value: Lazy(self.constant(value), _blank(value), self, True))
 
     def _kept(self, tensor: torch.Tensor) -> TraceValue:
         return tensor.value if isinstance(tensor, Lazy) else self.constant(tensor)
@@ -293,10 +286,6 @@ def _blank(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _share(tensor: Lazy) -> None:
-    tensor.has_views = True
-
-
 def _mapped(given: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """Nested lists, tuples and dictionaries with all objects of this kind replaced."""
     if isinstance(given, kind):
@@ -306,7 +295,3 @@ def _mapped(given: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     if isinstance(given, dict):
         return {name: _mapped(part, kind, change) for name, part in given.items()}
     return given
-
-
-def _is_floating(value: torch.Tensor) -> bool:
-    return value.is_floating_point() or value.is_complex()

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.regions import Index, Region
-from evo_kernel.fitness.correctness.slicing.step import (
+from evo_kernel.fitness.correctness.slicing.rules import (
     Known,
     SliceStep,
-    aligned,
-    listed,
     normal,
     put,
     replaced,
+    result_of,
     rule,
     widened,
 )
@@ -31,32 +29,26 @@ _FILLS = {"zeros": 0, "ones": 1, "empty": 0}
 def _view(value: TraceValue, region: Region, known: Known) -> SliceStep:
     (source,) = value.node.values
     if "dtype" in value.node.arguments:  # the same bytes as another dtype
-        return _reinterpreted(value, source, region)
-    return reshaped(value, source, region)
-
-
-def reshaped(value: TraceValue, source: TraceValue, region: Region) -> SliceStep:
-    """The region of `source` in another shape with the same order of elements."""
+        if value.shape != source.shape:
+            raise NotSliceable("it views numbers as numbers of another width")
+        return SliceStep([(source, region)], lambda piece: piece.contiguous().view(value.dtype))
     if 0 in source.shape:
         return SliceStep([], lambda: torch.empty(regions.shape_of(region), dtype=value.dtype))
     wanted: list[Index] = []
     local: list[Index] = []
-    for before, after in regions.dimension_groups(source.shape, value.shape):
+    groups = regions.dimension_groups(source.shape, value.shape)
+    for before, after in groups:
         sizes = [source.shape[d] for d in before]
         indices, places = _through(sizes, [region[d] for d in after], [value.shape[d] for d in after])
         wanted += indices
         local.append(places)
     shape = regions.shape_of(region)
-    lengths = [math.prod(map(len, group)) for group in _grouped(wanted, source.shape, value.shape)]
+    lengths = [math.prod(len(wanted[dim]) for dim in before) for before, _ in groups]
 
     def compute(piece: torch.Tensor) -> torch.Tensor:
         return regions.take(piece.reshape(lengths), tuple(local)).reshape(shape)
 
     return SliceStep([(source, tuple(wanted))], compute)
-
-
-def _grouped(indices: Sequence[Index], before: Sequence[int], after: Sequence[int]) -> list[list[Index]]:
-    return [[indices[d] for d in group] for group, _ in regions.dimension_groups(before, after)]
 
 
 def _through(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]) -> tuple[list[Index], Index]:
@@ -71,7 +63,7 @@ def _through(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int]
     if (simple := _merged(sizes, wanted, shape)) is not None:
         return simple
     numbers = regions.flat_of(tuple(wanted), shape)
-    uniques = [along.unique(return_inverse=True) for along in regions.coordinates(numbers, sizes)]
+    uniques = [along.unique(return_inverse=True) for along in torch.unravel_index(numbers, tuple(sizes))]
     places = torch.zeros_like(numbers)
     for unique, inverse in uniques:
         places = places * unique.numel() + inverse
@@ -93,43 +85,40 @@ def _merged(sizes: Sequence[int], wanted: Sequence[Index], shape: Sequence[int])
     return None
 
 
-def _reinterpreted(value: TraceValue, source: TraceValue, region: Region) -> SliceStep:
-    if value.shape != source.shape:
-        raise NotSliceable("it views numbers as numbers of another width")
-    return SliceStep([(source, region)], lambda piece: piece.contiguous().view(value.dtype))
+_STRIDED = "permute transpose t numpy_T expand slice split split_with_sizes chunk select unbind unsqueeze squeeze"
 
 
-@rule("permute permute_copy")
-def _permute(value: TraceValue, region: Region, known: Known) -> SliceStep:
+@rule(" ".join(f"{name} {name}_copy unsafe_{name}" for name in _STRIDED.split()))
+def _strided(value: TraceValue, region: Region, known: Known) -> SliceStep:
+    """A view each of whose dimensions walks along one dimension of the source, or repeats it.
+
+    Which ones, and from where, is read off the strides of the same view of a tensor without data.
+    """
     (source,) = value.node.values
-    return _permuted(source, region, listed(value.node.arguments["dims"], len(region)))
+    if 0 in source.shape or 0 in value.shape:
+        whole = [(source, regions.everything(source.shape))]
+        return SliceStep(whole, lambda piece: regions.take(result_of(value, value.node.call([piece])), region))
+    view = getattr(torch.ops.aten, value.node.name.removesuffix("_copy").removeprefix("unsafe_"))
+    blank = torch.empty(source.shape, device="meta")
+    made = result_of(value, value.node.call([blank], getattr(view, value.node.func._overloadname)))
+    offset, firsts = int(made.storage_offset()), dict[int, int]()  # by dimensions of the source, outer ones first
+    for dim, size in enumerate(source.shape):
+        if size > 1:
+            firsts[dim], offset = divmod(offset, blank.stride(dim))
+    wanted: list[Index] = [range(firsts.get(dim, 0), firsts.get(dim, 0) + 1) for dim in range(len(source.shape))]
+    walked: dict[int, int] = {}  # dimensions of the source by those of the view
+    for dim, (size, stride) in enumerate(zip(made.shape, made.stride(), strict=True)):
+        if size > 1 and stride:
+            own = walked[dim] = next(d for d in firsts if blank.stride(d) <= stride)
+            step = stride // blank.stride(own)
+            wanted[own] = regions.chosen(range(firsts[own], firsts[own] + step * size, step), region[dim])
+    order = [*walked.values(), *(dim for dim in range(len(source.shape)) if dim not in walked.values())]
+    lengths = [len(index) if dim in walked else 1 for dim, index in enumerate(region)]
 
+    def compute(piece: torch.Tensor) -> torch.Tensor:
+        return piece.permute(order).reshape(lengths).expand(regions.shape_of(region))
 
-@rule("transpose transpose_copy")
-def _transpose(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    (source,), arguments = value.node.values, value.node.arguments
-    order = list(range(len(region)))
-    if order:
-        a, b = (normal(arguments[name], len(order)) for name in ("dim0", "dim1"))
-        order[a], order[b] = b, a
-    return _permuted(source, region, order)
-
-
-@rule("t t_copy numpy_T")
-def _t(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    (source,) = value.node.values
-    return _permuted(source, region, list(range(len(region)))[::-1])
-
-
-def _permuted(source: TraceValue, region: Region, order: Sequence[int]) -> SliceStep:
-    wanted = [region[order.index(dim)] for dim in range(len(order))]
-    return SliceStep([(source, tuple(wanted))], lambda piece: piece.permute(*order) if order else piece)
-
-
-@rule("expand expand_copy")
-def _expand(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    (source,) = value.node.values
-    return SliceStep([(source, aligned(source, region))], lambda piece: piece.expand(regions.shape_of(region)))
+    return SliceStep([(source, tuple(wanted))], compute)
 
 
 @rule("repeat")
@@ -148,66 +137,6 @@ def _repeat(value: TraceValue, region: Region, known: Known) -> SliceStep:
         return regions.take(piece, inside).expand(regions.shape_of(region))
 
     return SliceStep([(source, tuple(index for index, _ in folded))], compute)
-
-
-@rule("slice slice_copy")
-def _slice(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    (source,), arguments = value.node.values, value.node.arguments
-    dim = normal(arguments["dim"], len(region))
-    return _moved(source, region, dim, _sliced(arguments, source.shape[dim]))
-
-
-def _sliced(arguments: Mapping[str, Any], size: int) -> range:
-    return range(size)[slice(arguments["start"], arguments["end"], arguments["step"])]
-
-
-def _moved(source: TraceValue, region: Region, dim: int, index: Index) -> SliceStep:
-    """The region of the elements at `index` along one dimension."""
-    return SliceStep([(source, replaced(region, dim, regions.chosen(index, region[dim])))], lambda piece: piece)
-
-
-@rule("split split_copy split_with_sizes split_with_sizes_copy chunk unsafe_split unsafe_chunk unsafe_split_with_sizes")
-def _split(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    (source,) = value.node.values
-    dim = normal(value.node.arguments["dim"], len(region))
-    start = sum(shape[dim] for shape, _ in value.node.results[: value.number])
-    return _moved(source, region, dim, range(start, start + value.shape[dim]))
-
-
-@rule("select select_copy")
-def _select(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    arguments = value.node.arguments
-    return _selected(value, region, arguments["dim"], arguments["index"])
-
-
-@rule("unbind unbind_copy")
-def _unbind(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    return _selected(value, region, value.node.arguments["dim"], value.number)
-
-
-def _selected(value: TraceValue, region: Region, dim: int, place: int) -> SliceStep:
-    (source,) = value.node.values
-    dim = normal(dim, len(source.shape))
-    place = range(source.shape[dim])[place]
-    wanted = (*region[:dim], range(place, place + 1), *region[dim:])
-    return SliceStep([(source, wanted)], lambda piece: piece.squeeze(dim))
-
-
-@rule("unsqueeze unsqueeze_copy")
-def _unsqueeze(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    (source,) = value.node.values
-    dim = normal(value.node.arguments["dim"], len(region))
-    return SliceStep([(source, (*region[:dim], *region[dim + 1 :]))], lambda piece: piece.unsqueeze(dim))
-
-
-@rule("squeeze squeeze_copy")
-def _squeeze(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    (source,) = value.node.values
-    dims = listed(value.node.arguments.get("dim"), len(source.shape))
-    left = iter(region)
-    gone = [d in dims and size == 1 for d, size in enumerate(source.shape)]
-    wanted = tuple(range(1) if is_gone else next(left) for is_gone in gone)
-    return SliceStep([(source, wanted)], lambda piece: piece.reshape(regions.shape_of(region)))
 
 
 @rule("unfold unfold_copy")
@@ -230,23 +159,6 @@ def _unfold(value: TraceValue, region: Region, known: Known) -> SliceStep:
 def _cat(value: TraceValue, region: Region, known: Known) -> SliceStep:
     dim = normal(value.node.arguments["dim"], len(region))
     parts = [part for part in value.node.values if part.shape != (0,) or len(region) == 1]
-    return _joined(value, region, dim, parts)
-
-
-@rule("stack")
-def _stack(value: TraceValue, region: Region, known: Known) -> SliceStep:
-    dim = normal(value.node.arguments["dim"], len(region))
-    wanted = regions.positions(region[dim]).tolist()
-    numbers = sorted(set(wanted))
-    rest = (*region[:dim], *region[dim + 1 :])
-    order = [numbers.index(number) for number in wanted]
-    return SliceStep(
-        [(value.node.values[number], rest) for number in numbers],
-        lambda *pieces: torch.stack([pieces[place] for place in order], dim),
-    )
-
-
-def _joined(value: TraceValue, region: Region, dim: int, parts: Sequence[TraceValue]) -> SliceStep:
     ends = list(itertools.accumulate(part.shape[dim] for part in parts))
     wanted = regions.positions(region[dim])
     needs, places = [], []
@@ -267,11 +179,25 @@ def _joined(value: TraceValue, region: Region, dim: int, parts: Sequence[TraceVa
     return SliceStep(needs, compute)
 
 
+@rule("stack")
+def _stack(value: TraceValue, region: Region, known: Known) -> SliceStep:
+    dim = normal(value.node.arguments["dim"], len(region))
+    wanted = regions.positions(region[dim]).tolist()
+    numbers = sorted(set(wanted))
+    rest = (*region[:dim], *region[dim + 1 :])
+    order = [numbers.index(number) for number in wanted]
+    return SliceStep(
+        [(value.node.values[number], rest) for number in numbers],
+        lambda *pieces: torch.stack([pieces[place] for place in order], dim),
+    )
+
+
 @rule("slice_scatter")
 def _slice_scatter(value: TraceValue, region: Region, known: Known) -> SliceStep:
     target, source = value.node.values
     dim = normal(value.node.arguments["dim"], len(region))
-    return _overwritten(target, source, region, dim, _sliced(value.node.arguments, target.shape[dim]))
+    ends = slice(*(value.node.arguments[name] for name in ("start", "end", "step")))
+    return _overwritten(target, source, region, dim, range(target.shape[dim])[ends])
 
 
 @rule("select_scatter")
