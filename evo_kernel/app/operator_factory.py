@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
 from evo_kernel.app.profiles import Profiles
-from evo_kernel.app.prompt_context import knowledge_of, prompts_of
 from evo_kernel.app.run_operator import RunOperator
 from evo_kernel.app.usage import WITH_MODEL
 from evo_kernel.budget import Ledger
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from evo_kernel.app.model_breaker import ModelBreaker
     from evo_kernel.fitness.judge import PlanJudge
     from operators.avo.settings import AvoSettings
+    from operators.knowledge.base import KnowledgeBase
     from operators.llm.base import Model
     from operators.micro.session import SessionLimits
     from operators.prompts.writer import Prompts
@@ -205,6 +205,13 @@ def agent_settings(config: Config) -> AvoSettings:
     )
 
 
+def knowledge_of(config: Config) -> KnowledgeBase | None:
+    """What can be looked up. Raises UserError for a folder that is not there."""
+    from operators.knowledge.base import KnowledgeBase
+
+    return KnowledgeBase(config.knowledge.folders) if config.agents.knowledge else None
+
+
 def limits_of(config: Config) -> SessionLimits:
     from operators.micro.session import SessionLimits
 
@@ -223,13 +230,12 @@ def operating(
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
-    task, memory = population.task, StrategyMemory()
+    memory = StrategyMemory()
 
     def outside() -> Operator:
         from evo_kernel.app.external_agent import external_operator
 
-        elsewhere = prompts_of(config, task, None, memory).elsewhere()
-        return external_operator(config, population, judge, knowledge_of(config), ledger.charge, elsewhere)
+        return external_operator(config, population, judge, knowledge_of(config), ledger.charge)
 
     with contextlib.ExitStack() as stack:
         if not config.models:
@@ -239,9 +245,12 @@ def operating(
         from evo_kernel.app.call_accounting import CallAccounting, KeptModel
         from evo_kernel.app.model_breaker import ModelBreaker
         from operators.avo.operator import AvoOperator
+        from operators.prompts.writer import Prompts
 
         stop, knowledge = stop or threading.Event(), knowledge_of(config)
-        prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
+        prompts = Prompts(
+            hierarchy=config.agents.hierarchy, knowledge=knowledge, memory=memory, profile=Profiles(judge)
+        )
         opened = stack.enter_context(models.opened(config, ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
         gate, accounting = ModelBreaker(opened.endpoints, ledger, tell), CallAccounting(population)
@@ -250,10 +259,7 @@ def operating(
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
 
         def agent(model: Model) -> Operator:
-            return AvoOperator(
-                model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending,
-                elsewhere=prompts.elsewhere(),
-            )  # fmt: skip
+            return AvoOperator(model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending)
 
         outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)
         yield RunOperator(build_operator(config, outfit, outside), stages, memory, accounting, stop)

@@ -38,17 +38,14 @@ class AvoOperator:
         name: str = "avo",
         supervisor: Model | None = None,
         stopping: Callable[[], bool] = lambda: False,
-        elsewhere: str = "",
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`folder`: where workspaces are made, one an attempt, and removed. `supervisor`: the model that reviews, the
-        same one if None. `stopping`: whether the run is ending: attempts are set aside then, for a later session.
-        `elsewhere`: what another population has to say (`Prompts.elsewhere`)."""
+        same one if None. `stopping`: whether the run is ending: attempts are set aside then, for a later session."""
         self.name, self.settings = name, settings or AvoSettings()
         self._model, self._store, self._folder = model, store, folder
         self._stopping, self._clock, self._sleep = stopping, clock, sleep
-        self._elsewhere = elsewhere
         self._rooms, self._memory = rooms, AgentMemory(store)
         self._supervisor = Supervisor(self.settings.supervision, supervisor or model, rooms.lineage)
 
@@ -101,7 +98,7 @@ class AvoOperator:
         now = self._clock()
         self._memory.begin(now)
         calls = self._supervisor.look(self._memory, workbench.brief, now)
-        attempt.open(opening(self.settings, workbench, self._rooms, self._memory, self._elsewhere), calls)
+        attempt.open(opening(self.settings, workbench, self._rooms, self._memory), calls)
 
     def _record(self, brief: Brief, ended: AttemptEnd) -> Record:
         strategy = ended.submission.strategy if ended.submission else ""

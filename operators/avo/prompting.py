@@ -47,16 +47,15 @@ def opening(
     workbench: Workbench,
     rooms: WorkbenchDeps,
     memory: AgentMemory,
-    elsewhere: str = "",
 ) -> tuple[Message, ...]:
-    """The stable messages of an attempt: what is the same in all attempts first. `elsewhere`: of other populations."""
+    """The stable messages of an attempt: what is the same in all attempts first."""
     brief = workbench.brief
     part = PART.format(kernel=KERNEL, regress=rooms.bench.regress)
     fixed = Prompts().system(brief.task, brief.environment).content
     system = Message("system", f"{fixed}\n\n{joined([Part('Your part', part)])}", stable=True)
     return (
         system,
-        Message("user", "\n\n".join(_situation(workbench, rooms, memory, elsewhere, settings)), stable=True),
+        Message("user", "\n\n".join(_situation(workbench, rooms, memory, settings)), stable=True),
     )
 
 
@@ -64,14 +63,11 @@ def _situation(
     workbench: Workbench,
     rooms: WorkbenchDeps,
     memory: AgentMemory,
-    elsewhere: str,
     settings: AvoSettings,
 ) -> Iterator[str]:
     """What is another thing in each attempt."""
     brief, parent = workbench.brief, workbench.brief.parent
     yield f"# Attempt {brief.attempt}"
-    if elsewhere:
-        yield elsewhere
     if rooms.lineage is not None:
         yield f"## Versions\n{_versions(rooms.lineage)}"
     if earlier := memory.text():

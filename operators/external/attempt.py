@@ -97,16 +97,11 @@ class ExternalAttempt:
         self._steps.append(Step(action, "kept" if kept else "rolled back", str(detail)[:300], outcome.wall_s))
 
 
-def brief_text(brief: Brief, knowledge: KnowledgeBase | None = None, elsewhere: str = "") -> str:
-    """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages.
-
-    `elsewhere`: what other populations have to say.
-    """
+def brief_text(brief: Brief, knowledge: KnowledgeBase | None = None) -> str:
+    """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages."""
     prompts = Prompts(knowledge=knowledge)
     source = brief.parent.source
     prefix = prompts.system(brief.task, brief.environment).content
-    if elsewhere:
-        prefix = f"{prefix}\n\n{elsewhere}"
     query = f"{brief.task.name} {brief.task.description}"
     return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=query))}\n"
 

@@ -80,12 +80,10 @@ class ExternalOperator:
         diary: TurnStore,
         serve: Serve,
         name: str = "external",
-        elsewhere: str = "",
     ) -> None:
-        """`elsewhere`: what another population has to say (`Prompts.elsewhere`)."""
         self.name = name
         self._settings, self._folder, self._serve = settings, folder, serve
-        self._rooms, self._diary, self._elsewhere = rooms, diary, elsewhere
+        self._rooms, self._diary = rooms, diary
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         """Let the agent work until it has committed, ended, or used its time up. Raises OperatorFailed, InfraError."""
@@ -148,7 +146,7 @@ class ExternalOperator:
             start=_scored(brief.parent), beat=_scored(rooms.lineage.best() if rooms.lineage is not None else None),
             config=MCP_CONFIG, url=MCP_URL, tools=", ".join(f"`{name}`" for name in attempt.bench.tools),
         )  # fmt: skip
-        return said + brief_text(brief, rooms.knowledge, self._elsewhere)
+        return said + brief_text(brief, rooms.knowledge)
 
 
 def _environment(folder: Path) -> dict[str, str]:

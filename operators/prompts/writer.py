@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
@@ -28,9 +27,6 @@ class Prompts:
     """What all prompts of a run share. Thread-safe when `knowledge` and `profile` are.
 
     `hierarchy`: one chooses, another writes; without it the writer is told to choose, too.
-
-    `hint`: where the first kernels come from, if from another task; `example`: the fastest of them there, which may
-    well be wrong here, so that the population itself shows it to nobody.
     """
 
     def __init__(
@@ -41,12 +37,9 @@ class Prompts:
         knowledge: KnowledgeBase | None = None,
         profile: Profile | None = None,
         memory: StrategyMemory | None = None,
-        hint: str = "",
-        example: Source | None = None,
     ) -> None:
         self.budgets, self.hierarchy = budgets or Budgets(), hierarchy
         self.memory = memory if memory is not None else StrategyMemory()
-        self._hint, self._example = hint, example
         self._knowledge, self._profile = knowledge, profile
 
     def system(self, task: TaskCard, environment: Environment, *roles: str) -> Message:
@@ -56,7 +49,6 @@ class Prompts:
             Part("Triton notes", first_lines(document("api"), budgets.api)),
             Part("Hardware and environment", first_lines(_hardware(environment), budgets.hardware)),
             Part("Task", task_text(task, budgets.task)),
-            *self._origin(),
             *(Part(_TITLES.get(role, "Your part"), document(role)) for role in roles),
         ]
         return Message("system", f"{document('rules').strip()}\n\n{joined(parts)}", stable=True)
@@ -80,17 +72,6 @@ class Prompts:
 
     def remembered(self) -> list[Part]:
         return [Part("What has paid in this population", rows((), self.memory.paid(), self.budgets.paid))]
-
-    def elsewhere(self) -> str:
-        """What another population has to say, for agents that have prompts of their own; empty where nothing."""
-        return joined(self._origin())
-
-    def _origin(self) -> tuple[Part, ...]:
-        found = (Part("Where the first kernels come from", without_middle(self._hint, self.budgets.hint)),)
-        if self._example is None:
-            return found
-        text = without_middle(shown(self._example.text, self.budgets.example, ())[0].rstrip(), self.budgets.example)
-        return (*found, Part("The fastest kernel of that task", f"```python\n{text}\n```" if text else ""))
 
     def _evidence(self, parent: ScoredCandidate) -> str:
         path = ", ".join(strategy_line(undescribed(s)) for s in parent.strategies[-8:])
@@ -142,39 +123,17 @@ def source_part(source: Source, budget: int, keep: Collection[str], is_parent: b
 def task_text(task: TaskCard, budget: int) -> str:
     """Contract, cases (search cases first) and reference, which gives way first."""
     said = one_line(task.description, budget // 4) if task.description else "see the reference."
-    contract = f"{task.name}: {said}\n{contract_text(task)}"
+    atomics = "may differ in the last bits (atomics are allowed)" if task.atomics else "must agree bit by bit"
+    contract = (
+        f"{task.name}: {said}\n"
+        f"Allowed in `run`: {task.allow}. fp32 contractions may use: {task.precision}. Two runs {atomics}."
+    )
     search_first = sorted(task.cases, key=lambda case: case.kind is not CaseKind.SEARCH)
     cases = rows(("Cases (hidden ones of other sizes are judged too):",), [_case(c) for c in search_first], budget // 4)
     left = budget - tokens(contract) - tokens(cases) - 8
     reference = without_middle(task.reference.strip(), left)
     code = f"```python\n{reference}\n```" if reference else ""
     return "\n\n".join(part for part in (contract, cases, code) if part) if budget > 0 else ""
-
-
-def contract_text(task: TaskCard) -> str:
-    atomics = "may differ in the last bits (atomics are allowed)" if task.atomics else "must agree bit by bit"
-    return f"Allowed in `run`: {task.allow}. fp32 contractions may use: {task.precision}. Two runs {atomics}."
-
-
-def transfer_hint(other: TaskCard, champion: ScoredCandidate, task: TaskCard) -> str:
-    """What prompts say of first kernels that were written for another task (`--start-from`): that task, how this one
-    differs, and what its champion's path holds. Empty for the same task.
-
-    `Prompts(hint=...)` puts it into the stable part and cuts it to its budget.
-    """
-    ours, theirs = task.reference.strip().split("\n"), other.reference.strip().split("\n")
-    if ours == theirs and contract_text(task) == contract_text(other):
-        return ""
-    path = "; ".join(strategy_line(strategy) for strategy in champion.strategies[-8:]) or "none that is known"
-    lines = [
-        f"Some first kernels were written for another task, {one_line(other.name, 20)}, and are the fastest there.",
-        f"Strategies on the champion's path there, oldest first: {path}.",
-        "Their structure is what is worth keeping; shapes, masks, dtypes and the contract are this task's.",
-    ]
-    if contract_text(other) != contract_text(task):
-        lines.append(f"The contract there: {one_line(contract_text(other), 80)}")
-    differs = list(difflib.unified_diff(theirs, ours, "reference there", "reference here", lineterm="", n=1))
-    return "\n".join([*lines, "", "```diff", *differs, "```"]) if differs else "\n".join(lines)
 
 
 def _case(case: CaseCard) -> str:

@@ -35,7 +35,7 @@ from operators.macro.llm_policy import LlmPolicy
 from operators.macro.memory import StrategyMemory
 from operators.micro.applicability import applicable
 from operators.micro.llm_coder import LlmCoder
-from operators.prompts.writer import Prompts, transfer_hint
+from operators.prompts.writer import Prompts
 from operators.workbench.protocols import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
@@ -127,14 +127,6 @@ def prompts(hierarchy: bool = True) -> Prompts:
     )
 
 
-def from_another_task() -> str:
-    """The hint of a run that starts from the kernels of a softmax with a temperature."""
-    other = dataclasses.replace(
-        CARD, name="soft", precision="tf32", reference=CARD.reference.replace("(x, ", "(x / 2, ")
-    )
-    return transfer_hint(other, sample().inspirations[0], CARD)
-
-
 def conversations() -> dict[str, tuple[Message, ...]]:
     """Golden file → the messages that it pins."""
     brief, shared = sample(), prompts()
@@ -142,10 +134,8 @@ def conversations() -> dict[str, tuple[Message, ...]]:
     offered = (*applicable(brief.parent.source, CARD), own, STOP)
     state = MacroState(CARD, brief.parent, brief.parent.source, brief.tried, 1, brief, True, ((ONLINE, "kept"),))
     coder = LlmCoder(FakeModel(""), shared)
-    hinted = Prompts(hint=from_another_task(), example=brief.inspirations[0].source)
     alone = LlmCoder(FakeModel(""), prompts(hierarchy=False))
     return {
-        "prompt_transfer.txt": (hinted.system(CARD, H200, "macro"),),
         "prompt_coder_no_hierarchy.txt": alone.opening(brief, brief.parent.source, UNGUIDED).messages,
         "prompt_macro.txt": LlmPolicy(FakeModel(""), shared).messages(state, offered),
         "prompt_coder.txt": coder.opening(brief, brief.parent.source, ONLINE).messages,
