@@ -16,9 +16,8 @@ from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal
 from operators.macro import catalogue
 from operators.macro.features import MacroState
 from operators.macro.policies import Policy, untried
-from operators.micro.coder import Coder
-from operators.micro.fusion_gain import fusion_gains
-from operators.micro.steps import StepWalk
+from operators.micro.coder import Coder, StepWalk
+from operators.micro.host_code import fusion_gains
 
 GO_ON = 0.5  # probability of one more step, up to max_steps
 TRIES = 4  # strategies that may fail in the coder's hands before the attempt is given up

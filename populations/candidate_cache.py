@@ -13,9 +13,8 @@ from evo_kernel.lru_cache import Recent
 from evo_kernel.types import Credit, Decision, Evaluation, Knobs, Purpose, ScoredCandidate, Source, Strategy, Tried
 from evo_kernel.types.notes import Version, VersionOrder
 from populations.credit import Earned
-from populations.leaderboard import STATUS_OF_CODE, Leaderboard
-from populations.row_decoders import fetch_decisions, fetch_evaluation, fetch_source, fetch_strategy
-from populations.search_state import SearchState
+from populations.rows import fetch_decisions, fetch_evaluation, fetch_source, fetch_strategy
+from populations.search_state import STATUS_OF_CODE, Leaderboard, SearchState
 
 EVALUATIONS, SOURCES, STRATEGIES, CASES, PATHS = 256, 256, 4096, 1024, 512
 OTHER = "other"

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Strategy
 from populations.connect import fetch_dicts, fetch_one
-from populations.encoding import decode_strategy
-from populations.row_decoders import fetch_parents
+from populations.rows import decode_strategy, fetch_parents
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -31,20 +31,20 @@ from evo_kernel.types import (
 )
 from populations import statistics
 from populations.agent_log import AgentLog, open_attempts
-from populations.evaluations import summarise, write_evaluation, write_placements
+from populations.archive import PopulationSettings
 from populations.external_tickets import HandedOut, fetch_ticket, hand_out
-from populations.open_population import OpenPopulation
-from populations.parent_selection import Chooser
-from populations.parent_selectors import Mix
-from populations.sessions import SessionStart, last_id
-from populations.settings import PopulationSettings
+from populations.open_population import OpenPopulation, SessionStart, last_id
+from populations.parent_selection import Chooser, Mix
 from populations.statistics import SearchTotals
 from populations.store import Store
 from populations.writing import (
     hold_attempt,
+    summarise,
     write_calls,
     write_candidate,
+    write_evaluation,
     write_failure,
+    write_placements,
     write_proposal,
 )
 

@@ -16,11 +16,9 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.types import CaseKind, Environment, Evaluation, PipelineState, Rival, ScoredCandidate, Source, TaskCard
 from populations import lineage, statistics
 from populations.candidate_cache import Library
-from populations.connect import connect_reader, fetch_one
+from populations.connect import announced, connect_reader, fetch_one, owner
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
-from populations.leaderboard import PASSED_CODE, Leaderboard, Lineage
-from populations.lock import announced, owner
-from populations.row_decoders import (
+from populations.rows import (
     fetch_baseline_faults,
     fetch_baselines,
     fetch_ceilings,
@@ -30,8 +28,8 @@ from populations.row_decoders import (
     fetch_proposal,
     fetch_source,
 )
-from populations.search_state import Replay, SearchState
-from populations.views import Best, CandidateView, CellView, ModelUse, OperatorUse, RunStatus, SessionView
+from populations.search_state import PASSED_CODE, Leaderboard, Lineage, Replay, SearchState
+from populations.statistics import Best, CandidateView, CellView, ModelUse, OperatorUse, RunStatus, SessionView
 
 if TYPE_CHECKING:
     import networkx as nx

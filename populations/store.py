@@ -23,10 +23,9 @@ from sqlite_utils import Database
 from evo_kernel.errors import PopulationError
 from evo_kernel.lru_cache import Recent
 from evo_kernel.types import Environment, Source, Strategy
-from populations.connect import connect_reader
-from populations.encoding import dumps, strategy_key
-from populations.lock import OwnerLock
+from populations.connect import OwnerLock, connect_reader
 from populations.migrations import migrate
+from populations.rows import dumps, strategy_key
 
 BUSY_S = 30.0
 INTERNED = 4096  # strategies whose rowid is remembered

@@ -1,16 +1,20 @@
-"""Rows of an attempt: opened, what thinking left behind, how it ended. All of it runs inside `Store.write`."""
+"""Rows of attempts and evaluations, written inside `Store.write`; the verdict that the search state takes in."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, fields
 from operator import attrgetter
 from typing import Any
 
-from evo_kernel.types import Call, Proposal, Strategy
-from populations.encoding import dumps
+from evo_kernel.types import Call, Evaluation, Measurement, PlanVerdict, Proposal, Strategy
+from evo_kernel.types.evaluations import DRIFT
+from populations.archive import Placement
+from populations.rows import digest, dumps, encode_features, encode_knobs, plan_key
+from populations.search_state import TakenVerdict
 from populations.store import Store
 
 _CALL = attrgetter(*(field.name for field in fields(Call)))  # in the order of the columns
@@ -107,3 +111,136 @@ def claimed_strategy(proposal: Proposal) -> Strategy | None:
         return proposal.strategy
     last = proposal.decisions[-1]
     return last.offered[last.chosen]
+
+
+LOOKUP = {
+    "plan": "(SELECT id FROM plans WHERE hash = ?)",
+    "features": "(SELECT id FROM features WHERE digest = ?)",
+}
+"""Columns that hold a row of another table, told by what that row is found by."""
+MEASURED = ("plan", "median_us", "iqr_us", "n", "low_us", "high_us", "light_share", "clock_mhz", "power_w", "drift")
+
+
+def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bool) -> TakenVerdict:
+    """What the search state takes in. `probes`: evaluations that the proposal had spent before the judge saw it."""
+    features = evaluation.features
+    shares = [m.light_share for m in evaluation.measurements if m.light_share is not None]
+    charged = sum(evaluation.charged.values())
+    timed_anew = any(verdict.measurement is not None for verdict in evaluation.verdicts)
+    return TakenVerdict(
+        candidate=candidate,
+        purpose=str(evaluation.purpose),
+        status=str(evaluation.status),
+        score=evaluation.score,
+        log_us=evaluation.standing if math.isfinite(evaluation.standing) else None,
+        log_variance=log_variance(evaluation),
+        light_share=math.fsum(shares) / len(shares) if shares else None,
+        cell="/".join(map(str, features.cell)) if features else "none/load/plain/1",
+        plan_key=plan_key(evaluation.measurements),
+        cost=float(max(1, charged + probes)),
+        fresh=int(timed_anew or charged > 0),
+        witnessed=int(witnessed),
+    )
+
+
+def log_variance(evaluation: Evaluation) -> float:
+    """Variance of the mean log time, from the intervals of the cases: see populations/archive.py."""
+    found = evaluation.measurements
+    if evaluation.environment.kind != "measured" or not found:
+        return 0.0
+    return math.fsum(m.log_deviation**2 for m in found) / len(found) ** 2 + DRIFT * DRIFT
+
+
+def write_evaluation(
+    store: Store, evaluation: Evaluation, verdict: TakenVerdict, *, run: int, environment: int, source: int, at: float
+) -> int:
+    """The evaluation with all its parts; returns its id."""
+    connection = store.connection
+    measurements, verdicts = _number_measurements(evaluation)
+    row = {
+        "run": run,
+        "environment": environment,
+        **verdict._asdict(),
+        "reason": evaluation.reason,
+        "knobs": encode_knobs(evaluation.knobs),
+        "checks": dumps([astuple(check) for check in evaluation.checks]),
+        "charged": dumps(dict(evaluation.charged)),
+        "measured": len(evaluation.measurements),
+        "gpu_s": evaluation.gpu_s,
+        "wall_s": evaluation.wall_s,
+        "at": at,
+    }
+    sql = f"INSERT INTO evaluations ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+    number = connection.execute(sql, tuple(row.values())).lastrowid
+    assert number is not None
+    _write_plans(connection, evaluation)
+    device = evaluation.environment.device
+    parts: dict[str, list[dict[str, Any]]] = {
+        "measurements": [_measurement(connection, one) for one in measurements],
+        "verdicts": [
+            {"case_name": one.case, "plan": one.plan, "status": str(one.status), "reason": one.reason,
+             "check_result": dumps(astuple(one.check)) if one.check is not None else None, "measurement": measurement}
+            for one, measurement in verdicts
+        ],
+        "comparisons": [
+            {"case_name": one.case, "case_kind": str(one.kind), "against": str(one.against), "plan": one.plan,
+             "ratio": one.ratio, "low": one.low, "high": one.high, "pairs": one.pairs, "verdict": one.verdict,
+             "claimed": one.claimed}
+            for one in evaluation.comparisons
+        ],
+        "source_plans": [
+            {"source": source, "case_name": case, "knobs": encode_knobs(knobs), "target": device, "plan": plan}
+            for case, knobs, plan in evaluation.plans
+        ],
+    }  # fmt: skip
+    for table, rows in parts.items():
+        if rows:
+            marks = ", ".join(LOOKUP.get(name, "?") for name in rows[0])
+            connection.executemany(
+                f"INSERT INTO {table} (evaluation, position, {', '.join(rows[0])}) VALUES (?, ?, {marks})",
+                [(number, position, *row.values()) for position, row in enumerate(rows)],
+            )
+    return number
+
+
+def write_placements(connection: sqlite3.Connection, evaluation: int, placements: Iterable[Placement]) -> None:
+    connection.executemany(
+        "INSERT INTO placements (evaluation, candidate, island, cell) VALUES (?, ?, ?, ?)",
+        ((evaluation, *placement) for placement in placements),
+    )
+
+
+def _number_measurements(
+    evaluation: Evaluation,
+) -> tuple[list[Measurement], list[tuple[PlanVerdict, int | None]]]:
+    """All distinct measurements, the evaluation's own first, and each verdict with its measurement's position."""
+    measurements = list(evaluation.measurements)
+    numbered: list[tuple[PlanVerdict, int | None]] = []
+    for verdict in evaluation.verdicts:
+        found = verdict.measurement
+        if found is not None and found not in measurements:
+            measurements.append(found)
+        numbered.append((verdict, None if found is None else measurements.index(found)))
+    return measurements, numbered
+
+
+def _write_plans(connection: sqlite3.Connection, evaluation: Evaluation) -> None:
+    plans = {plan for _, _, plan in evaluation.plans}
+    plans.update(measurement.plan for measurement in evaluation.measurements)
+    plans.update(comparison.plan for comparison in evaluation.comparisons)
+    for verdict in evaluation.verdicts:
+        plans.add(verdict.plan)
+        if verdict.measurement is not None:
+            plans.add(verdict.measurement.plan)
+    connection.executemany("INSERT OR IGNORE INTO plans (hash) VALUES (?)", ((plan,) for plan in sorted(plans)))
+
+
+def _measurement(connection: sqlite3.Connection, one: Measurement) -> dict[str, Any]:
+    """Its columns. Features are the same for all measurements of a plan, mostly: each kind is stored once."""
+    found = None
+    if one.features is not None:
+        text = encode_features(one.features)
+        found = digest(text)
+        connection.execute("INSERT OR IGNORE INTO features (digest, data) VALUES (?, ?)", (found, text))
+    json = {"baselines_us": dumps(dict(one.baselines_us)), "details": dumps(dict(one.details))}
+    return {"case_name": one.case, **{name: getattr(one, name) for name in MEASURED}, **json, "features": found}

@@ -11,7 +11,7 @@ from evo_kernel.app.workbench import rooms_of
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
-from operators.external.operator import ExternalOperator, ExternalSettings
+from operators.external import ExternalOperator, ExternalSettings
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from populations.population import LineagePopulation

@@ -15,7 +15,7 @@ from typing import Any
 
 from evo_kernel.app.external_session import ExternalSession
 from evo_kernel.app.workbench import open_workbench, rooms_of
-from operators.external.attempt import ExternalAttempt, brief_text, limits_text
+from operators.external import ExternalAttempt, brief_text, limits_text
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.toolset import ToolOutcome

@@ -20,8 +20,7 @@ from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import Operator
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
-from operators.macro.memory import StrategyMemory
-from operators.macro.policies import MixedPolicy, Policy, UniformPolicy
+from operators.macro.policies import MixedPolicy, Policy, StrategyMemory, UniformPolicy
 from operators.micro.coder import RewriteCoder
 from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
@@ -69,8 +68,8 @@ def policy_of(name: str, config: Config) -> Policy:
         return (POLICIES.get(name) or plugins.factory(plugins.POLICIES, name, (*POLICIES, TRAINED)))()
     import torch
 
-    from operators.learning.shipped import POLICY
-    from operators.macro.trained import TrainedPolicy
+    from operators.learning.tree import POLICY
+    from operators.macro.bandit import TrainedPolicy
 
     torch.set_num_threads(1)  # one small decision at a time; the cores are the judge's
     return TrainedPolicy.load(config.operators.checkpoint or POLICY)
@@ -148,7 +147,7 @@ def check(config: Config) -> None:
         policy_of(config.agents.policy, config)
     if config.models:
         from evo_kernel.app import models
-        from operators.llm.cost_reservation import NoLimit
+        from operators.llm.limits import NoLimit
 
         knowledge_of(config)
         with models.opened(config, NoLimit(), threading.Event()):
@@ -166,7 +165,7 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
 
 
 def _with_model(name: str, config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> Operator:
-    from operators.llm_crossover import LlmCrossover
+    from operators.crossover import LlmCrossover
 
     if name == "llm-mtmc":
         return _llm_mtmc(config, outfit, rewriter)

@@ -17,7 +17,7 @@ from evo_kernel.types import Call, Step
 from evo_kernel.types.protocols import TurnStore
 from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted
 from operators.avo.memory import AgentEvaluation, AgentMemory
-from operators.avo.prompting import NUDGE
+from operators.avo.operator import NUDGE
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
 from operators.llm.transcript import message_data, message_from

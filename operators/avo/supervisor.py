@@ -14,8 +14,8 @@ from operators.avo.memory import AgentMemory, Record, Review, same_idea
 from operators.avo.settings import SupervisorLimits
 from operators.llm.base import Message, Model, ModelFailed
 from operators.macro.catalogue import CATALOGUE, FAMILIES
-from operators.workbench.formatting import version_line
-from operators.workbench.protocols import WorkbenchLineage
+from operators.prompts.evidence import version_line
+from operators.workbench.tool import WorkbenchLineage
 
 MAX_TOKENS = 2048
 DIRECTION = 600  # characters

@@ -118,7 +118,7 @@ class KnowledgeBase:
             yield from ((passage, 1.0, ()) for passage in self._read(folder, label))
         if not self._api:
             return
-        from operators.knowledge.api import api_passages  # here, because it imports triton: 0.3 s
+        from operators.knowledge.passages import api_passages  # here, because it imports triton: 0.3 s
 
         try:
             for entry in api_passages():

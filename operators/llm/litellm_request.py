@@ -22,8 +22,8 @@ from functools import cache
 from typing import Any
 
 from operators.llm.base import ToolCall, sound
-from operators.llm.cost_reservation import Price
-from operators.llm.redaction import redact
+from operators.llm.limits import Price
+from operators.llm.transcript import redact
 
 LOOK_S = 0.5  # how often a waiting thread looks whether it is to stop
 OURS = "evo-kernel"  # the source of entries that this process added to litellm's table

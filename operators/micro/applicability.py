@@ -10,8 +10,8 @@ from evo_kernel.types import Source, Strategy, TaskCard
 from operators.macro.catalogue import CATALOGUE
 from operators.micro.kernels import SourceKernel
 from operators.micro.module import KernelModule, SourceError
+from operators.micro.rewrites.arithmetic import exact_dots
 from operators.micro.rewrites.base import kernel_region
-from operators.micro.rewrites.precision import exact_dots
 from operators.micro.syntax import called
 
 Mask = Callable[[SourceKernel, KernelModule], bool]

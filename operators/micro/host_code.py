@@ -2,6 +2,8 @@
 
 A tiny evaluator of host expressions over shapes. Whatever it does not know is None, and a branch it cannot decide is
 followed both ways: an answer is a hint for what is worth offering, never a proof of correctness.
+
+From the sizes also follows what a fusion saves by removing a buffer.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evo_kernel.types import CaseCard, TaskCard
+import numpy as np
+
+from evo_kernel.types import CaseCard, CaseKind, Evaluation, Source, Strategy, TaskCard
 from operators.micro.kernels import SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
+from operators.micro.module import KernelModule, SourceError
 from operators.micro.syntax import called
 
 Value = object  # int, float, bool, str, tuple, HostTensor, or None for unknown
@@ -196,3 +200,57 @@ def _strides(shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         strides.append(step)
         step = step * size if step is not None and size is not None else None
     return tuple(reversed(strides))
+
+
+BYTES_PER_US = 4.2e6
+"""Memory bandwidth of an H200 (measured copy). Other GPUs differ; the ranking of fusions hardly does."""
+LAUNCH_US = 2.0
+MOST = 0.8
+"""A fusion is not expected to save a larger share of the time than this."""
+
+
+def fusion_gains(
+    source: Source, task: TaskCard, parent: Evaluation | None, offered: Iterable[Strategy]
+) -> Mapping[str, float]:
+    """Natural log of the expected gain by key, of each offered fusion whose buffer has a known size on a timed case.
+
+    With t the parent's time on a case and b the buffer's bytes: log(t / (t - 2 b / bandwidth - launch)), averaged over
+    the search cases.
+    """
+    wanted = {s.key: str(dict(s.parameters)["buffer"]) for s in offered if "buffer" in dict(s.parameters)}
+    times = {m.case: m.median_us for m in parent.measurements} if parent is not None else {}
+    if not wanted or not times:
+        return {}
+    try:
+        sizes = _buffer_bytes(KernelModule.parse(source.text), task)
+    except SourceError:
+        return {}
+    gains: dict[str, float] = {}
+    for key, buffer in wanted.items():
+        shares = [
+            min(MOST, (2 * sizes[case, buffer] / BYTES_PER_US + LAUNCH_US) / us)
+            for case, us in times.items()
+            if (case, buffer) in sizes
+        ]
+        if shares:
+            gains[key] = -sum(math.log1p(-share) for share in shares) / len(shares)
+    return gains
+
+
+def _buffer_bytes(module: KernelModule, task: TaskCard) -> dict[tuple[str, str], int]:
+    """(search case, buffer) → bytes, where all sizes are known."""
+    found: dict[tuple[str, str], int] = {}
+    for one in launches_for(module, task):
+        if one.case.kind is not CaseKind.SEARCH:
+            continue
+        for parameter, argument in one.launch.arguments.items():
+            tensor, root = one.values.get(parameter), module.root_of(argument)
+            if root in module.buffers and isinstance(tensor, HostTensor) and None not in tensor.shape:
+                size = math.prod(size for size in tensor.shape if size is not None) * _item_bytes(tensor.dtype)
+                found[one.case.name, str(root)] = max(size, found.get((one.case.name, str(root)), 0))
+    return found
+
+
+def _item_bytes(dtype: str) -> int:
+    name = dtype.removeprefix("torch.").replace("bfloat16", "float16")
+    return 1 if name.startswith("float8") else np.dtype(name).itemsize

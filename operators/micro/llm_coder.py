@@ -17,8 +17,7 @@ from operators.micro.guides import guides as shipped_guides
 from operators.micro.rewrites.base import kernels_of
 from operators.micro.session import CoderSession, Opening, SessionLimits
 from operators.prompts.parts import Part, first_lines
-from operators.prompts.relatives import shown
-from operators.prompts.writer import Prompts, looked_up, user
+from operators.prompts.writer import Prompts, looked_up, shown, user
 
 CODER, ALONE = ("answer", "coder"), ("answer", "alone")
 """The documents that tell a model what a coder does: with a strategy, and with none."""

@@ -15,7 +15,7 @@ from evo_kernel.types import Call, Probe, Source, Step
 from operators.llm.base import Message, Model, ModelFailed, Reply
 from operators.micro.coder import Coded
 from operators.micro.edit_blocks import EditAnswer, MalformedAnswer, apply, feedback, given_up, parse
-from operators.micro.faults import ADVICE, EditFault, fault_of
+from operators.prompts.evidence import ADVICE, EditFault, fault_of
 from operators.prompts.parts import tokens, without_middle
 
 KEPT, REPAIRED, ROLLED_BACK = "kept", "repaired", "rolled back"

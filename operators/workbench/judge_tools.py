@@ -14,11 +14,17 @@ from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, Source
 from evo_kernel.types.notes import Evidence
 from evo_kernel.types.promotion import GateVerdict
 from operators.macro.catalogue import FAMILIES, OTHER, STOP
-from operators.workbench.file_tools import PATH
-from operators.workbench.formatting import facts_of, told
-from operators.workbench.protocols import WorkbenchJudge, WorkbenchLineage
-from operators.workbench.tool import Submission, ToolFailed, ToolResult, WorkTool, schema
-from operators.workbench.workspace import Workspace
+from operators.prompts.evidence import facts_of, told
+from operators.workbench.tool import (
+    Submission,
+    ToolFailed,
+    ToolResult,
+    WorkbenchJudge,
+    WorkbenchLineage,
+    WorkTool,
+    schema,
+)
+from operators.workbench.workspace import PATH, Workspace
 
 KERNEL = "kernel.py"
 """The file that is judged unless another is named."""

@@ -12,13 +12,10 @@ from typing import Any
 
 from evo_kernel.errors import InfraError
 from evo_kernel.types import Brief, Source
-from operators.workbench.file_tools import file_tools
 from operators.workbench.judge_tools import KERNEL, Allowed, Judging
-from operators.workbench.lineage_tools import knowledge_tools, lineage_tools
-from operators.workbench.note_tools import Notes
-from operators.workbench.protocols import WorkbenchDeps
-from operators.workbench.tool import Submission, ToolFailed, WorkTool, bounded, checked
-from operators.workbench.workspace import Workspace
+from operators.workbench.lineage_tools import Notes, knowledge_tools, lineage_tools
+from operators.workbench.tool import Submission, ToolFailed, WorkbenchDeps, WorkTool, bounded, checked
+from operators.workbench.workspace import Workspace, file_tools
 
 
 @dataclass(frozen=True)

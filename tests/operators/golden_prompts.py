@@ -25,18 +25,18 @@ from evo_kernel.types import (
 )
 from evo_kernel.types.notes import Evidence
 from operators.avo import memory as agents
-from operators.avo.prompting import opening
+from operators.avo.operator import opening
 from operators.avo.settings import AvoSettings
+from operators.crossover import LlmCrossover
 from operators.llm.base import Message
-from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import STOP, UNGUIDED, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
-from operators.macro.memory import StrategyMemory
+from operators.macro.policies import StrategyMemory
 from operators.micro.applicability import applicable
 from operators.micro.llm_coder import LlmCoder
 from operators.prompts.writer import Prompts
-from operators.workbench.protocols import WorkbenchDeps
+from operators.workbench.tool import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 from tests.operators.avo.forgetful import Forgetful

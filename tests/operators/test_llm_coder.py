@@ -15,11 +15,11 @@ from operators.macro.llm_policy import LlmPolicy
 from operators.macro.policies import UniformPolicy
 from operators.micro.applicability import MASKS, applicable
 from operators.micro.coder import Coder, Job, RewriteCoder
-from operators.micro.faults import ADVICE, EditFault, fault_of
 from operators.micro.guides import guides
 from operators.micro.llm_coder import CombinedCoder, LlmCoder
 from operators.micro.session import SessionLimits
 from operators.mtmc import MtmcOperator
+from operators.prompts.evidence import ADVICE, EditFault, fault_of
 from operators.prompts.parts import Budgets
 from operators.prompts.writer import Prompts
 from tests.operators.answers.source import BOTH, CALL, FUSED, SCALE, SOURCE

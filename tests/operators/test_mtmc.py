@@ -12,10 +12,9 @@ from evo_kernel.types import Operator, Source, Strategy
 from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import STOP
 from operators.macro.policies import UniformPolicy
-from operators.micro.coder import Coder, RewriteCoder
+from operators.micro.coder import Coder, RewriteCoder, StepWalk
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.rewrites import REWRITES, RewriteFailed
-from operators.micro.steps import StepWalk
 from operators.mtmc import TRIES, MtmcOperator
 from tests.operators.support_model import FakeModel
 from tests.operators.support_search import (

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.types import Decision, Source, Status, Tried
-from operators.llm_crossover import LlmCrossover
+from operators.crossover import LlmCrossover
 from operators.macro.catalogue import proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
-from operators.macro.memory import StrategyMemory
+from operators.macro.policies import StrategyMemory
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.session import SessionLimits
 from operators.prompts.evidence import evidence
 from operators.prompts.parts import Budgets, first_lines, rows, tokens, without_middle
-from operators.prompts.relatives import chosen, relatives_text, shown
-from operators.prompts.writer import Prompts, document, task_text, user
+from operators.prompts.writer import Prompts, chosen, document, relatives_text, shown, task_text, user
 from tests.operators.golden_prompts import (
     CARD,
     GOLDEN,

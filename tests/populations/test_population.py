@@ -10,9 +10,9 @@ import pytest
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Population, Proposal, Purpose, Source, Status
+from populations.archive import PopulationSettings
 from populations.population import open_population
 from populations.reading import PopulationReader
-from populations.settings import PopulationSettings
 from tests.populations.samples import (
     CARD,
     MEASURED,

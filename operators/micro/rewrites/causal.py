@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from operators.micro.edits import Edit
 from operators.micro.kernels import Loop, SourceKernel
-from operators.micro.module import KernelModule
-from operators.micro.rewrites.blocks import (
-    COLUMN,
-    ROW,
+from operators.micro.module import Edit, KernelModule
+from operators.micro.rewrites.grids import GridRewrite
+from operators.micro.rewrites.indices import (
+    COLUMN_AXIS,
+    ROW_AXIS,
     IndexBlock,
     Reader,
     defined_before,
@@ -22,7 +22,6 @@ from operators.micro.rewrites.blocks import (
     read_names,
     suite_of,
 )
-from operators.micro.rewrites.grids import GridRewrite
 from operators.micro.syntax import argument, called, int_value, names_read, names_written, spell
 
 TOP, LOWEST, ZERO, ONE = "?", "-inf", "0", "1"  # abstract values; "=name" is the value that a name had on entry
@@ -72,7 +71,7 @@ def _causal_pair(kernel: SourceKernel, loop: Loop) -> tuple[str, IndexBlock] | N
                 if keys is None or queries is None or keys.offset != (loop.target,) or keys.size != spell(loop.step):
                     continue
                 fixed = not read_names(queries.start) & (names_written(loop.node) | {loop.target})
-                if {keys.axis, queries.axis} == {ROW, COLUMN} and fixed:
+                if {keys.axis, queries.axis} == {ROW_AXIS, COLUMN_AXIS} and fixed:
                     return spell(condition), queries
     return None
 

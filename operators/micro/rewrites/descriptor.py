@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass
 from textwrap import indent
 
-from operators.micro.edits import Edit
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
-from operators.micro.rewrites.blocks import (
-    COLUMN,
-    ROW,
+from operators.micro.module import Edit, KernelModule
+from operators.micro.rewrites.grids import GridRewrite, contracts, grid_launches, statement_text
+from operators.micro.rewrites.indices import (
+    COLUMN_AXIS,
+    ROW_AXIS,
     IndexBlock,
     Reader,
     defined_before,
@@ -25,7 +25,6 @@ from operators.micro.rewrites.blocks import (
     read_names,
     suites,
 )
-from operators.micro.rewrites.grids import GridRewrite, contracts, grid_launches, statement_text
 from operators.micro.syntax import int_value, names_read, spell
 
 ALIGNMENT_BYTES = 16
@@ -53,7 +52,7 @@ class _Tile:
 
     @property
     def is_transposed(self) -> bool:
-        return self.inner.block.axis == ROW
+        return self.inner.block.axis == ROW_AXIS
 
     @property
     def descriptor(self) -> str:
@@ -116,9 +115,9 @@ def _tile(kernel: SourceKernel, access: Access, launch: SourceLaunch) -> _Tile |
             if side is None or side.block.axis in sides:
                 return None
             sides[side.block.axis] = side
-    if not seen_base or bounds is None or set(sides) != {ROW, COLUMN} or len(offsets) > 1:
+    if not seen_base or bounds is None or set(sides) != {ROW_AXIS, COLUMN_AXIS} or len(offsets) > 1:
         return None
-    ordered = _ordered(sides[ROW], sides[COLUMN], launch)
+    ordered = _ordered(sides[ROW_AXIS], sides[COLUMN_AXIS], launch)
     step = _multiple_of(kernel, reader, offsets[0]) if offsets else None
     sizes = {side.block.size for side in ordered or ()}  # to be tested by `run`
     if ordered is None or (offsets and step is None) or not sizes <= set(kernel.constexprs) & set(launch.arguments):

@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from evo_kernel.types import TaskCard
-from operators.micro.edits import LINE_LENGTH, Edit, wrapped
 from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
+from operators.micro.module import LINE_LENGTH, Edit, KernelModule, wrapped
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.syntax import called, int_value, names_read, names_written, self_root, spell, statements
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_expression, parse_module
-from operators.micro.edits import Edit
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
+from operators.micro.module import Edit, KernelModule
 from operators.micro.rewrites.flat import Map, Place, arguments_in_order, inlined_body, needed_by
 from operators.micro.rewrites.indices import (
     ROW,

@@ -6,12 +6,11 @@ import ast
 
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import TaskCard
-from operators.micro.edits import Edit
 from operators.micro.host_code import launches_for
 from operators.micro.kernels import SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
+from operators.micro.module import Edit, KernelModule
+from operators.micro.rewrites.accesses import condition
 from operators.micro.rewrites.base import Rewrite
-from operators.micro.rewrites.drop_masks import condition
 from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
 from operators.micro.syntax import copy_of, spell
 

@@ -12,7 +12,7 @@ from operators.avo.operator import AvoOperator
 from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, ToolCall
 from operators.llm.scripted import Asked, ScriptedModel
-from operators.workbench.protocols import WorkbenchDeps
+from operators.workbench.tool import WorkbenchDeps
 from tests.operators.avo.forgetful import Forgetful
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeKnowledge, FakeLineage, FakeNotebook, kernel
 

@@ -17,18 +17,26 @@ from tests.operators.learning.planted import FAILS, HEALTHY, SPILLED, planted
 
 torch = pytest.importorskip("torch")
 
-from operators.learning import checkpoint  # noqa: E402
 from operators.learning.evaluation import regret  # noqa: E402
-from operators.learning.imitation import imitate  # noqa: E402
-from operators.learning.network import NetworkSettings, PolicyNetwork  # noqa: E402
+from operators.learning.network import NetworkSettings, PolicyNetwork, load_policy, save_policy  # noqa: E402
 from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation  # noqa: E402
-from operators.learning.ppo import GAMMA, LAMBDA, Transition, credit, ppo  # noqa: E402
-from operators.learning.shipped import POLICY, TREE  # noqa: E402
-from operators.learning.tree import Tree  # noqa: E402
+from operators.learning.policy_training import (  # noqa: E402
+    GAMMA,
+    LAMBDA,
+    Transition,
+    credit,
+    imitate,
+    ppo,
+)
+from operators.learning.tree import (  # noqa: E402
+    POLICY,
+    TREE,
+    Tree,
+)
 from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
+from operators.macro.bandit import TrainedPolicy  # noqa: E402
 from operators.macro.features import context  # noqa: E402
 from operators.macro.policies import UniformPolicy  # noqa: E402
-from operators.macro.trained import TrainedPolicy  # noqa: E402
 
 TINY = NetworkSettings(width=32, layers=1, heads=2, dropout=0.0)
 
@@ -141,8 +149,8 @@ def test_decisions_are_drawn_with_and_without_a_past(tree):
 
 
 def test_a_checkpoint_gives_the_same_scores(tree, imitator, tmp_path):
-    size = checkpoint.save(tmp_path / "p.pt", imitator, {"seconds": 1.5})
-    model, about = checkpoint.load(tmp_path / "p.pt")
+    size = save_policy(tmp_path / "p.pt", imitator, {"seconds": 1.5})
+    model, about = load_policy(tmp_path / "p.pt")
     sights = roots(tree, "held-out")
     with torch.inference_mode():
         assert torch.equal(model(sights)[0], imitator(sights)[0])
@@ -170,15 +178,15 @@ class Bomb:
 )
 def test_other_files_are_refused_with_a_sentence(imitator, tmp_path, change):
     path = tmp_path / "p.pt"
-    checkpoint.save(path, imitator, {})
+    save_policy(path, imitator, {})
     torch.save(torch.load(path, weights_only=True) | change, path)
     with pytest.raises(UserError, match=r"train policy|update"):
-        checkpoint.load(path)
+        load_policy(path)
     path.write_bytes(b"no checkpoint")
     with pytest.raises(UserError, match="train policy"):
-        checkpoint.load(path)
+        load_policy(path)
     with pytest.raises(UserError, match="cannot be read"):
-        checkpoint.load(tmp_path / "absent.pt")
+        load_policy(tmp_path / "absent.pt")
     assert not BOMB.exists()
 
 
@@ -241,7 +249,7 @@ def test_earnings_are_means_of_the_latest_actions():
 
 
 def test_the_policy_that_comes_along_knows_tasks_that_it_never_saw():
-    tree, (model, about) = Tree.load(TREE), checkpoint.load(POLICY)
+    tree, (model, about) = Tree.load(TREE), load_policy(POLICY)
     assert about["tree"] == TREE.name and about["plans"] == tree.plans and POLICY.stat().st_size < 20e6
 
     def found(make):

@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import WorkbenchDeps
-from operators.workbench.tool import MAX_OUTPUT
+from operators.workbench.tool import MAX_OUTPUT, WorkbenchDeps
 from operators.workbench.toolset import ToolOutcome, Workbench, start_files, task_files
 from operators.workbench.workspace import MAX_FILES, Workspace
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeKnowledge, FakeLineage, FakeNotebook, brief, kernel

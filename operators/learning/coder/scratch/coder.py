@@ -16,9 +16,8 @@ import torch
 
 from evo_kernel.types import Call, Strategy
 from operators.learning.coder.answers import answer_text, kernel_of
-from operators.learning.coder.scratch import prompts
-from operators.learning.coder.scratch.sampling import sample
-from operators.learning.coder.scratch.training import Trained, load_coder
+from operators.learning.coder.scratch.network import sample
+from operators.learning.coder.scratch.training import Trained, load_coder, request
 from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
 from operators.llm.scripted import smallest
 from operators.llm.transcript import message_data, pack, request_data
@@ -63,7 +62,7 @@ class ScratchModel(Model):
 
     def _edit(self, strategy: Strategy, source: str, most: int) -> tuple[int, str, int]:
         """Tokens asked, the answer with blocks, tokens answered."""
-        made = prompts.request(self._coder.vocabulary, strategy, source)
+        made = request(self._coder.vocabulary, strategy, source)
         if len(made.prompt) >= self._coder.network.shape.context:
             raise ModelFailed(f"a source of {len(made.prompt)} tokens is too long for this coder", "too long")
         with self._lock:

@@ -18,10 +18,8 @@ from torch import Tensor
 
 from evo_kernel.types import Strategy
 from operators.learning.coder.rewards import Ask, Grade, RewardJudge, RewardParts, grades
-from operators.learning.coder.scratch.network import CoderNetwork
-from operators.learning.coder.scratch.prompts import Request, request
-from operators.learning.coder.scratch.sampling import sample
-from operators.learning.coder.scratch.training import CoderState, Tell, Trained, clipped_step, rate_at
+from operators.learning.coder.scratch.network import CoderNetwork, sample
+from operators.learning.coder.scratch.training import CoderState, Request, Tell, Trained, clipped_step, rate_at, request
 from operators.learning.coder.scratch.vocabulary import PAD
 
 RESAMPLED = 2000  # times, for the interval of a held-out rate

@@ -19,18 +19,22 @@ import torch
 from evo_kernel.errors import UserError
 from operators.learning.coder.examples import Example, is_of, rewarded
 from operators.learning.coder.rewards import Ask, RewardJudge, RewardParts
-from operators.learning.coder.scratch import grpo, sft
+from operators.learning.coder.scratch import grpo
 from operators.learning.coder.scratch.network import network_of
-from operators.learning.coder.scratch.prompts import PromptLesson, lessons, vocabulary_of
 from operators.learning.coder.scratch.training import (
     Clock,
     CoderState,
+    PromptLesson,
+    SftSettings,
     Tell,
     Trained,
+    lessons,
     load_coder,
     optimiser_of,
     save_coder,
     stored,
+    train_supervised,
+    vocabulary_of,
 )
 
 SFT, GRPO, DONE = "sft", "grpo", "done"
@@ -46,7 +50,7 @@ class RunSettings:
 
     size: str = "base"
     vocabulary: int = 1728  # tokens, bytes, marks and slots among them
-    sft: sft.SftSettings = field(default_factory=sft.SftSettings)
+    sft: SftSettings = field(default_factory=SftSettings)
     grpo: grpo.GrpoSettings = field(default_factory=grpo.GrpoSettings)
     parts: RewardParts = field(default_factory=RewardParts)
     sft_s: float | None = None
@@ -177,7 +181,7 @@ class _Run:
         watched = self._some(self._lessons(self.held_out), self.settings.sft.watched, 2)
         if self.state.step < self.settings.sft.steps and self.state.clock.share < 1.0:
             self.state.extra.pop("before", None)  # it was another network's
-        return sft.train(self.state, taught, watched, self.settings.sft, self.tell, self.keep, stop)
+        return train_supervised(self.state, taught, watched, self.settings.sft, self.tell, self.keep, stop)
 
     def begin_rewards(self) -> None:
         """The supervised network stays as the reference; the optimiser begins anew."""

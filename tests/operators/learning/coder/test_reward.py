@@ -11,8 +11,7 @@ from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Source, Status
-from operators.learning.coder.answers import answer_text
-from operators.learning.coder.lines import written
+from operators.learning.coder.answers import answer_text, written
 from operators.learning.coder.rewards import PRESETS, Ask, RewardOutcome, RewardParts, grades, parts_of
 from operators.micro.coder import RewriteCoder
 

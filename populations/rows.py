@@ -1,11 +1,17 @@
-"""Values read back from the file, exactly as they were told. Works on any connection, the writer's or a reader's."""
+"""Values of evo_kernel.types as columns (JSON, with floats exact), and read back from rows as they were told.
+
+Reading works on any connection, the writer's or a reader's.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, fields
 from typing import Any
 
 from evo_kernel.types import (
@@ -15,8 +21,11 @@ from evo_kernel.types import (
     Decision,
     Environment,
     Evaluation,
+    KernelFeatures,
+    Knobs,
     Measurement,
     PairedComparison,
+    PlanFeatures,
     PlanVerdict,
     Proposal,
     Purpose,
@@ -27,7 +36,67 @@ from evo_kernel.types import (
     Strategy,
 )
 from populations.connect import fetch_dicts
-from populations.encoding import decode_features, decode_knobs, decode_strategy, loads
+
+dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+loads = json.loads
+
+_KERNEL_FIELDS = tuple(KernelFeatures.__dataclass_fields__)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode_knobs(knobs: Knobs) -> str:
+    return dumps(knobs) if knobs else "[]"
+
+
+def decode_knobs(text: str) -> Knobs:
+    return tuple((name, value) for name, value in loads(text)) if text != "[]" else ()
+
+
+def encode_features(features: PlanFeatures) -> str:
+    kernels = [[_plain(getattr(kernel, name)) for name in _KERNEL_FIELDS] for kernel in features.kernels]
+    return dumps(
+        {
+            "launches": features.launches,
+            "aten_nodes": features.aten_nodes,
+            "scratch_bytes": features.scratch_bytes,
+            "fields": _KERNEL_FIELDS,  # so that a later version may add one
+            "kernels": kernels,
+        }
+    )
+
+
+def decode_features(text: str) -> PlanFeatures:
+    data = loads(text)
+    kernels = []
+    for values in data["kernels"]:
+        named = dict(zip(data["fields"], values, strict=True))
+        named["grid"] = tuple(named["grid"])
+        kernels.append(KernelFeatures(**named))
+    return PlanFeatures(data["launches"], data["aten_nodes"], tuple(kernels), data["scratch_bytes"])
+
+
+def decode_strategy(name: str, family: str, region: str, parameters: str) -> Strategy:
+    return Strategy(name, family, region, tuple((key, value) for key, value in loads(parameters)))
+
+
+def strategy_key(strategy: Strategy) -> str:
+    """Unlike Strategy.key this holds the family too and cannot be ambiguous."""
+    return dumps([strategy.name, strategy.family, strategy.region, strategy.parameters])
+
+
+def plan_key(measurements: Sequence[Measurement]) -> str:
+    """The same plans on the same cases are the same kernel, whatever its text: 16 hex digits, "" if nothing ran."""
+    if not measurements:
+        return ""
+    return digest("\n".join(f"{m.case}\0{m.plan}" for m in measurements))[:16]
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else value
+
 
 BASELINE_FAULT = "baseline fault"
 """Kind of an event: a baseline that could not be timed, with case, name and reason."""
@@ -230,3 +299,54 @@ def _comparisons(connection: sqlite3.Connection, number: int) -> tuple[PairedCom
 def _nan(value: float | None) -> float:
     """SQLite keeps NaN as NULL."""
     return math.nan if value is None else value
+
+
+_FIELDS = tuple(field.name for field in fields(Measurement) if field.name != "features")
+
+
+def write_findings(connection: sqlite3.Connection, environment: int, verdicts: Iterable[PlanVerdict]) -> None:
+    """`environment`: a row of environments."""
+    connection.executemany(
+        "INSERT INTO findings (environment, case_name, plan, status, reason, check_result, measurement, at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            (
+                environment, one.case, one.plan, str(one.status), one.reason,
+                dumps(astuple(one.check)) if one.check is not None else None,
+                _encode(one.measurement) if one.measurement is not None else None, time.time(),
+            )
+            for one in verdicts
+        ),
+    )  # fmt: skip
+
+
+def fetch_findings(connection: sqlite3.Connection, environment_key: str) -> Iterator[PlanVerdict]:
+    """Oldest first."""
+    rows = connection.execute(
+        "SELECT f.case_name, f.plan, f.status, f.reason, f.check_result, f.measurement FROM findings f"
+        " JOIN environments n ON n.id = f.environment WHERE n.key = ? ORDER BY f.id",
+        (environment_key,),
+    )
+    for case, plan, status, reason, check, measurement in rows:
+        yield PlanVerdict(
+            case,
+            plan,
+            Status(status),
+            reason,
+            CheckResult(*loads(check)) if check is not None else None,
+            _decode(measurement) if measurement is not None else None,
+        )
+
+
+def _encode(one: Measurement) -> str:
+    data: dict[str, Any] = {name: getattr(one, name) for name in _FIELDS}
+    data |= {"baselines_us": dict(one.baselines_us), "details": dict(one.details)}
+    data["features"] = encode_features(one.features) if one.features is not None else None
+    return dumps(data)
+
+
+def _decode(text: str) -> Measurement:
+    data = loads(text)
+    features = data.pop("features")
+    known = {name: value for name, value in data.items() if name in _FIELDS}
+    return Measurement(**known, features=decode_features(features) if features is not None else None)

@@ -1,13 +1,17 @@
-"""Several models as one: conversations are shared out by weight, and another model answers for one that cannot."""
+"""From names to a model: one by its name, or several as one, among which conversations are shared out by weight."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
+from operators.llm.litellm_model import LiteLLMModel
+from operators.llm.scripted import ScriptedModel
 
 
 class Ensemble(Model):
@@ -64,3 +68,15 @@ def _kind(failures: Sequence[ModelFailed]) -> str:
         if kind in kinds:
             return kind
     return failures[-1].kind
+
+
+def open_model(name: str, **settings: Any) -> Model:
+    """`settings`: of LiteLLMModel. Raises UserError."""
+    kind, _, path = name.partition(":")
+    if kind == "scratch":
+        from operators.learning.coder.scratch.coder import ScratchModel  # torch, which no other model needs here
+
+        return ScratchModel.from_file(Path(path), name)
+    if name == "scripted":
+        return ScriptedModel()
+    return LiteLLMModel(name, **settings)
