@@ -28,7 +28,7 @@ from operators.mtmc import MtmcOperator
 if TYPE_CHECKING:
     from evo_kernel.app.model_breaker import ModelBreaker
     from evo_kernel.fitness.judge import PlanJudge
-    from operators.avo.settings import AvoSettings
+    from operators.avo.attempt import AvoSettings
     from operators.knowledge.base import KnowledgeBase
     from operators.llm.base import Model
     from operators.micro.session import SessionLimits
@@ -194,7 +194,7 @@ def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder)
 
 
 def agent_settings(config: Config) -> AvoSettings:
-    from operators.avo.settings import AttemptLimits, AvoSettings
+    from operators.avo.attempt import AttemptLimits, AvoSettings
 
     agents = config.agents
     return AvoSettings(

@@ -10,25 +10,49 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evo_kernel.types import Call, Step
 from evo_kernel.types.protocols import TurnStore
-from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted
+from operators.avo.conversation import MOST_CALLS, AgentConversation, ContextLimits, fitted
 from operators.avo.memory import AgentEvaluation, AgentMemory
-from operators.avo.operator import NUDGE
-from operators.avo.settings import AvoSettings
+from operators.avo.supervisor import SupervisorLimits
 from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
 from operators.llm.transcript import message_data, message_from
-from operators.workbench.judge_tools import KERNEL
+from operators.workbench.judge_tools import KERNEL, Allowed
 from operators.workbench.tool import Submission, ToolResult, WorkTool, schema
 from operators.workbench.toolset import ToolOutcome, Workbench
 
 OPENING, ANSWER, RESULT, SUMMARY, TROUBLE = "opening", "answer", "result", "summary", "trouble"
 TRIED = 48  # evaluations of this attempt that are remembered, the latest
 LONGER = 2  # times that a prompt which is too long for the model is made shorter
+NUDGE = (
+    "You called no tool. Go on with the tools: look, change {kernel}, probe, evaluate, submit. When you have nothing "
+    "left to try, call give_up and say why."
+)
 CUT_OFF = "Your answer was cut off at its limit. Write shorter ones: one file or a few edits at a time."
+
+
+@dataclass(frozen=True)
+class AttemptLimits:
+    """What ends an attempt without a commit. None: no limit. All sessions of an attempt count together."""
+
+    turns: int = 120  # answers of the model
+    seconds: float | None = 3 * 3600.0  # of work: answers and tools, not the time between two sessions
+    idle: int = 3  # answers in a row that call no tool
+    calls_a_turn: int = 12  # tool calls of one answer that are carried out; of more it is told
+    max_tokens: int = 8192  # of one answer
+    down_waits: int = 10  # times that a model which is down is waited for, before the attempt is set aside
+    down_wait_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class AvoSettings:
+    limits: AttemptLimits = field(default_factory=AttemptLimits)
+    allowed: Allowed = field(default_factory=Allowed)
+    context: ContextLimits = field(default_factory=ContextLimits)
+    supervision: SupervisorLimits = field(default_factory=SupervisorLimits)
 
 
 class Paused(Exception):

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from operators.avo.settings import ContextLimits
 from operators.llm.base import Message, ToolCall, size
 from operators.workbench.tool import bounded
 
@@ -16,6 +15,15 @@ OPENING_SHARE = 0.4  # of the bound, at most
 MOST_CALLS = 64  # tool calls that an answer is kept with
 ARGUMENT_LINE = 160
 SUMMARY = "[Earlier turns of this conversation are summed up here. Your files are as you left them.]"
+
+
+@dataclass(frozen=True)
+class ContextLimits:
+    """`bytes`: hard bound of a prompt's text. `keep_turns`: the latest turns, which are never summed up."""
+
+    bytes: int = 240_000
+    keep_turns: int = 8
+    summary_bytes: int = 16_000
 
 
 @dataclass

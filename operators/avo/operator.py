@@ -9,9 +9,8 @@ from pathlib import Path
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Source, Strategy
 from evo_kernel.types.protocols import TurnStore
-from operators.avo.attempt import OPENING, AttemptEnd, AvoAttempt, Paused, give_up
+from operators.avo.attempt import OPENING, AttemptEnd, AvoAttempt, AvoSettings, Paused, give_up
 from operators.avo.memory import AgentMemory, Record, Review
-from operators.avo.settings import AvoSettings
 from operators.avo.supervisor import Supervisor
 from operators.llm.base import Message, Model
 from operators.macro import catalogue
@@ -26,10 +25,6 @@ from operators.workbench.workspace import Workspace
 
 BEST, NEWEST, NOTES = 8, 6, 12
 SOURCE = 8000  # tokens of the kernel to start from; all of it is in the workspace
-NUDGE = (
-    "You called no tool. Go on with the tools: look, change {kernel}, probe, evaluate, submit. When you have nothing "
-    "left to try, call give_up and say why."
-)
 PART = """\
 You work alone, with tools, until a version of yours is committed. You are the whole step: you choose what to read, what
 to change, when to measure. Work in rounds: look (profile, lineage, knowledge, notes), make a plan of one idea, change

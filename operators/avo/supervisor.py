@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from evo_kernel.types import Brief, Call
 from operators.avo.memory import AgentMemory, Record, Review, same_idea
-from operators.avo.settings import SupervisorLimits
 from operators.llm.base import Message, Model, ModelFailed
 from operators.macro.catalogue import CATALOGUE, FAMILIES
 from operators.prompts.evidence import version_line
@@ -25,6 +25,16 @@ SYSTEM = (
     "concrete enough to begin with (what to change, where, which sign shows that it works, what to give up early). "
     "Do not repeat what failed. An earlier version may be a better start than the latest."
 )
+
+
+@dataclass(frozen=True)
+class SupervisorLimits:
+    """When the trajectory is reviewed. A review starts both counts anew, and so does a commit."""
+
+    attempts: int = 6  # in a row without a commit
+    hours: float | None = 3.0  # without a commit
+    repeats: int = 3  # times that the same idea or the same kernel has failed
+    directions: int = 4  # asked for
 
 
 class Supervisor:

@@ -25,8 +25,8 @@ from evo_kernel.types import (
 )
 from evo_kernel.types.notes import Evidence
 from operators.avo import memory as agents
+from operators.avo.attempt import AvoSettings
 from operators.avo.operator import opening
-from operators.avo.settings import AvoSettings
 from operators.crossover import LlmCrossover
 from operators.llm.base import Message
 from operators.macro.catalogue import STOP, UNGUIDED, proposed

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from evo_kernel.types import Evaluation, Source
+from operators.avo.attempt import AvoSettings
 from operators.avo.operator import AvoOperator
-from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, ToolCall
 from operators.llm.scripted import Asked, ScriptedModel
 from operators.workbench.tool import WorkbenchDeps

@@ -9,7 +9,8 @@ import pytest
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Call, Source
-from operators.avo.settings import AttemptLimits, AvoSettings, ContextLimits
+from operators.avo.attempt import AttemptLimits, AvoSettings
+from operators.avo.conversation import ContextLimits
 from operators.llm.base import ModelFailed, size
 from operators.llm.scripted import ScriptedModel
 from operators.workbench.judge_tools import Allowed
