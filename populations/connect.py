@@ -126,7 +126,8 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         if found is None:
             connection.close()
             raise PopulationError(f"{path} is a database, but not a population of evo-kernel. Name another file.")
-        return connection if _is_current(connection) else _migrated(connection)
+        made = "SELECT COUNT(*) FROM _sqlite_migrations WHERE migration_set = 'populations'"
+        return connection if fetch_one(connection, made) >= MIGRATIONS else _migrated(connection)
     raise PopulationError(f"{path} cannot be read. Check its permissions, and that of its folder.")
 
 
@@ -134,12 +135,6 @@ def fetch_one(connection: sqlite3.Connection, sql: str, parameters: tuple[Any, .
     """The first column of the first row; None without any."""
     row = connection.execute(sql, parameters).fetchone()
     return row[0] if row else None
-
-
-def _is_current(connection: sqlite3.Connection) -> bool:
-    """Or of a later version."""
-    made = "SELECT COUNT(*) FROM _sqlite_migrations WHERE migration_set = 'populations'"
-    return fetch_one(connection, made) >= MIGRATIONS
 
 
 def _migrated(connection: sqlite3.Connection) -> sqlite3.Connection:

@@ -9,25 +9,17 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import (
-    Brief,
-    Credit,
-    Environment,
-    PipelineState,
-    PlanVerdict,
-    Recorded,
-    ScoredCandidate,
-    TaskCard,
-)
+from evo_kernel.types import Brief, Credit, Environment, PipelineState, PlanVerdict, Recorded, ScoredCandidate, TaskCard
 from evo_kernel.types.notes import Version, VersionOrder
 from populations import statistics
 from populations.archive import PopulationSettings
 from populations.candidate_cache import Library
+from populations.connect import fetch_one
 from populations.rows import (
     BASELINE_FAULT,
     dumps,
@@ -85,27 +77,6 @@ def last_id(connection: sqlite3.Connection, table: str) -> int:
     return connection.execute(f"SELECT IFNULL(MAX(id), 0) FROM {table}").fetchone()[0]
 
 
-def measured_as_they_are(connection: sqlite3.Connection, environment: Environment) -> list[int]:
-    """Candidates of no parent whose only verdict in an environment is that they passed, with their knobs as written."""
-    rows = connection.execute(
-        "SELECT c.id FROM candidates c JOIN evaluations e ON e.candidate = c.id AND e.purpose = 'score'"
-        " JOIN environments n ON n.id = e.environment WHERE c.parent IS NULL AND n.key = ?"
-        " GROUP BY c.id HAVING COUNT(*) = 1 AND MAX(e.status) = 'passed' AND MAX(e.knobs) = '[]' ORDER BY c.id",
-        (environment.key,),
-    )
-    return [candidate for (candidate,) in rows]
-
-
-def environment_before(connection: sqlite3.Connection, environment: Environment) -> str | None:
-    """Key of the environment of the latest evaluation made anywhere but in this one."""
-    row = connection.execute(
-        "SELECT n.key FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key != ?"
-        " ORDER BY e.id DESC LIMIT 1",
-        (environment.key,),
-    ).fetchone()
-    return row[0] if row else None
-
-
 CONFIRMATION = "confirmation"
 """The kind of event that tells whether one is due."""
 
@@ -121,7 +92,11 @@ class OpenPopulation:
         # What earlier sessions left behind is read before this one leaves its mark.
         self._earlier_wall_s = statistics.wall_s(store.connection)
         self._state = replay(store.connection)
-        self._previous_environment = environment_before(store.connection, start.environment)
+        sql = (
+            "SELECT n.key FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key != ?"
+            " ORDER BY e.id DESC LIMIT 1"
+        )
+        self._previous_environment = fetch_one(store.connection, sql, (start.environment.key,))
         self._began = time.time()
         self._run = begin_session(store, start, self._began)
         self._state.configure(start.settings)
@@ -157,15 +132,18 @@ class OpenPopulation:
 
     def untuned(self) -> Sequence[Recorded]:
         """First kernels that were measured once, as they are: a session may have ended before it tuned them."""
+        sql = (
+            "SELECT c.id FROM candidates c JOIN evaluations e ON e.candidate = c.id AND e.purpose = 'score'"
+            " JOIN environments n ON n.id = e.environment WHERE c.parent IS NULL AND n.key = ?"
+            " GROUP BY c.id HAVING COUNT(*) = 1 AND MAX(e.status) = 'passed' AND MAX(e.knobs) = '[]' ORDER BY c.id"
+        )
         with self._store.lock:
-            found = measured_as_they_are(self._store.connection, self.environment)
-            return [self._recorded(candidate) for candidate in found]
+            return [self._recorded(candidate) for (candidate,) in self._store.rows(sql, (self.environment.key,))]
 
     def origins(self) -> set[str]:
         """Where roots come from, as `plant` was told."""
-        with self._store.lock:
-            rows = self._store.connection.execute("SELECT DISTINCT operator FROM candidates WHERE parent IS NULL")
-            return {operator for (operator,) in rows}
+        rows = self._store.rows("SELECT DISTINCT operator FROM candidates WHERE parent IS NULL")
+        return {operator for (operator,) in rows}
 
     def elites(self) -> Sequence[Recorded]:
         """The fastest candidate of every cell, fastest first."""
@@ -194,18 +172,15 @@ class OpenPopulation:
 
     def best(self) -> ScoredCandidate | None:
         """The fastest candidate in this environment that no confirmation refuted."""
-        with self._store.lock:
-            return self._scored(self._board.best())
+        return self._scored(self._board.best)
 
     def champion(self) -> ScoredCandidate | None:
         """The fastest confirmed candidate in this environment."""
-        with self._store.lock:
-            return self._scored(self._board.champion())
+        return self._scored(self._board.champion)
 
     def leader(self) -> ScoredCandidate | None:
         """The champion; the best while nothing is confirmed."""
-        with self._store.lock:
-            return self._scored(self._board.leader())
+        return self._scored(self._board.leader)
 
     def latest(self, count: int) -> Sequence[ScoredCandidate]:
         """The youngest candidates, youngest first."""
@@ -255,8 +230,8 @@ class OpenPopulation:
             "SELECT MAX(e.wall_s) FROM evaluations e JOIN environments n ON n.id = e.environment"
             " WHERE e.purpose = 'confirm' AND n.key = ?"
         )
-        found = self._store.row(sql, (self.environment.key,))
-        return found[0] if found else None
+        (found,) = self._store.row(sql, (self.environment.key,)) or (None,)
+        return found
 
     def announce(self, state: PipelineState) -> None:
         """Tell other processes what this one is doing: overwritten by the next word, gone with the process."""
@@ -331,8 +306,9 @@ class OpenPopulation:
             return self._root(attempt, root, seed)
         return self._brief(attempt, parent, island, loads(chosen), seed)
 
-    def _scored(self, candidate: int) -> ScoredCandidate | None:
-        return self._library.relative(candidate) if candidate else None
+    def _scored(self, find: Callable[[], int]) -> ScoredCandidate | None:
+        with self._store.lock:
+            return self._library.relative(candidate) if (candidate := find()) else None
 
     def _check(self, candidate: int) -> None:
         last = len(self._state.lineage)

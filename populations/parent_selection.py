@@ -118,12 +118,8 @@ class Chooser:
 
     def __init__(self, path: Path, lineage: Lineage, board: Leaderboard, library: Library, mix: Mix) -> None:
         self._path, self._lineage, self._board, self._library, self._mix = path, lineage, board, library, mix
-        self._exhausted: set[int] = set()  # parents with nothing left to try; a later session may try more
+        self.exhausted: set[int] = set()  # parents with nothing left to try: chosen beside other elites alone
         self._crossed: set[tuple[int, int]] = set()
-
-    def exhaust(self, parent: int) -> None:
-        """A parent has nothing left to try: it is not chosen again in this session, but beside other elites."""
-        self._exhausted.add(parent)
 
     def choose(self, rng: np.random.Generator) -> Choice:
         """Raises PopulationError while nothing is planted.
@@ -135,12 +131,12 @@ class Chooser:
         settled = [island for island, archive in enumerate(archives) if archive.cells]
         if not settled:
             return self._root(rng)
-        left = {island: archives[island].without(self._exhausted) for island in settled} if self._exhausted else {}
-        able = [island for island in settled if not self._exhausted or left[island].cells]
+        left = {island: archives[island].without(self.exhausted) for island in settled} if self.exhausted else {}
+        able = [island for island in settled if not self.exhausted or left[island].cells]
         if not able and (beyond := self._beyond(rng)) is not None:
             return beyond
         island = (able or settled)[int(rng.integers(len(able or settled)))]
-        archive = left[island] if able and self._exhausted else archives[island]
+        archive = left[island] if able and self.exhausted else archives[island]
         contender, selector = self._mix.select(archive, self._library.case_times, rng)
         return self._choice(contender.candidate, island, selector, rng)
 
@@ -148,8 +144,8 @@ class Chooser:
         """Whether nothing is left that was not found exhausted in this session."""
         archives = self._board.islands.archives
         if not any(archive.cells for archive in archives):
-            return bool(self._lineage.roots) and self._exhausted.issuperset(self._lineage.roots)
-        if any(archive.without(self._exhausted).cells for archive in archives):
+            return bool(self._lineage.roots) and self.exhausted.issuperset(self._lineage.roots)
+        if any(archive.without(self.exhausted).cells for archive in archives):
             return False
         return next(self._passed(), None) is None and next(self._pairs(), None) is None
 
@@ -158,7 +154,7 @@ class Chooser:
         roots = self._lineage.roots
         if not roots:
             raise PopulationError(f"{self._path} is empty: plant a first kernel before asking for a brief.")
-        able = [root for root in roots if root not in self._exhausted] or roots
+        able = [root for root in roots if root not in self.exhausted] or roots
         return self._choice(able[int(rng.integers(len(able)))], 0, "root", rng)
 
     def _beyond(self, rng: np.random.Generator) -> Choice | None:
@@ -172,7 +168,7 @@ class Chooser:
 
     def _passed(self) -> Iterator[int]:
         """Candidates that passed and are not exhausted, fastest first."""
-        return (candidate for candidate in self._board.leaders() if candidate not in self._exhausted)
+        return (candidate for candidate in self._board.leaders() if candidate not in self.exhausted)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         """(elite, another) of all cells and islands that were not side by side yet, fastest first."""

@@ -16,7 +16,7 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.types import CaseKind, Environment, Evaluation, PipelineState, Rival, ScoredCandidate, Source, TaskCard
 from populations import lineage, statistics
 from populations.candidate_cache import Library
-from populations.connect import announced, connect_reader, fetch_one, owner
+from populations.connect import announced, connect_reader, fetch_dicts, fetch_one, owner
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
 from populations.rows import (
     fetch_baseline_faults,
@@ -134,7 +134,11 @@ class PopulationReader:
 
     def strategies(self) -> list[dict[str, Any]]:
         """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
-        return statistics.strategies(self.connection, self.environment_row)
+        sql = (
+            "SELECT strategy AS name, family, tried, passed, mean_log_gain, best_log_gain FROM strategy_credit"
+            " WHERE environment_id = ?"
+        )
+        return fetch_dicts(self.connection, sql, (self.environment_row,))
 
     def ceilings(self, environment: Environment | None = None) -> dict[str, float]:
         """What the machine of an environment, else of the one shown, reaches at most; empty where not measured."""
@@ -194,7 +198,12 @@ class PopulationReader:
 
     def confirmation(self, candidate: int) -> Evaluation | None:
         """What settled whether a candidate may be a champion: its refutation, else its latest confirmation."""
-        return statistics.confirmation(self.connection, self.environment_row, candidate)
+        sql = (
+            "SELECT id FROM evaluations WHERE candidate = ? AND environment = ? AND purpose = 'confirm'"
+            " AND status != 'infra_error' ORDER BY status = 'passed', id DESC LIMIT 1"
+        )
+        number = fetch_one(self.connection, sql, (candidate, self.environment_row))
+        return fetch_evaluation(self.connection, number) if number else None
 
     def leaders(self, count: int | None = None) -> list[int]:
         """Candidates that passed and were not refuted; the fastest first, at most `count`."""

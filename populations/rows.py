@@ -56,16 +56,10 @@ def decode_knobs(text: str) -> Knobs:
 
 
 def encode_features(features: PlanFeatures) -> str:
-    kernels = [[_plain(getattr(kernel, name)) for name in _KERNEL_FIELDS] for kernel in features.kernels]
-    return dumps(
-        {
-            "launches": features.launches,
-            "aten_nodes": features.aten_nodes,
-            "scratch_bytes": features.scratch_bytes,
-            "fields": _KERNEL_FIELDS,  # so that a later version may add one
-            "kernels": kernels,
-        }
-    )
+    values = [[getattr(kernel, name) for name in _KERNEL_FIELDS] for kernel in features.kernels]
+    kernels = [[dict(one) if isinstance(one, Mapping) else one for one in kernel] for kernel in values]
+    data = {name: getattr(features, name) for name in ("launches", "aten_nodes", "scratch_bytes")}
+    return dumps(data | {"fields": _KERNEL_FIELDS, "kernels": kernels})  # fields: so that a later version may add one
 
 
 def decode_features(text: str) -> PlanFeatures:
@@ -82,20 +76,11 @@ def decode_strategy(name: str, family: str, region: str, parameters: str) -> Str
     return Strategy(name, family, region, tuple((key, value) for key, value in loads(parameters)))
 
 
-def strategy_key(strategy: Strategy) -> str:
-    """Unlike Strategy.key this holds the family too and cannot be ambiguous."""
-    return dumps([strategy.name, strategy.family, strategy.region, strategy.parameters])
-
-
 def plan_key(measurements: Sequence[Measurement]) -> str:
     """The same plans on the same cases are the same kernel, whatever its text: 16 hex digits, "" if nothing ran."""
     if not measurements:
         return ""
     return digest("\n".join(f"{m.case}\0{m.plan}" for m in measurements))[:16]
-
-
-def _plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 BASELINE_FAULT = "baseline fault"
@@ -106,6 +91,11 @@ EVALUATION = (
     " e.charged, e.measured, e.gpu_s, e.wall_s FROM evaluations e JOIN candidates c ON c.id = e.candidate"
     " JOIN sources s ON s.id = c.source JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = r.task"
 )
+CALLS = (
+    "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, COALESCE(r.error, c.error), messages"
+    " FROM calls c LEFT JOIN call_remarks r USING (attempt, position) WHERE attempt = ? ORDER BY position"
+)
+COMPARED = "case_kind, against, ratio, low, high, pairs, verdict, claimed"
 MEASUREMENT = (
     "SELECT m.case_name, p.hash, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us, m.baselines_us, m.light_share,"
     " f.data, m.details, m.clock_mhz, m.power_w, m.drift FROM measurements m JOIN plans p ON p.id = m.plan"
@@ -165,6 +155,7 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
     row = connection.execute(f"{EVALUATION} WHERE e.id = ?", (number,)).fetchone()
     _, source, task, purpose, environment, status, reason, score, knobs, checks, charged, measured, gpu_s, wall_s = row
     measurements = [_measurement(found) for found in connection.execute(MEASUREMENT, (number,))]
+    plans = _parts(connection, "source_plans", "knobs", number)
     return Evaluation(
         source=source,
         task=task,
@@ -176,9 +167,12 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
         knobs=decode_knobs(knobs),
         checks=tuple(CheckResult(*check) for check in loads(checks)),
         measurements=tuple(measurements[:measured]),
-        plans=_plans(connection, number),
+        plans=tuple((case, decode_knobs(text), plan) for case, plan, text in plans),
         verdicts=_verdicts(connection, number, measurements),
-        comparisons=_comparisons(connection, number),
+        comparisons=tuple(
+            PairedComparison(case, CaseKind(kind), Rival(against), plan, *rest)
+            for case, plan, kind, against, *rest in _parts(connection, "comparisons", COMPARED, number)
+        ),
         charged={Purpose(name): count for name, count in loads(charged).items()},
         gpu_s=gpu_s,
         wall_s=wall_s,
@@ -218,14 +212,6 @@ def fetch_decisions(
     )
 
 
-def fetch_calls(connection: sqlite3.Connection, attempt: int) -> tuple[Call, ...]:
-    sql = (
-        "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, COALESCE(r.error, c.error), messages"
-        " FROM calls c LEFT JOIN call_remarks r USING (attempt, position) WHERE attempt = ? ORDER BY position"
-    )
-    return tuple(Call(*row) for row in connection.execute(sql, (attempt,)))
-
-
 def fetch_parents(connection: sqlite3.Connection, attempt: int) -> tuple[tuple[str, int], ...]:
     sql = "SELECT role, candidate FROM parents WHERE attempt = ? ORDER BY position"
     return tuple(connection.execute(sql, (attempt,)).fetchall())
@@ -243,7 +229,7 @@ def fetch_proposal(connection: sqlite3.Connection, candidate: int) -> Proposal:
         parents=fetch_parents(connection, attempt) if explicit else (),
         decisions=fetch_decisions(connection, attempt),
         steps=tuple(Step(*row) for row in connection.execute(steps, (attempt,))),
-        calls=fetch_calls(connection, attempt),
+        calls=tuple(Call(*row) for row in connection.execute(CALLS, (attempt,))),
         probes=probes,
         wall_s=wall_s,
     )
@@ -257,43 +243,26 @@ def _measurement(row: Sequence[Any]) -> Measurement:
     )  # fmt: skip
 
 
-def _plans(connection: sqlite3.Connection, number: int) -> tuple[tuple[str, tuple[tuple[str, int], ...], str], ...]:
+def _parts(connection: sqlite3.Connection, table: str, columns: str, evaluation: int) -> sqlite3.Cursor:
+    """Rows of an evaluation: case, hash of the plan, the columns."""
     sql = (
-        "SELECT sp.case_name, sp.knobs, p.hash FROM source_plans sp JOIN plans p ON p.id = sp.plan"
-        " WHERE sp.evaluation = ? ORDER BY sp.position"
+        f"SELECT t.case_name, p.hash, {columns} FROM {table} t JOIN plans p ON p.id = t.plan WHERE t.evaluation = ?"
+        " ORDER BY t.position"
     )
-    return tuple((case, decode_knobs(knobs), plan) for case, knobs, plan in connection.execute(sql, (number,)))
+    return connection.execute(sql, (evaluation,))
 
 
 def _verdicts(
     connection: sqlite3.Connection, number: int, measurements: Sequence[Measurement]
 ) -> tuple[PlanVerdict, ...]:
-    sql = (
-        "SELECT v.case_name, p.hash, v.status, v.reason, v.check_result, v.measurement FROM verdicts v"
-        " JOIN plans p ON p.id = v.plan WHERE v.evaluation = ? ORDER BY v.position"
-    )
-    return tuple(
-        PlanVerdict(
-            case,
-            plan,
-            Status(status),
-            reason,
-            CheckResult(*loads(check)) if check is not None else None,
-            measurements[measurement] if measurement is not None else None,
-        )
-        for case, plan, status, reason, check, measurement in connection.execute(sql, (number,))
-    )
+    rows = _parts(connection, "verdicts", "status, reason, check_result, measurement", number)
+    return tuple(_verdict(row, None if at is None else measurements[at]) for *row, at in rows)
 
 
-def _comparisons(connection: sqlite3.Connection, number: int) -> tuple[PairedComparison, ...]:
-    sql = (
-        "SELECT c.case_name, c.case_kind, c.against, p.hash, c.ratio, c.low, c.high, c.pairs, c.verdict, c.claimed"
-        " FROM comparisons c JOIN plans p ON p.id = c.plan WHERE c.evaluation = ? ORDER BY c.position"
-    )
-    return tuple(
-        PairedComparison(case, CaseKind(kind), Rival(against), *rest)
-        for case, kind, against, *rest in connection.execute(sql, (number,))
-    )
+def _verdict(row: Sequence[Any], measurement: Measurement | None) -> PlanVerdict:
+    case, plan, status, reason, check = row
+    checked = CheckResult(*loads(check)) if check is not None else None
+    return PlanVerdict(case, plan, Status(status), reason, checked, measurement)
 
 
 def _nan(value: float | None) -> float:
@@ -327,15 +296,12 @@ def fetch_findings(connection: sqlite3.Connection, environment_key: str) -> Iter
         " JOIN environments n ON n.id = f.environment WHERE n.key = ? ORDER BY f.id",
         (environment_key,),
     )
-    for case, plan, status, reason, check, measurement in rows:
-        yield PlanVerdict(
-            case,
-            plan,
-            Status(status),
-            reason,
-            CheckResult(*loads(check)) if check is not None else None,
-            _decode(measurement) if measurement is not None else None,
-        )
+    for *row, text in rows:
+        data = loads(text) if text is not None else {}
+        features = data.pop("features", None)
+        known = {name: value for name, value in data.items() if name in _FIELDS}
+        known["features"] = decode_features(features) if features is not None else None
+        yield _verdict(row, Measurement(**known) if data else None)
 
 
 def _encode(one: Measurement) -> str:
@@ -343,10 +309,3 @@ def _encode(one: Measurement) -> str:
     data |= {"baselines_us": dict(one.baselines_us), "details": dict(one.details)}
     data["features"] = encode_features(one.features) if one.features is not None else None
     return dumps(data)
-
-
-def _decode(text: str) -> Measurement:
-    data = loads(text)
-    features = data.pop("features")
-    known = {name: value for name, value in data.items() if name in _FIELDS}
-    return Measurement(**known, features=decode_features(features) if features is not None else None)

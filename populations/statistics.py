@@ -16,7 +16,7 @@ from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Environment, Evaluation, PipelineState, Proposal, Source
 from populations.connect import fetch_dicts, fetch_one
 from populations.external_tickets import open_tickets
-from populations.rows import fetch_evaluation, loads
+from populations.rows import loads
 
 
 @dataclass(frozen=True)
@@ -258,16 +258,6 @@ def unended_attempts(connection: sqlite3.Connection, live: bool) -> tuple[int, i
     return len(under_way), abandoned, len(handed_out)
 
 
-def confirmation(connection: sqlite3.Connection, environment: int | None, candidate: int) -> Evaluation | None:
-    """What settled whether a candidate may be a champion: its refutation, else its latest confirmation."""
-    sql = (
-        "SELECT id FROM evaluations WHERE candidate = ? AND environment = ? AND purpose = 'confirm'"
-        " AND status != 'infra_error' ORDER BY status = 'passed', id DESC LIMIT 1"
-    )
-    number = fetch_one(connection, sql, (candidate, environment))
-    return fetch_evaluation(connection, number) if number else None
-
-
 def history(connection: sqlite3.Connection, environment: int | None) -> list[dict[str, Any]]:
     """How the best grew: the rows of the view `improvements`, with what had been spent by then: `evaluations`, `hours`
     (pauses between sessions left out) and `dollars`.
@@ -280,12 +270,11 @@ def history(connection: sqlite3.Connection, environment: int | None) -> list[dic
     for row in rows:
         evaluations += _charged(connection, "evaluations", "id", evaluation, row["evaluation"])
         evaluations += _charged(connection, "turns", "attempt", attempt, row["attempt"])
-        for column, table in (("probes", "candidates"), ("probes", "failures"), ("dollars", "calls")):
-            sql = f"SELECT TOTAL({column}) FROM {table} WHERE attempt > ? AND attempt <= ?"
-            amount = fetch_one(connection, sql, (attempt, row["attempt"]))
-            evaluations, dollars = (
-                (evaluations, dollars + amount) if table == "calls" else (evaluations + int(amount), dollars)
-            )
+        span = "WHERE attempt > ? AND attempt <= ?"
+        for table in ("candidates", "failures"):
+            sql = f"SELECT IFNULL(SUM(probes), 0) FROM {table} {span}"
+            evaluations += fetch_one(connection, sql, (attempt, row["attempt"]))
+        dollars += fetch_one(connection, f"SELECT TOTAL(dollars) FROM calls {span}", (attempt, row["attempt"]))
         evaluation, attempt = row["evaluation"], max(attempt, row["attempt"])
         earlier = sum(seconds for run, (_, seconds) in sessions.items() if run < row["session"])
         hours = (earlier + row["at"] - sessions[row["session"]][0]) / 3600
@@ -295,17 +284,9 @@ def history(connection: sqlite3.Connection, environment: int | None) -> list[dic
 
 def _charged(connection: sqlite3.Connection, table: str, column: str, after: int, until: int) -> int:
     """Evaluations that rows of a table were charged with, whose column lies in (after, until]."""
-    sql = f"SELECT charged, COUNT(*) FROM {table} WHERE {column} > ? AND {column} <= ? GROUP BY charged"
-    return sum(sum(loads(charged).values()) * times for charged, times in connection.execute(sql, (after, until)))
-
-
-def strategies(connection: sqlite3.Connection, environment: int | None) -> list[dict[str, Any]]:
-    """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
-    sql = (
-        "SELECT strategy AS name, family, tried, passed, mean_log_gain, best_log_gain FROM strategy_credit"
-        " WHERE environment_id = ?"
-    )
-    return fetch_dicts(connection, sql, (environment,))
+    of = f"{table}.{column}"
+    sql = f"SELECT IFNULL(SUM(j.value), 0) FROM {table}, json_each(charged) j WHERE {of} > ? AND {of} <= ?"
+    return fetch_one(connection, sql, (after, until))
 
 
 def model_uses(connection: sqlite3.Connection) -> tuple[ModelUse, ...]:

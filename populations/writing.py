@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, fields
 from operator import attrgetter
 from typing import Any
 
-from evo_kernel.types import Call, Evaluation, Measurement, PlanVerdict, Proposal, Strategy
+from evo_kernel.types import Call, Evaluation, Measurement, Proposal
 from evo_kernel.types.evaluations import DRIFT
-from populations.archive import Placement
 from populations.rows import digest, dumps, encode_features, encode_knobs, plan_key
 from populations.search_state import TakenVerdict
 from populations.store import Store
@@ -23,15 +22,19 @@ _CALL = attrgetter(*(field.name for field in fields(Call)))  # in the order of t
 def hold_attempt(
     store: Store, attempt: int, run: int, parent: int | None, island: int, selector: str, chosen: Sequence[int]
 ) -> None:
-    """Its row is written by `store.release`. `chosen`: the candidates that its operator is shown beside the parent."""
-    store.hold(attempt, (run, parent, island, selector, dumps(chosen), time.time()))
+    """Keep its row until something is written that names it (`store.release`): most that come to nothing leave nothing.
+
+    `chosen`: the candidates that its operator is shown beside the parent.
+    """
+    store.held[attempt] = (run, parent, island, selector, dumps(chosen), time.time())
 
 
 def write_candidate(
     store: Store, candidate: int, attempt: int, proposal: Proposal, parent: int | None, island: int, generation: int
 ) -> int:
     """Returns the source's rowid."""
-    source = store.intern_source(proposal.source)
+    text = proposal.source
+    source = store.intern("sources", "sha256", {"sha256": text.sha256, "language": text.language, "text": text.text})
     strategy = store.intern_strategy(proposal.strategy)
     values = (
         candidate, attempt, source, proposal.operator, strategy, parent, island, generation,
@@ -45,7 +48,11 @@ def write_failure(
     store: Store, attempt: int, operator: str, reason: str, parent: int, proposal: Proposal | None
 ) -> None:
     """An attempt that ended without a candidate. `proposal`: what it cost, if anything."""
-    strategy = store.intern_strategy(claimed_strategy(proposal) if proposal else None)
+    claimed = proposal.strategy if proposal else None
+    if proposal and claimed is None and proposal.decisions:  # it got no further than its last choice
+        last = proposal.decisions[-1]
+        claimed = last.offered[last.chosen]
+    strategy = store.intern_strategy(claimed)
     spent = (proposal.probes, proposal.wall_s) if proposal else (0, 0.0)
     values = (attempt, operator, reason, parent, strategy, *spent, time.time())
     store.connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
@@ -105,14 +112,6 @@ def _write_new_calls(connection: sqlite3.Connection, attempt: int, calls: Sequen
     write_calls(connection, attempt, new)
 
 
-def claimed_strategy(proposal: Proposal) -> Strategy | None:
-    """What the proposal says it did, or, where it got no further, what its last decision chose."""
-    if proposal.strategy is not None or not proposal.decisions:
-        return proposal.strategy
-    last = proposal.decisions[-1]
-    return last.offered[last.chosen]
-
-
 LOOKUP = {
     "plan": "(SELECT id FROM plans WHERE hash = ?)",
     "features": "(SELECT id FROM features WHERE digest = ?)",
@@ -127,13 +126,16 @@ def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bo
     shares = [m.light_share for m in evaluation.measurements if m.light_share is not None]
     charged = sum(evaluation.charged.values())
     timed_anew = any(verdict.measurement is not None for verdict in evaluation.verdicts)
+    variance, timed = 0.0, evaluation.measurements  # of the mean log time, from the cases' intervals: see archive.py
+    if evaluation.environment.kind == "measured" and timed:
+        variance = math.fsum(m.log_deviation**2 for m in timed) / len(timed) ** 2 + DRIFT * DRIFT
     return TakenVerdict(
         candidate=candidate,
         purpose=str(evaluation.purpose),
         status=str(evaluation.status),
         score=evaluation.score,
         log_us=evaluation.standing if math.isfinite(evaluation.standing) else None,
-        log_variance=log_variance(evaluation),
+        log_variance=variance,
         light_share=math.fsum(shares) / len(shares) if shares else None,
         cell="/".join(map(str, features.cell)) if features else "none/load/plain/1",
         plan_key=plan_key(evaluation.measurements),
@@ -143,23 +145,16 @@ def summarise(evaluation: Evaluation, candidate: int, probes: int, witnessed: bo
     )
 
 
-def log_variance(evaluation: Evaluation) -> float:
-    """Variance of the mean log time, from the intervals of the cases: see populations/archive.py."""
-    found = evaluation.measurements
-    if evaluation.environment.kind != "measured" or not found:
-        return 0.0
-    return math.fsum(m.log_deviation**2 for m in found) / len(found) ** 2 + DRIFT * DRIFT
-
-
-def write_evaluation(
-    store: Store, evaluation: Evaluation, verdict: TakenVerdict, *, run: int, environment: int, source: int, at: float
-) -> int:
+def write_evaluation(store: Store, evaluation: Evaluation, verdict: TakenVerdict, run: int, source: int) -> int:
     """The evaluation with all its parts; returns its id."""
     connection = store.connection
-    measurements, verdicts = _number_measurements(evaluation)
+    measurements = list(evaluation.measurements)  # all distinct ones, the evaluation's own first
+    for verdict_of_plan in evaluation.verdicts:
+        if (found := verdict_of_plan.measurement) is not None and found not in measurements:
+            measurements.append(found)
     row = {
         "run": run,
-        "environment": environment,
+        "environment": store.intern_environment(evaluation.environment),
         **verdict._asdict(),
         "reason": evaluation.reason,
         "knobs": encode_knobs(evaluation.knobs),
@@ -168,19 +163,22 @@ def write_evaluation(
         "measured": len(evaluation.measurements),
         "gpu_s": evaluation.gpu_s,
         "wall_s": evaluation.wall_s,
-        "at": at,
+        "at": time.time(),
     }
     sql = f"INSERT INTO evaluations ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
     number = connection.execute(sql, tuple(row.values())).lastrowid
     assert number is not None
-    _write_plans(connection, evaluation)
+    plans = {one.plan for one in (*measurements, *evaluation.comparisons, *evaluation.verdicts)}
+    plans |= {plan for _, _, plan in evaluation.plans}
+    connection.executemany("INSERT OR IGNORE INTO plans (hash) VALUES (?)", ((plan,) for plan in sorted(plans)))
     device = evaluation.environment.device
     parts: dict[str, list[dict[str, Any]]] = {
         "measurements": [_measurement(connection, one) for one in measurements],
         "verdicts": [
             {"case_name": one.case, "plan": one.plan, "status": str(one.status), "reason": one.reason,
-             "check_result": dumps(astuple(one.check)) if one.check is not None else None, "measurement": measurement}
-            for one, measurement in verdicts
+             "check_result": dumps(astuple(one.check)) if one.check is not None else None,
+             "measurement": None if one.measurement is None else measurements.index(one.measurement)}
+            for one in evaluation.verdicts
         ],
         "comparisons": [
             {"case_name": one.case, "case_kind": str(one.kind), "against": str(one.against), "plan": one.plan,
@@ -201,38 +199,6 @@ def write_evaluation(
                 [(number, position, *row.values()) for position, row in enumerate(rows)],
             )
     return number
-
-
-def write_placements(connection: sqlite3.Connection, evaluation: int, placements: Iterable[Placement]) -> None:
-    connection.executemany(
-        "INSERT INTO placements (evaluation, candidate, island, cell) VALUES (?, ?, ?, ?)",
-        ((evaluation, *placement) for placement in placements),
-    )
-
-
-def _number_measurements(
-    evaluation: Evaluation,
-) -> tuple[list[Measurement], list[tuple[PlanVerdict, int | None]]]:
-    """All distinct measurements, the evaluation's own first, and each verdict with its measurement's position."""
-    measurements = list(evaluation.measurements)
-    numbered: list[tuple[PlanVerdict, int | None]] = []
-    for verdict in evaluation.verdicts:
-        found = verdict.measurement
-        if found is not None and found not in measurements:
-            measurements.append(found)
-        numbered.append((verdict, None if found is None else measurements.index(found)))
-    return measurements, numbered
-
-
-def _write_plans(connection: sqlite3.Connection, evaluation: Evaluation) -> None:
-    plans = {plan for _, _, plan in evaluation.plans}
-    plans.update(measurement.plan for measurement in evaluation.measurements)
-    plans.update(comparison.plan for comparison in evaluation.comparisons)
-    for verdict in evaluation.verdicts:
-        plans.add(verdict.plan)
-        if verdict.measurement is not None:
-            plans.add(verdict.measurement.plan)
-    connection.executemany("INSERT OR IGNORE INTO plans (hash) VALUES (?)", ((plan,) for plan in sorted(plans)))
 
 
 def _measurement(connection: sqlite3.Connection, one: Measurement) -> dict[str, Any]:

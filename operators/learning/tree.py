@@ -31,14 +31,7 @@ from typing import Any, Literal
 
 from evo_kernel.errors import UserError
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate, Source, Status, Strategy, TaskCard
-from operators.learning.evidence import (
-    Row,
-    evaluation_data,
-    evaluation_of,
-    short,
-    strategy_data,
-    strategy_of,
-)
+from operators.learning.evidence import Row, evaluation_data, evaluation_of, short, strategy_data, strategy_of
 from operators.macro.features import MacroState
 
 FORMAT, VERSION = "evo-kernel transitions", 1

@@ -204,7 +204,13 @@ def _hints(module: KernelModule, kernel: SourceKernel, kind: str) -> list[Edit]:
         return [module.add_arguments(a.call, "cache_modifier='.cs'") for a in plain]
     edits = []
     for access in kernel.accesses:
-        if access.kind == "load" and access.base is not None and not _hinted(access) and _is_block(kernel, access):
+        # Whether a whole block is read: a hint on a single number changes nothing
+        if (
+            access.kind == "load"
+            and access.base is not None
+            and not _hinted(access)
+            and "arange" in _closure(kernel, access.pointer)
+        ):
             policy = "evict_first" if _last_use(kernel, access) else "evict_last"
             edits.append(module.add_arguments(access.call, f"eviction_policy='{policy}'"))
     return edits
@@ -212,11 +218,6 @@ def _hints(module: KernelModule, kernel: SourceKernel, kind: str) -> list[Edit]:
 
 def _hinted(access: Access) -> bool:
     return any(k.arg in ("eviction_policy", "cache_modifier", "volatile") for k in access.call.keywords)
-
-
-def _is_block(kernel: SourceKernel, access: Access) -> bool:
-    """Whether a whole block is read: a hint on a single number changes nothing."""
-    return "arange" in _closure(kernel, access.pointer)
 
 
 def _last_use(kernel: SourceKernel, access: Access) -> bool:

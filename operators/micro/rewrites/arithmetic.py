@@ -109,7 +109,11 @@ class _Scores:
             if grown <= self.names:
                 break
             self.names |= grown
-        return bool(self.names) and all(self._fits(s) for s in statements(self.kernel.body)) and self._all_exponents()
+        return (
+            bool(self.names)
+            and all(self._fits(s) for s in statements(self.kernel.body))
+            and all(self.is_exponent(call) for call in self.kernel.calls("tl.exp"))
+        )
 
     def _assigned(self, statement: ast.stmt) -> set[str]:
         value = statement.value if isinstance(statement, ast.Assign) else None
@@ -159,10 +163,6 @@ class _Scores:
     def _starts(value: ast.expr) -> bool:
         """The value that a running maximum starts from."""
         return (called(value) in ("tl.full", "tl.zeros") and "inf" in spell(value)) or _is_infinite_or_zero(value)
-
-    def _all_exponents(self) -> bool:
-        """Whether every exponential is one of differences of scores: all of them change their base together."""
-        return all(self.is_exponent(call) for call in self.kernel.calls("tl.exp"))
 
     def is_exponent(self, call: ast.Call) -> bool:
         inner = call.args[0]

@@ -12,7 +12,7 @@ import ast
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import HostTensor, launches_for
-from operators.micro.kernels import Access, SourceKernel, SourceLaunch
+from operators.micro.kernels import Access, SourceKernel
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite, RewriteFailed, kernel_region, kernels_of
 from operators.micro.rewrites.flat import map_of
@@ -119,7 +119,10 @@ def _dtypes(module: KernelModule, task: TaskCard) -> dict[int, dict[str, str]]:
 def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:
     """The new source, or None when the kernels are not such a pair."""
     first, second = module.kernels[pair.producer.kernel], module.kernels[pair.consumer.kernel]
-    if first is second or not _same_grid(pair.producer, pair.consumer):
+    if first is second or not (
+        len(pair.producer.grid) == 1
+        and [spell(g) for g in pair.producer.grid] == [spell(g) for g in pair.consumer.grid]
+    ):
         return None
     store, load = _single(first, pair.out, "store"), _single(second, pair.into, "load")
     if store is None or load is None or store.mask is not None or load.mask is not None or store.value is None:
@@ -127,10 +130,6 @@ def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:
     if any(isinstance(p, ast.Return | ast.If | ast.While) for p in ast.walk(first.node)):
         return None
     return _Rows(module, pair, first, second).text(store, load, dtype)
-
-
-def _same_grid(first: SourceLaunch, second: SourceLaunch) -> bool:
-    return len(first.grid) == 1 and [spell(g) for g in first.grid] == [spell(g) for g in second.grid]
 
 
 def _single(kernel: SourceKernel, pointer: str, kind: str) -> Access | None:

@@ -11,16 +11,7 @@ from evo_kernel.syntax import parse_expression
 from operators.micro.kernels import Access, SourceKernel
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import own_targets
-from operators.micro.syntax import (
-    called,
-    int_value,
-    mapped,
-    names_read,
-    names_written,
-    spell,
-    statements,
-    substitute,
-)
+from operators.micro.syntax import called, int_value, mapped, names_read, names_written, spell, statements, substitute
 
 ROW_AXIS, COLUMN_AXIS = 0, 1
 _SUBSCRIPTS = {":, None": ROW_AXIS, "(:, None)": ROW_AXIS, "None, :": COLUMN_AXIS, "(None, :)": COLUMN_AXIS}

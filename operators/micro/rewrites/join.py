@@ -237,7 +237,9 @@ class Join:
 
     def _assemble(self, name: str, order: list[str], values: dict[str, str], constexprs: set[str]) -> str:
         module, keep = self.module, self.keep
-        body = _body_text(module.edited(self.edits), keep)
+        text = module.edited(self.edits)
+        changed = KernelModule.parse(text).kernels[keep.name]
+        body = "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"
         signature = ", ".join(f"{n}: tl.constexpr" if n in constexprs else n for n in order)
         kernel = f"@triton.jit\ndef {name}({signature}):\n{body}"
         options = "".join(f", {k}={spell(v)}" for k, v in self.host_keep.options.items())
@@ -318,8 +320,3 @@ class Join:
 
 def _kind(kernel: SourceKernel, name: str) -> str:
     return next(p.kind for p in kernel.parameters if p.name == name)
-
-
-def _body_text(text: str, kernel: SourceKernel) -> str:
-    changed = KernelModule.parse(text).kernels[kernel.name]
-    return "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"

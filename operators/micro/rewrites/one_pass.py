@@ -21,7 +21,20 @@ class OnePassRow(Rewrite):
     name, family, lacks = "one-pass-row", "algorithm", "has no passes of one block size over a row"
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> Passes | None:
-        return _passes(module, kernel)
+        passes = passes_of(kernel)
+        launches = module.launches_of(kernel.name)
+        if passes is None or not launches or kernel.calls("tl.dot") or not only_shapes(kernel, passes.block):
+            return None
+        if any(isinstance(s, ast.If | ast.Return) for s in ast.walk(kernel.node)):
+            return None
+        for launch in launches:
+            if passes.stop not in launch.arguments or passes.block not in launch.arguments:
+                return None
+            if any(
+                spell(guard.test) == spell(parse_expression(_test(launch, passes))) for guard in launch.guards
+            ) or _is_bound_elsewhere(launch, passes):
+                return None
+        return passes
 
     def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: Passes) -> bool:
         """Whether some case's row is short enough, as far as can be told."""
@@ -40,27 +53,8 @@ class OnePassRow(Rewrite):
         return module.edited(edits, module.add_kernel(spell(node) + "\n"))
 
 
-def _passes(module: KernelModule, kernel: SourceKernel) -> Passes | None:
-    passes = passes_of(kernel)
-    launches = module.launches_of(kernel.name)
-    if passes is None or not launches or kernel.calls("tl.dot") or not only_shapes(kernel, passes.block):
-        return None
-    if any(isinstance(s, ast.If | ast.Return) for s in ast.walk(kernel.node)):
-        return None
-    for launch in launches:
-        if passes.stop not in launch.arguments or passes.block not in launch.arguments:
-            return None
-        if any(_is_fallback(guard, launch, passes) for guard in launch.guards) or _is_bound_elsewhere(launch, passes):
-            return None
-    return passes
-
-
 def _test(launch: SourceLaunch, passes: Passes) -> str:
     return f"{spell(launch.arguments[passes.stop])} <= {LIMIT}"
-
-
-def _is_fallback(guard: ast.If, launch: SourceLaunch, passes: Passes) -> bool:
-    return spell(guard.test) == spell(parse_expression(_test(launch, passes)))
 
 
 def _launch_edit(module: KernelModule, launch: SourceLaunch, passes: Passes, name: str) -> Edit:

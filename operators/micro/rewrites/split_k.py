@@ -172,7 +172,12 @@ class _Split:
         step = spell(loop.step) if isinstance(loop.step, ast.Name | ast.Constant) else f"({spell(loop.step)})"
         origin = "" if int_value(loop.start) == 0 else f"{spell(loop.start)} + "
         bounds = [f"{origin}{first} * {step}", f"tl.minimum({spell(loop.stop)}, {origin}({first} + {chunk}) * {step})"]
-        header = _with_bounds(loop, bounds, spell(loop.step))
+        iterator = loop.node.iter
+        assert isinstance(iterator, ast.Call)
+        changed = ast.Call(
+            iterator.func, [parse_expression(text) for text in (*bounds, spell(loop.step))], iterator.keywords
+        )
+        header = f"for {loop.target} in {spell(changed)}:"
         body = [*map(module.source_of, found.before), *shares, header]
         body += [indent(body_text(module, loop.node.body), "    "), *self._places()]
         body += [f"tl.store({self._address(a, self.split)}, {a.name})" for a in found.accumulators]
@@ -242,14 +247,6 @@ class _Split:
 
 def _difference(stop: ast.expr, start: ast.expr) -> str:
     return spell(stop) if int_value(start) == 0 else f"({spell(stop)}) - ({spell(start)})"
-
-
-def _with_bounds(loop: Loop, bounds: Sequence[str], step: str) -> str:
-    """The loop's first line with other bounds; keywords such as num_stages stay."""
-    iterator = loop.node.iter
-    assert isinstance(iterator, ast.Call)
-    changed = ast.Call(iterator.func, [parse_expression(text) for text in (*bounds, step)], iterator.keywords)
-    return f"for {loop.target} in {spell(changed)}:"
 
 
 def _needed(before: Sequence[ast.stmt], wanted: set[str]) -> list[ast.stmt]:
