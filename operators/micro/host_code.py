@@ -42,12 +42,12 @@ class HostLaunch:
     values: dict[str, Value] = field(default_factory=dict)
 
 
-def launches_for(module: KernelModule, task: TaskCard) -> list[HostLaunch]:
-    """Every launch of every case that the card shows, in order."""
+def launches_for(module: KernelModule, task: TaskCard, kernel: SourceKernel | None = None) -> list[HostLaunch]:
+    """Every launch (of one kernel, if given) of every case that the card shows, in order."""
     found: list[HostLaunch] = []
     for case in task.cases:
         _Host(module, case, found).block(module.run.body)
-    return found
+    return [one for one in found if kernel is None or one.launch.kernel == kernel.name]
 
 
 def live_kernels(module: KernelModule, task: TaskCard) -> list[SourceKernel]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from evo_kernel.types import TaskCard
 from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceKernel, SourceLaunch
-from operators.micro.module import LINE_LENGTH, Edit, KernelModule, wrapped
+from operators.micro.module import LINE_LENGTH, KernelModule, wrapped
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.syntax import called, int_value, names_read, names_written, self_root, spell, statements
 
@@ -72,14 +72,6 @@ class GridRewrite(Rewrite):
         return [kernel for kernel in module.kernels.values() if not is_fallback(module, kernel)]
 
 
-def fresh_names(kernel: SourceKernel, wishes: Iterable[str]) -> list[str]:
-    """Names that neither the kernel nor one another use."""
-    found: list[str] = []
-    for wish in wishes:
-        found.append(kernel.fresh(wish, *found))
-    return found
-
-
 def is_fallback(module: KernelModule, kernel: SourceKernel) -> bool:
     """Whether the kernel only serves inputs for which a kernel with descriptors cannot run: nothing to gain there."""
     launches = module.launches_of(kernel.name)
@@ -110,11 +102,6 @@ def product(nodes: Iterable[ast.expr]) -> str:
 
 def grid_text(parts: Sequence[str]) -> str:
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
-
-
-def set_grid(module: KernelModule, launch: SourceLaunch, parts: Sequence[str]) -> Edit:
-    assert isinstance(launch.call.func, ast.Subscript)
-    return module.replace(launch.call.func.slice, grid_text(parts))
 
 
 def device_of(module: KernelModule, launch: SourceLaunch) -> str | None:

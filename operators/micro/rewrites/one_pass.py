@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from textwrap import indent
 
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import TaskCard
@@ -11,6 +12,7 @@ from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import Edit, KernelModule
 from operators.micro.rewrites.accesses import condition
 from operators.micro.rewrites.base import Rewrite
+from operators.micro.rewrites.grids import statement_text
 from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
 from operators.micro.syntax import copy_of, spell
 
@@ -38,8 +40,7 @@ class OnePassRow(Rewrite):
 
     def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: Passes) -> bool:
         """Whether some case's row is short enough, as far as can be told."""
-        seen = [one for one in launches_for(module, task) if one.launch.kernel == kernel.name]
-        sizes = [one.values.get(found.stop) for one in seen]
+        sizes = [one.values.get(found.stop) for one in launches_for(module, task, kernel)]
         return not sizes or any(not isinstance(size, int) or size <= LIMIT for size in sizes)
 
     def rewrite(self, module: KernelModule, kernel: SourceKernel, found: Passes) -> str:
@@ -65,28 +66,22 @@ def _launch_edit(module: KernelModule, launch: SourceLaunch, passes: Passes, nam
     told = {condition(size, block, False): condition(size, whole, False)}
     told |= {condition(size, block, True): condition(size, whole, True)}
     new = {p.name: told[text] for p in passes.kernel.parameters if (text := _spelled(launch, p.name)) in told}
-    _bind(passes.kernel, call, {passes.block: whole, **new})
+    values = {passes.block: whole, **new}
+    for position, parameter in enumerate(passes.kernel.parameters):
+        if parameter.name in values:
+            value = parse_expression(values[parameter.name])
+            if position < len(call.args):
+                call.args[position] = value
+            else:
+                next(k for k in call.keywords if k.arg == parameter.name).value = value
     grid = spell(call.func.slice)
     bare = spell(ast.Call(ast.Name("", ast.Load()), call.args, call.keywords))
     text = f"if {_test(launch, passes)}:\n    {name}[{grid if grid.startswith('(') else f'({grid})'}]{bare}\nelse:\n"
-    old = module.source_of(launch.statement)
-    return module.replace(launch.statement, text + _indent(old, launch.statement.col_offset))
+    return module.replace(launch.statement, text + indent(statement_text(module, launch.statement), "    "))
 
 
 def _spelled(launch: SourceLaunch, parameter: str) -> str:
     return spell(launch.arguments[parameter]) if parameter in launch.arguments else ""
-
-
-def _bind(kernel: SourceKernel, call: ast.Call, values: dict[str, str]) -> None:
-    """Passes other values for some parameters of a call of a kernel."""
-    for position, parameter in enumerate(kernel.parameters):
-        if parameter.name not in values:
-            continue
-        value = parse_expression(values[parameter.name])
-        if position < len(call.args):
-            call.args[position] = value
-        else:
-            next(k for k in call.keywords if k.arg == parameter.name).value = value
 
 
 def _is_bound_elsewhere(launch: SourceLaunch, passes: Passes) -> bool:
@@ -98,9 +93,3 @@ def _is_bound_elsewhere(launch: SourceLaunch, passes: Passes) -> bool:
         if spell(block) in parts and _spelled(launch, name) not in known and not isinstance(block, ast.Constant):
             return True
     return False
-
-
-def _indent(text: str, column: int) -> str:
-    """Statement text one level deeper (its later lines carry `column` spaces already)."""
-    lines = [line[column:] if line[:column].isspace() else line for line in text.split("\n")]
-    return "\n".join("    " + line for line in ([text.split("\n", maxsplit=1)[0], *lines[1:]]))

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from itertools import pairwise
 
 from evo_kernel.syntax import parse_expression
@@ -36,7 +37,19 @@ class OnlineRow(Rewrite):
         return (pair, merged) if pair is not None and merged is not None else None
 
     def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[Neighbours, Merged]) -> str:
-        return _rewritten(module, *found)
+        pair, merged = found
+        loop, swaps = pair.first.node, dict(merged.replaced)
+        body = Numbering().run(loads_apart(pair.kernel, merged.body))
+        text = [*[spell(s) for s in pair.early], *merged.before]
+        head = f"for {pair.first.target} in {spell(loop.iter)}:\n"
+        text.append(head + "\n".join("    " + line for s in body for line in spell(s).splitlines()))
+        late = [_swapped(s, swaps).partition(" = ") for s in pair.late]
+        text += [*["".join(line) for line in late if line[0] != line[2]], *merged.after]
+        edits = [module.replace_range(loop, pair.second.node, "\n".join(text))]
+        for statement in pair.after:
+            if (changed := _swapped(statement, swaps)) != spell(statement):
+                edits.append(module.replace(statement, changed))
+        return module.edited(edits)
 
 
 def _pairs(kernel: SourceKernel) -> dict[int, Neighbours]:
@@ -47,14 +60,20 @@ def _pairs(kernel: SourceKernel) -> dict[int, Neighbours]:
     for number, (first, second) in enumerate(pairwise(loops), start=1):
         start, stop = top[id(first.node)], top[id(second.node)]
         gap, after = tuple(kernel.body[start + 1 : stop]), tuple(kernel.body[stop + 1 :])
-        same = [spell(x) for x in (first.start, first.stop, first.step)] == [
-            spell(x) for x in (second.start, second.stop, second.step)
-        ]
+        ranges = [[spell(x) for x in (loop.start, loop.stop, loop.step)] for loop in (first, second)]
         straight = all(is_straight(body) for body in (first.node.body, gap, second.node.body))
         bounds = names_read(first.start, first.stop, first.step)
         steady = not bounds & names_written(*gap, *first.node.body, *second.node.body)
         plain = first.function == second.function and first.target == second.target
-        if same and straight and steady and plain and not first.node.orelse and not second.node.orelse:
+        plain = plain and not first.node.orelse and not second.node.orelse
+        if (
+            ranges[0] == ranges[1]
+            and straight
+            and steady
+            and plain
+            and not first.node.orelse
+            and not second.node.orelse
+        ):
             found[number] = Neighbours(kernel, first, second, gap, after)
     return found
 
@@ -84,9 +103,8 @@ def _merge(pair: Neighbours) -> Merged | None:
     rest = [s for s in (*pair.gap, *pair.after) if not isinstance(s, ast.For)]
     if any(pair.first.target in names_read(s) for s in rest):
         return None
-    locals_left = (names_written(*pair.first.node.body) - first) & _read_later(pair)
-    locals_left |= (names_written(*pair.second.node.body) - second) & _read_later(pair, after=True)
-    if locals_left:
+    locals_left = (names_written(*pair.first.node.body) - first) & _read_later(pair.gap)
+    if locals_left | (names_written(*pair.second.node.body) - second) & _read_later(pair.after):
         return None
     late = names_written(*pair.late) | first
     needed = late & names_read(*pair.second.node.body)
@@ -95,31 +113,15 @@ def _merge(pair: Neighbours) -> Merged | None:
     return merged_sums(pair, needed)
 
 
-def _read_later(pair: Neighbours, after: bool = False) -> set[str]:
-    """Names read after a pass before anyone assigns them again."""
+def _read_later(body: Sequence[ast.stmt]) -> set[str]:
+    """Names that are read after a pass, in this code, before anyone assigns them again."""
     found: set[str] = set()
     written: set[str] = set()
-    for statement in statements(pair.after if after else pair.gap):
+    for statement in statements(body):
         if not isinstance(statement, ast.For):
             found |= names_read(statement) - written
             written |= names_written(statement)
     return found
-
-
-def _rewritten(module: KernelModule, pair: Neighbours, merged: Merged) -> str:
-    loop = pair.first.node
-    body = Numbering().run(loads_apart(pair.kernel, merged.body))
-    head = f"for {pair.first.target} in {spell(loop.iter)}:\n"
-    text = [*[spell(s) for s in pair.early], *merged.before]
-    text.append(head + "\n".join("    " + line for s in body for line in spell(s).splitlines()))
-    swaps = dict(merged.replaced)
-    late = [_swapped(s, swaps) for s in pair.late]
-    text += [*[line for line in late if not _is_copy(line)], *merged.after]
-    edits = [module.replace_range(pair.first.node, pair.second.node, "\n".join(text))]
-    for statement in pair.after:
-        if (changed := _swapped(statement, swaps)) != spell(statement):
-            edits.append(module.replace(statement, changed))
-    return module.edited(edits)
 
 
 def _swapped(statement: ast.stmt, swaps: dict[str, str]) -> str:
@@ -130,8 +132,3 @@ def _swapped(statement: ast.stmt, swaps: dict[str, str]) -> str:
         return parse_expression(text) if text is not None else None
 
     return spell(mapped(statement, change) if swaps else statement)
-
-
-def _is_copy(line: str) -> bool:
-    left, _, right = line.partition(" = ")
-    return left == right

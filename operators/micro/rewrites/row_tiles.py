@@ -48,7 +48,7 @@ class RowsPerProgram(Rewrite):
             return None
 
     def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: tuple[str, str, str]) -> bool:
-        seen = [one.grid[0] for one in launches_for(module, task) if one.launch.kernel == kernel.name and one.grid]
+        seen = [one.grid[0] for one in launches_for(module, task, kernel) if one.grid]
         return not seen or any(not isinstance(size, int) or size >= MIN_PROGRAMS for size in seen)
 
     def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[str, str, str]) -> str:
