@@ -18,7 +18,8 @@ from benchmarks.agents.notebook import Counted, Notebook
 from benchmarks.agents.report import print_no_model, print_report
 from benchmarks.agents.situations import EACH, Situation, situations
 from evo_kernel.errors import EvoKernelError, UserError
-from operators.learning.tree import TREE, Tree
+from operators.learning import TREE
+from operators.learning.tree import Tree
 from operators.llm.base import Model
 from operators.llm.litellm_model import Patience
 from operators.llm.models import open_model

@@ -68,7 +68,7 @@ def policy_of(name: str, config: Config) -> Policy:
         return (POLICIES.get(name) or plugins.factory(plugins.POLICIES, name, (*POLICIES, TRAINED)))()
     import torch
 
-    from operators.learning.tree import POLICY
+    from operators.learning import POLICY
     from operators.macro.bandit import TrainedPolicy
 
     torch.set_num_threads(1)  # one small decision at a time; the cores are the judge's

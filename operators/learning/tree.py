@@ -288,9 +288,3 @@ def family_of(task: str) -> str:
 
 def split_of(family: str, held_out: tuple[str, ...] = HELD_OUT) -> Split:
     return "held-out" if family in held_out else "train"
-
-
-TREE = Path(__file__).with_name("data") / "transitions-h200.gz"
-"""Made by `train collect`; its command is in its first line; docs/guides/learning.md says more."""
-POLICY = TREE.with_name("policy-h200.pt")
-"""Made by `train policy --seconds 600` on TREE; held-out tasks were not looked at."""

@@ -14,7 +14,8 @@ from benchmarks.agents import __main__ as bench
 from benchmarks.agents import macro, micro, situations
 from benchmarks.agents.notebook import DOWN, Counted, Notebook
 from evo_kernel.errors import UserError
-from operators.learning.tree import TREE, Tree
+from operators.learning import TREE
+from operators.learning.tree import Tree
 from operators.llm.base import Message, Model, ModelFailed, Reply
 from operators.micro.coder import RewriteCoder
 from tests.support.chat_server import Answer, ChatServer, failure

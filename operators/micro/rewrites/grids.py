@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from evo_kernel.types import TaskCard
 from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceKernel, SourceLaunch
@@ -149,13 +149,12 @@ def statement_text(module: KernelModule, statement: ast.stmt) -> str:
     return "\n".join([first, *[line.removeprefix(margin) for line in rest]])
 
 
-def kernel_text(name: str, parameters: Sequence[str], body: str, doc: str = "") -> str:
+def kernel_text(name: str, parameters: Sequence[str], body: str) -> str:
     """A `@triton.jit` function; long signatures are wrapped."""
     head = f"def {name}({', '.join(parameters)}):"
     if len(head) > LINE_LENGTH:
         head = f"def {name}(\n" + wrapped(parameters) + "\n):"
-    documented = f'"""{doc}"""\n{body}' if doc else body
-    return f"@triton.jit\n{head}\n{textwrap.indent(documented, '    ')}\n"
+    return f"@triton.jit\n{head}\n{textwrap.indent(body, '    ')}\n"
 
 
 def launch_text(name: str, grid: Sequence[str], arguments: Sequence[str]) -> str:
@@ -172,23 +171,10 @@ def declared(kernel: SourceKernel, names: set[str]) -> list[str]:
     ]
 
 
-def passed(kernel: SourceKernel, launch: SourceLaunch, names: set[str]) -> list[str]:
-    """The launch's arguments for those parameters: by position up to the first constexpr, then by keyword."""
-    found, by_keyword = [], False
-    for parameter in kernel.parameters:
-        if parameter.name in names and parameter.name in launch.arguments:
-            text = spell(launch.arguments[parameter.name])
-            by_keyword |= parameter.kind == "constexpr"
-            found.append(f"{parameter.name}={text}" if by_keyword else text)
-    return found
-
-
-def written_parameters(kernel: SourceKernel) -> set[str]:
-    """Parameters that the body assigns (pointers advanced in place)."""
-    return {p.name for p in kernel.parameters} & set(kernel.definitions)
-
-
-def plain_statements(body: Sequence[ast.stmt]) -> bool:
-    """Assignments, loops, conditions and calls only: what can be moved and wrapped."""
-    allowed = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Expr, ast.Pass)
-    return all(isinstance(statement, allowed) for statement in statements(body))
+def arguments_in_order(names: Sequence[str], values: Mapping[str, str], constexprs: Collection[str]) -> list[str]:
+    """Launch arguments: positional up to the first constexpr, keywords from there on."""
+    parts, positional = [], True
+    for name in names:
+        positional = positional and name not in constexprs
+        parts.append(values[name] if positional else f"{name}={values[name]}")
+    return parts

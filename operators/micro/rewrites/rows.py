@@ -263,9 +263,7 @@ class Numbering:
 def _unpadded(value: ast.expr, load: ast.Call) -> ast.expr:
     """The expression with the load's `other=` left out."""
     bare = ast.Call(load.func, load.args[:2], [k for k in load.keywords if k.arg != "other"])
-    return bare if value is load else ast.Call(ast.Attribute(bare, "to", ast.Load()), *_to_arguments(value))
-
-
-def _to_arguments(value: ast.expr) -> tuple[list[ast.expr], list[ast.keyword]]:
+    if value is load:
+        return bare
     assert isinstance(value, ast.Call)
-    return value.args, value.keywords
+    return ast.Call(ast.Attribute(bare, "to", ast.Load()), value.args, value.keywords)

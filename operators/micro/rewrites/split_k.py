@@ -16,6 +16,7 @@ from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import (
     CONTRACTIONS,
     GridRewrite,
+    arguments_in_order,
     body_text,
     declared,
     device_of,
@@ -23,12 +24,9 @@ from operators.micro.rewrites.grids import (
     has_plain_axes,
     kernel_text,
     launch_text,
-    passed,
-    plain_statements,
     product,
-    written_parameters,
 )
-from operators.micro.syntax import argument, called, fresh_name, int_value, names_read, names_written, spell
+from operators.micro.syntax import argument, called, fresh_name, int_value, names_read, names_written, spell, statements
 
 SPLITS = 4  # programs that share one tile's contraction: the knob's first value
 MOST_GRID_AXES = 2  # a launch has three; the split takes one
@@ -72,7 +70,9 @@ def _contraction(module: KernelModule, kernel: SourceKernel) -> _Contraction | N
         return None
     if len(launches) != 1 or len(launches[0].grid) > MOST_GRID_AXES or len(loops) != 1:
         return None
-    if not has_plain_axes(kernel) or not plain_statements(body) or written_parameters(kernel):
+    advanced = {p.name for p in kernel.parameters} & set(kernel.definitions)  # pointers that the body assigns
+    movable = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Expr, ast.Pass)
+    if not has_plain_axes(kernel) or advanced or not all(isinstance(s, movable) for s in statements(body)):
         return None
     loop, launch = loops[0], launches[0]
     if loop.function == "tl.static_range" or device_of(module, launch) is None or not _multiplies(loop.node):
@@ -240,7 +240,9 @@ class _Split:
             (self.kernel.name, summing, [*grid, self.knob]),
             (self.reducer, reducing, grid),
         ):
-            arguments = [*self.buffers.values(), *passed(self.kernel, launch, self._used(text))]
+            used = [n for p in self.kernel.parameters if (n := p.name) in self._used(text) and n in launch.arguments]
+            values = {n: spell(launch.arguments[n]) for n in used}
+            arguments = [*self.buffers.values(), *arguments_in_order(used, values, self.kernel.constexprs)]
             lines.append(launch_text(name, shape, [*arguments, f"{self.knob}={self.knob}", *options]))
         return "\n".join(lines)
 
