@@ -53,7 +53,7 @@ class CrossoverOperator:
             failed = other.evaluation is not None and not other.evaluation.passed
             if failed or other.candidate == brief.parent.candidate or not missing:
                 continue
-            walk = StepWalk(brief, self._coder, rng, probe)
+            walk = StepWalk(brief, self._coder, probe)
             self._replay(walk, brief, missing, rng)
             if walk.kept:
                 roles = (("parent", brief.parent.candidate), ("inspiration", other.candidate))

@@ -31,7 +31,7 @@ class MtmcOperator:
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
-        walk = StepWalk(brief, self._coder, rng, probe)
+        walk = StepWalk(brief, self._coder, probe)
         wanted = min(int(rng.geometric(1.0 - GO_ON)), self._max_steps)
         tries = 0
         while len(walk.kept) < wanted and tries < TRIES:

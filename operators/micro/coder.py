@@ -10,12 +10,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Protocol, runtime_checkable
-
-import numpy as np
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, ScoredCandidate, Source, Step, Strategy, TaskCard
@@ -31,14 +29,12 @@ class Job:
     """One strategy to carry out, and what a coder may need for it.
 
     `source`: as it stands after the steps so far; the parent, its evidence and its relatives are in the brief.
-    `rng`: for coders that draw; the attempt's own.
     """
 
     source: Source
     strategy: Strategy
     brief: Brief
     probe: Probe
-    rng: np.random.Generator = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -74,10 +70,9 @@ class RewriteCoder:
 
     free, tries = False, 1
 
-    def __init__(self, rewrites: Mapping[str, Rewrite] = REWRITES, parsed: int = PARSED) -> None:
-        """`parsed`: sources that are kept with their offers: a good parent is asked about again and again."""
+    def __init__(self, rewrites: Mapping[str, Rewrite] = REWRITES) -> None:
         self._rewrites = rewrites
-        self._known = lru_cache(maxsize=parsed)(_parsed)
+        self._known = lru_cache(maxsize=PARSED)(_parsed)
 
     def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
         module, offers = self._known(source)
@@ -89,11 +84,10 @@ class RewriteCoder:
         return offers[task.name]
 
     def carry_out(self, job: Job) -> Coded:
-        return Coded(self.implement(job.source, job.strategy, job.brief.task, job.rng))
+        return Coded(self.implement(job.source, job.strategy))
 
-    def implement(self, source: Source, strategy: Strategy, task: TaskCard, rng: np.random.Generator) -> str:
+    def implement(self, source: Source, strategy: Strategy) -> str:
         """The text with the strategy carried out; rewriting is deterministic. Raises OperatorFailed."""
-        del task, rng
         rewrite = self._rewrites.get(strategy.name)
         if rewrite is None:
             raise OperatorFailed(f"no rewrite is called {strategy.name!r}; there are {', '.join(self._rewrites)}")
@@ -125,10 +119,10 @@ KEPT, ROLLED_BACK = "kept", "rolled back"
 class StepWalk:
     """From the parent's source, step by step. One attempt, one thread."""
 
-    def __init__(self, brief: Brief, coder: Coder, rng: np.random.Generator, probe: Probe) -> None:
+    def __init__(self, brief: Brief, coder: Coder, probe: Probe) -> None:
         self.source: Source = brief.parent.source
         self.kept: list[Strategy] = []
-        self._brief, self._coder, self._rng, self._probe = brief, coder, rng, probe
+        self._brief, self._coder, self._probe = brief, coder, probe
         self._decisions: list[Decision] = []
         self._steps: list[Step] = []
         self._outcomes: list[str] = []  # one a decision
@@ -202,7 +196,7 @@ class StepWalk:
     def _carry_out(self, strategy: Strategy) -> tuple[Source | None, str]:
         """The new source, or None and the reason."""
         try:
-            coded = self._coder.carry_out(Job(self.source, strategy, self._brief, self._probe, self._rng))
+            coded = self._coder.carry_out(Job(self.source, strategy, self._brief, self._probe))
         except OperatorFailed as failure:
             self._steps.extend(failure.steps)
             self._calls.extend(failure.calls)

@@ -246,11 +246,8 @@ def _buffer_bytes(module: KernelModule, task: TaskCard) -> dict[tuple[str, str],
         for parameter, argument in one.launch.arguments.items():
             tensor, root = one.values.get(parameter), module.root_of(argument)
             if root in module.buffers and isinstance(tensor, HostTensor) and None not in tensor.shape:
-                size = math.prod(size for size in tensor.shape if size is not None) * _item_bytes(tensor.dtype)
+                kind = tensor.dtype.removeprefix("torch.").replace("bfloat16", "float16")
+                item = 1 if kind.startswith("float8") else np.dtype(kind).itemsize
+                size = math.prod(size for size in tensor.shape if size is not None) * item
                 found[one.case.name, str(root)] = max(size, found.get((one.case.name, str(root)), 0))
     return found
-
-
-def _item_bytes(dtype: str) -> int:
-    name = dtype.removeprefix("torch.").replace("bfloat16", "float16")
-    return 1 if name.startswith("float8") else np.dtype(name).itemsize

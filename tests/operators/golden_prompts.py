@@ -33,8 +33,7 @@ from operators.macro.catalogue import STOP, UNGUIDED, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
 from operators.macro.policies import StrategyMemory
-from operators.micro.applicability import applicable
-from operators.micro.llm_coder import LlmCoder
+from operators.micro.llm_coder import LlmCoder, applicable
 from operators.prompts.writer import Prompts
 from operators.workbench.tool import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
@@ -163,7 +162,6 @@ def agent(brief: Brief) -> tuple[Message, ...]:
 
 def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:
     """A whole conversation: a block that does not fit, one that is wrong, one that passes."""
-    import numpy as np
 
     from operators.micro.coder import Job
 
@@ -180,7 +178,7 @@ def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:
             (Status.WRONG, "the output has 9 of 10 elements that were never written") if "(1)" in text else None
         )
     )
-    LlmCoder(model, shared).carry_out(Job(brief.parent.source, ONLINE, brief, judged, np.random.default_rng(0)))
+    LlmCoder(model, shared).carry_out(Job(brief.parent.source, ONLINE, brief, judged))
     return model.asked[-1][2:]
 
 

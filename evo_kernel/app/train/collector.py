@@ -180,7 +180,7 @@ class Grower:
         edge = {"kind": "edge", "parent": parent, "strategy": strategy_data(strategy)}
         try:
             source = Source(self._texts[parent])
-            child = Source(self._coder.implement(source, strategy, self._card, np.random.default_rng(0)))
+            child = Source(self._coder.implement(source, strategy))
         except OperatorFailed as failure:
             return None, edge | {"sha": None, "reason": str(failure)[:200]}
         known = child.sha256 in self.rows.candidates

@@ -54,7 +54,7 @@ def walks(
             children: list[str] = []
             for at in rng.permutation(len(offers))[: min(A_SOURCE, count - made)]:
                 try:
-                    child = coder.implement(source, offers[at], card, rng)
+                    child = coder.implement(source, offers[at])
                 except OperatorFailed:
                     continue
                 if max(len(child), len(source.text)) <= most_characters:
@@ -245,7 +245,7 @@ def fused(source: Source, card: TaskCard, rng: np.random.Generator) -> Source:
         if not offers:
             break
         try:
-            source = Source(coder.implement(source, offers[int(rng.integers(len(offers)))], card, rng))
+            source = Source(coder.implement(source, offers[int(rng.integers(len(offers)))]))
         except OperatorFailed:
             break
     return source

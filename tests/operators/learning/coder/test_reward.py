@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 
 from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
@@ -34,7 +33,7 @@ def honest(seed):
     """(strategy, child) of the rewriter."""
     coder, card = RewriteCoder(), load(TASK).card()
     strategy = next(one for one in coder.offer(Source(seed), card) if one.name == "drop-masks")
-    return strategy, coder.implement(Source(seed), strategy, card, np.random.default_rng(0))
+    return strategy, coder.implement(Source(seed), strategy)
 
 
 def completions(seed, child):
