@@ -189,9 +189,9 @@ class CoderSession:
 
     def _request(self, found: _Fault) -> str:
         reason = without_middle(_broken(found.reason), self._limits.fault_tokens)
-        stands = (
-            "Blocks now apply to the source with your edits in it." if edited else "The source is as it was before."
-        )
+        stands = "The source is as it was before this edit."
+        if self._source != self._good:
+            stands = "Blocks now apply to the source with your edits in it."
         return f"Failed ({found.fault}).\n{reason}\n\n{ADVICE[found.fault]} {stands}"
 
     def _say(self, reply: Reply, text: str) -> None:
