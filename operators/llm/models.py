@@ -76,7 +76,7 @@ def open_model(name: str, **settings: Any) -> Model:
     if kind == "scratch":
         from operators.learning.coder.scratch.coder import ScratchModel  # torch, which no other model needs here
 
-        return ScratchModel.from_file(Path(path), name)
+        return ScratchModel(Path(path), name)
     if name == "scripted":
         return ScriptedModel()
     return LiteLLMModel(name, **settings)

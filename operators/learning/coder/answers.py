@@ -118,11 +118,6 @@ def _heirs(old: Sequence[Counter[str]], new: Sequence[Counter[str]]) -> list[int
     return found
 
 
-def is_edit(text: str) -> bool:
-    """Whether a completion is meant as this form: its first line is a header."""
-    return HEADER.fullmatch(text.strip("\n").split("\n", 1)[0].rstrip()) is not None
-
-
 def parsed(text: str) -> tuple[Hunk, ...]:
     """Raises BadLines."""
     hunks: list[Hunk] = []
@@ -183,7 +178,13 @@ def kernel_of(completion: str, parent: str) -> Written:
     if len(completion) > MOST_CHARACTERS:
         return Written(None, f"the completion has {len(completion)} characters; at most {MOST_CHARACTERS} are read")
     try:
-        text = applied(completion, parent) if is_edit(completion) else _edited(completion, parent)
+        if HEADER.fullmatch(completion.strip("\n").split("\n", 1)[0].rstrip()):
+            text = applied(completion, parent)
+        else:
+            edited = apply(parse(completion), parent)
+            if edited.misfits:
+                raise MalformedAnswer(feedback(edited))
+            text = edited.text
         parse_module(text)
     except (BadLines, MalformedAnswer) as error:
         return Written(None, str(error))
@@ -192,13 +193,6 @@ def kernel_of(completion: str, parent: str) -> Written:
     if text.strip() == parent.strip():
         return Written(None, "it leaves the source as it was")
     return Written(text)
-
-
-def _edited(completion: str, parent: str) -> str:
-    edited = apply(parse(completion), parent)
-    if edited.misfits:
-        raise MalformedAnswer(feedback(edited))
-    return edited.text
 
 
 def reasoning_of(reply: str) -> str:

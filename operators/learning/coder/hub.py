@@ -87,12 +87,8 @@ def _supervised(settings: HubSettings, rows: list[dict[str, Any]], out: Path) ->
         learning_rate=settings.sft_rate, max_length=settings.longest, packing=False, lr_scheduler_type="cosine",
         warmup_steps=max(1, settings.sft_steps // 20), gradient_checkpointing=not settings.cpu, **_shared(settings),
     )  # fmt: skip
-    trainer = SFTTrainer(
-        model=settings.model,
-        args=config,
-        train_dataset=Dataset.from_list(said),
-        peft_config=_lora(LoraConfig, settings),
-    )
+    data, lora = Dataset.from_list(said), _lora(LoraConfig, settings)
+    trainer = SFTTrainer(model=settings.model, args=config, train_dataset=data, peft_config=lora)
     trainer.train(resume_from_checkpoint=_last(out / "sft-run"))
     trainer.save_model(str(done))
     _tokenizer(settings.model).save_pretrained(str(done))

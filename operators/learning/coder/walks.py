@@ -73,7 +73,13 @@ def renamed(text: str, rng: np.random.Generator) -> str:
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | set(functions)
     mappings = {name: _names(node, taken, rng) for name, node in functions.items()}
-    kernels = _kernel_names([name for name in functions if name != "run"], rng)
+    kernels: dict[str, str] = {}  # two words and `_kernel`, all different
+    for name in [name for name in functions if name != "run"]:
+        while (
+            new := f"{STEMS[rng.integers(len(STEMS))]}_{STEMS[rng.integers(len(STEMS))]}_kernel"
+        ) in kernels.values():
+            pass
+        kernels[name] = new
     edits: list[Edit] = []
     for name, node in functions.items():
         mapping = {**kernels, **mappings[name]}
@@ -95,16 +101,6 @@ def _names(function: ast.FunctionDef, taken: set[str], rng: np.random.Generator)
     pool = sorted({stem + ending for stem in STEMS for ending in ENDINGS} - taken)
     rng.shuffle(pool)
     return dict(zip(old, pool, strict=False))
-
-
-def _kernel_names(old: Sequence[str], rng: np.random.Generator) -> dict[str, str]:
-    """Two words and `_kernel`, all different."""
-    made: dict[str, str] = {}
-    for name in old:
-        while (new := f"{STEMS[rng.integers(len(STEMS))]}_{STEMS[rng.integers(len(STEMS))]}_kernel") in made.values():
-            pass
-        made[name] = new
-    return made
 
 
 def _edits(

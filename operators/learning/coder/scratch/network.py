@@ -209,7 +209,6 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device, left: bool) -> t
 def sample(
     network: CoderNetwork,
     prompts: Sequence[Sequence[int]],
-    *,
     temperature: float,
     most: int,
     generator: torch.Generator,
@@ -237,8 +236,8 @@ def sample(
             if number % CHECKED == CHECKED - 1 and bool(ended.all()):
                 break
             step = chosen[:, None]
-    answers = torch.stack(said, dim=1).tolist()
-    return [_until_end(answer) for answer in answers]
+    rows = torch.stack(said, dim=1).tolist()
+    return [row[: row.index(END) + 1] if END in row else [token for token in row if token != PAD] for row in rows]
 
 
 def _chosen(chances: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
@@ -246,7 +245,3 @@ def _chosen(chances: Tensor, temperature: float, generator: torch.Generator) -> 
     if temperature <= 0:
         return chances.argmax(dim=-1)
     return torch.multinomial(torch.softmax(chances / temperature, dim=-1), 1, generator=generator)[:, 0]
-
-
-def _until_end(answer: list[int]) -> list[int]:
-    return answer[: answer.index(END) + 1] if END in answer else [token for token in answer if token != PAD]

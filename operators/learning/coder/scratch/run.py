@@ -65,12 +65,15 @@ class RunSettings:
 
     def about(self, examples: Sequence[Example]) -> dict[str, Any]:
         """What must not change between sessions of one run, and what a checkpoint says of itself."""
-        text = "\n".join("\0".join(one.key) + one.split for one in examples)
+        text, start = "\n".join("\0".join(one.key) + one.split for one in examples), None
+        try:
+            start = hashlib.sha256(self.start.read_bytes()).hexdigest()[:16] if self.start else None
+        except OSError as error:
+            raise UserError(f"{self.start}: the coder cannot be read: {error.strerror or error}.") from None
         return {
-            "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "seed": self.seed,
+            "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "seed": self.seed, "start": start,
             "size": None if self.start else self.size, "vocabulary": None if self.start else self.vocabulary,
             "parts": asdict(self.parts), "tasks": list(self.tasks), "apart": self.apart,
-            "start": None if self.start is None else _hash_of(self.start),
         }  # fmt: skip
 
 
@@ -107,7 +110,11 @@ def run(
             job.keep()
         if not settings.grpo.steps:
             return Result(True, SFT, job.state.extra.get("before"))
-        job.begin_rewards()
+        # The supervised network stays as the reference; the optimiser begins anew.
+        coder, extra = job.state.coder, job.state.extra
+        save_coder(folder / "sft.pt", coder, {**job.about, "stage": SFT, "step": job.state.step})
+        job.state = CoderState(GRPO, 0, coder, optimiser_of(coder.network), Clock(settings.grpo_s), extra)
+        job.keep()
     if job.state.stage == GRPO and not job.rewarded(bench, stop):
         return Result(False, GRPO, job.state.extra.get("before"))
     if job.state.stage == GRPO:
@@ -183,13 +190,6 @@ class _Run:
             self.state.extra.pop("before", None)  # it was another network's
         return train_supervised(self.state, taught, watched, self.settings.sft, self.tell, self.keep, stop)
 
-    def begin_rewards(self) -> None:
-        """The supervised network stays as the reference; the optimiser begins anew."""
-        save_coder(self.folder / "sft.pt", self.state.coder, {**self.about, "stage": SFT, "step": self.state.step})
-        coder, clock = self.state.coder, Clock(self.settings.grpo_s)
-        self.state = CoderState(GRPO, 0, coder, optimiser_of(coder.network), clock, self.state.extra)
-        self.keep()
-
     def rewarded(self, bench: RewardJudge, stop: Callable[[], bool]) -> bool:
         reference, _ = load_coder(self.folder / "sft.pt", self.device)
         asks = self._asks(rewarded(self.train, self.settings.tasks))
@@ -229,13 +229,6 @@ class _Run:
     def _some(self, found: Sequence[Any], count: int, salt: int) -> list[Any]:
         rng = np.random.default_rng([self.settings.seed, salt])
         return [found[at] for at in rng.permutation(len(found))[:count]]
-
-
-def _hash_of(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    except OSError as error:
-        raise UserError(f"{path}: the coder cannot be read: {error.strerror or error}.") from None
 
 
 def printed(told: Mapping[str, Any]) -> str:

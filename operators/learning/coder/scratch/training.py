@@ -109,10 +109,11 @@ class Trained:
         return next(self.network.parameters()).device
 
 
-def save_coder(path: Path, coder: Trained, about: Mapping[str, Any]) -> None:
+def save_coder(path: Path, coder: Trained, about: Mapping[str, Any], **more: Any) -> None:
     """`about`: how it was made, as JSON has it."""
     weights = {name: value.detach().to("cpu", torch.float32) for name, value in coder.network.state_dict().items()}
-    FORMAT.write(path, {**_head(coder), "weights": weights, "about": json.dumps(dict(about))})
+    head = {"shape": asdict(coder.network.shape), "vocabulary": coder.vocabulary.data()}
+    FORMAT.write(path, {**head, "weights": weights, "about": json.dumps(dict(about)), **more})
 
 
 def load_coder(path: Path, device: str = "cpu") -> tuple[Trained, dict[str, Any]]:
@@ -153,14 +154,9 @@ class CoderState:
 
     def save(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Both files of the run's folder."""
-        weights = {name: value.detach().cpu() for name, value in self.coder.network.state_dict().items()}
-        FORMAT.write(
-            folder / "state.pt",
-            {
-                **_head(self.coder), "weights": weights, "stage": self.stage, "step": self.step,
-                "optimiser": self.optimiser.state_dict(), "spent_s": self.clock.spent_s,
-                "extra": json.dumps(self.extra), "about": json.dumps(dict(about)),
-            },
+        save_coder(
+            folder / "state.pt", self.coder, about, stage=self.stage, step=self.step,
+            optimiser=self.optimiser.state_dict(), spent_s=self.clock.spent_s, extra=json.dumps(self.extra),
         )  # fmt: skip
         save_coder(folder / "coder.pt", self.coder, {**about, "stage": self.stage, "step": self.step})
 
@@ -205,16 +201,13 @@ def clipped_step(network: CoderNetwork, optimiser: torch.optim.Optimizer, rate: 
     optimiser.zero_grad(set_to_none=True)
 
 
-def _head(coder: Trained) -> dict[str, Any]:
-    return {"shape": asdict(coder.network.shape), "vocabulary": coder.vocabulary.data()}
-
-
 def _coder_of(data: Mapping[str, Any], device: str) -> Trained:
     network = CoderNetwork(Shape(**data["shape"]))
     network.load_state_dict(data["weights"])
     return Trained(network.to(device), Vocabulary.of(data["vocabulary"]))
 
 
+EXACT = 512  # tokens of an answer that is compared
 POOL = 4  # batches that are drawn at once and sorted by length, so that little is padding
 
 
@@ -257,7 +250,7 @@ def train_supervised(
         state.step += 1
         if state.step % settings.every == 0:
             loss_mean = float(torch.stack(losses).mean())
-            said = {"stage": "sft", "step": state.step, "loss": loss_mean, **_watched(state, held_out, settings)}
+            said = {"stage": "sft", "step": state.step, "loss": loss_mean, **_watched(state.coder, held_out, settings)}
             tell({**said, "seconds": round(state.clock.spent_s, 1)})
             losses.clear()
             keep()
@@ -265,23 +258,17 @@ def train_supervised(
     return True
 
 
-def exact(network: CoderNetwork, lessons: Sequence[PromptLesson], most: int = 512) -> float:
-    """Share of lessons whose likeliest answer is the one that was learnt from, token by token."""
-    if not lessons:
-        return float("nan")
-    generator = torch.Generator(next(network.parameters()).device)
-    said = sample(network, [one.prompt for one in lessons], temperature=0.0, most=most, generator=generator)
-    return float(np.mean([tuple(answer) == one.answer for answer, one in zip(said, lessons, strict=True)]))
-
-
-def _watched(state: CoderState, held_out: Sequence[PromptLesson], settings: SftSettings) -> dict[str, float]:
-    network, some = state.coder.network, held_out[: settings.watched]
+def _watched(coder: Trained, held_out: Sequence[PromptLesson], settings: SftSettings) -> dict[str, float]:
+    """Of lessons that are not learnt from: the loss, and how many likeliest answers are right token by token."""
+    network, some = coder.network, held_out[: settings.watched]
     if not some:
         return {}
     with torch.no_grad():
         parts = [some[at : at + settings.batch] for at in range(0, len(some), settings.batch)]
         loss = float(np.mean([float(_loss(network, part, 0.0)) for part in parts]))
-    return {"held_out_loss": loss, "held_out_exact": exact(network, some)}
+    said = sample(network, [one.prompt for one in some], 0.0, EXACT, torch.Generator(coder.device))
+    exact = float(np.mean([tuple(answer) == one.answer for answer, one in zip(said, some, strict=True)]))
+    return {"held_out_loss": loss, "held_out_exact": exact}
 
 
 def _drawn(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -83,7 +83,8 @@ class Names:
         at = 0
         for match in _IDENTIFIER.finditer(text):
             slot = self._slots.get(match[0])
-            if slot is None or (_is_keyword(text, match.end()) and match[0] not in self.parameters):
+            keyword = text[match.end() :].startswith("=") and not text[match.end() :].startswith("==")
+            if slot is None or (keyword and match[0] not in self.parameters):
                 continue
             if match.start() > at:
                 yield text[at : match.start()]
@@ -97,17 +98,15 @@ class Names:
         words = self.words | {word for piece in pieces if isinstance(piece, str) for word in _IDENTIFIER.findall(piece)}
         made: dict[Slot, str] = {slot: name for name, slot in self._slots.items() if slot[0] != "usual"}
         for piece in pieces:
-            if not isinstance(piece, str) and piece not in made:
-                made[piece] = self._new_name(piece, words)
-                words |= {made[piece]}
+            if isinstance(piece, str) or piece in made:
+                continue
+            kind, number = piece
+            wishes = [stem.upper() if kind == "upper" else stem for stem in _STEMS]
+            if kind == "usual" and number < len(self.usual):
+                wishes = [self.usual[number]]
+            made[piece] = next((wish for wish in wishes if wish not in words), fresh_name(wishes[0], words))
+            words |= {made[piece]}
         return "".join(piece if isinstance(piece, str) else made[piece] for piece in pieces)
-
-    def _new_name(self, slot: Slot, taken: Collection[str]) -> str:
-        kind, number = slot
-        if kind == "usual" and number < len(self.usual):
-            return fresh_name(self.usual[number], taken)
-        wishes = [stem.upper() if kind == "upper" else stem for stem in _STEMS]
-        return next((wish for wish in wishes if wish not in taken), fresh_name(wishes[0], taken))
 
 
 def usual_names(answered: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -119,10 +118,6 @@ def usual_names(answered: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 def _kind(name: str) -> str:
     return "upper" if name == name.upper() else "lower"
-
-
-def _is_keyword(text: str, end: int) -> bool:
-    return text[end : end + 1] == "=" and text[end + 1 : end + 2] != "="
 
 
 def _bound(source: str) -> tuple[list[str], frozenset[str]]:
@@ -204,10 +199,13 @@ class Vocabulary:
         for piece in names.split(text):
             if not isinstance(piece, str):
                 found.append(_OF_KIND[piece[0]] + piece[1])
-            elif (tokens := self._pieces.get(piece)) is not None:
-                found += tokens
-            else:
-                found += self._piece(piece)
+                continue
+            tokens = self._pieces.get(piece)  # what stands between names says the same things again and again
+            if tokens is None:
+                tokens = tuple(token for word in _WORD.findall(piece.encode()) for token in self._word(word))
+                if len(self._pieces) < 100_000:
+                    self._pieces[piece] = tokens
+            found += tokens
         return found
 
     def decode(self, tokens: Sequence[int], names: Names = Names()) -> str:
@@ -222,13 +220,6 @@ class Vocabulary:
             pieces += [spelled.decode("utf-8", "replace"), (kind, token - _OF_KIND[kind])]
             spelled.clear()
         return names.spelled([*pieces, spelled.decode("utf-8", "replace")])
-
-    def _piece(self, piece: str) -> tuple[int, ...]:
-        """What stands between names says the same things again and again."""
-        tokens = tuple(token for word in _WORD.findall(piece.encode()) for token in self._word(word))
-        if len(self._pieces) < 100_000:
-            self._pieces[piece] = tokens
-        return tokens
 
     def _word(self, word: bytes) -> tuple[int, ...]:
         if word in self._kept:
