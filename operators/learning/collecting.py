@@ -18,10 +18,11 @@ Rows are JSON lines, one file a problem, appended as things are found out; a tor
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,8 @@ class Frontier:
     """The states of one problem and what is left to try on them. Not thread-safe."""
 
     def __init__(self, rng: np.random.Generator, horizon: int = HORIZON, shares: Mapping[str, float] = SHARES) -> None:
-        self._rng, self._horizon = rng, horizon
-        self._ways = tuple(shares)
-        self._chances = np.array([shares[way] for way in self._ways]) / sum(shares.values())
+        self._rng, self._horizon, self._ways = rng, horizon, tuple(shares)
+        self._chances = np.array(list(shares.values())) / sum(shares.values())
         self._nodes: dict[str, _Node] = {}
         self._queue: deque[tuple[str, Strategy]] = deque()
 
@@ -143,23 +143,14 @@ class CollectedRows:
 def read_rows(path: Path) -> CollectedRows:
     """The rows of a problem's file; none where there is no file."""
     found = CollectedRows()
-    for row in _lines(path):
-        found.take(row)
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with contextlib.suppress(json.JSONDecodeError):  # cut short while it was written
+            found.take(json.loads(text))
     return found
 
 
 def line(row: Mapping[str, object]) -> str:
     return json.dumps(short(row), separators=(",", ":")) + "\n"
-
-
-def _lines(path: Path) -> Iterator[Row]:
-    if not path.exists():
-        return
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(text)
-        except json.JSONDecodeError:  # cut short while it was written
-            continue
 
 
 def assemble(folder: Path, command: str = "") -> Tree:
@@ -197,8 +188,16 @@ def _tree(rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, 
         )  # fmt: skip
     transitions: dict[str, dict[str, Edge]] = {}
     for (parent, key), row in rows.edges.items():
-        if parent in states and (row["sha"] is None or row["sha"] in rows.candidates):
-            transitions.setdefault(parent, {})[key] = _edge(rows, states, row, key)
+        sha = row["sha"]
+        if parent not in states or not (sha is None or sha in rows.candidates):
+            continue
+        status = None if sha is None else Status(rows.candidates[sha]["status"])
+        child, witnessed, gain = rows.state_of(sha) if sha else None, False, 0.0
+        if child is not None:
+            before, after = states[parent], states[child]
+            witnessed = catalogue.witnessed(strategy_of(row["strategy"]), before.evidence, after.evidence)
+            gain = before.log_us - after.log_us
+        transitions.setdefault(parent, {})[key] = Edge(parent, key, status, witnessed, child, gain)
     counts = (rows.plans, "", rows.settings, len(rows.candidates))
     return Tree({problem.name: problem}, states, transitions, rows.environments, *counts)
 
@@ -220,18 +219,6 @@ def _placed(rows: CollectedRows, judged: Mapping[str, str]) -> dict[str, tuple[S
                 placed[child] = (*placed[name], strategy)
                 waiting.append(child)
     return placed
-
-
-def _edge(rows: CollectedRows, states: Mapping[str, TreeState], row: Row, key: str) -> Edge:
-    parent, strategy, sha = states[row["parent"]], strategy_of(row["strategy"]), row["sha"]
-    if sha is None:
-        return Edge(parent.id, key, None, False, None, 0.0)
-    child = rows.state_of(sha)
-    if child is None:
-        return Edge(parent.id, key, Status(rows.candidates[sha]["status"]), False, None, 0.0)
-    one = states[child]
-    witnessed = catalogue.witnessed(strategy, parent.evidence, one.evidence)
-    return Edge(parent.id, key, Status.PASSED, witnessed, child, parent.log_us - one.log_us)
 
 
 def _evidence(row: Row, rows: CollectedRows, baselines: Mapping[tuple[str, str], Mapping[str, float]]) -> Evaluation:

@@ -211,14 +211,10 @@ def credit_of(edge: Edge, decision: Decision) -> Credit:
 
 def table(found: Sequence[Regret]) -> str:
     """Markdown: a line a policy; shares are of the first one's regret."""
-    rows = [
-        "| policy | regret (log gain) | share of the first | reached of what can be |",
-        "| --- | --- | --- | --- |",
-    ]
+    rows = ["| policy | regret (log gain) | share of the first | reached of what can be |", "| --- | --- | --- | --- |"]
     for one in found:
-        share = one.share_of(found[0])
+        part = one.share_of(found[0])
+        share = f"{part.mean:.2f} [{part.low:.2f}, {part.high:.2f}]"
         reached = f"{math.exp(one.reached.mean):.3f}× of {math.exp(one.best):.3f}×"
-        rows.append(
-            f"| {one.policy} | {one.interval} | {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}] | {reached} |"
-        )
+        rows.append(f"| {one.policy} | {one.interval} | {share} | {reached} |")
     return "\n".join(rows)

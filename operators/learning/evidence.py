@@ -41,7 +41,13 @@ def evaluation_data(found: Evaluation) -> Row:
     return {
         "source": found.source, "task": found.task, "environment": found.environment.key,
         "status": str(found.status), "reason": found.reason[:500], "score": found.score, "knobs": found.knobs,
-        "measurements": [_measurement_data(one) for one in found.measurements],
+        "measurements": [
+            {
+                "case": one.case, "plan": one.plan[:16], "us": [one.median_us, one.iqr_us, one.low_us, one.high_us],
+                "n": one.n, "baselines": one.baselines_us, "light": one.light_share,
+                "features": None if one.features is None else asdict(one.features),
+            } for one in found.measurements
+        ],
     }  # fmt: skip
 
 
@@ -63,23 +69,13 @@ def strategy_of(data: Sequence[Any]) -> Strategy:
     return Strategy(name, family, region, tuple((key, value) for key, value in parameters))
 
 
-def _measurement_data(one: Measurement) -> Row:
-    return {
-        "case": one.case, "plan": one.plan[:16], "us": [one.median_us, one.iqr_us, one.low_us, one.high_us],
-        "n": one.n, "baselines": one.baselines_us, "light": one.light_share,
-        "features": None if one.features is None else asdict(one.features),
-    }  # fmt: skip
-
-
 def _measurement_of(data: Mapping[str, Any]) -> Measurement:
     median_us, iqr_us, low_us, high_us = data["us"]
     features = data["features"]
+    if features is not None:
+        kernels = tuple(KernelFeatures(**{**one, "grid": tuple(one["grid"])}) for one in features["kernels"])
+        features = PlanFeatures(**{**features, "kernels": kernels})
     return Measurement(
         data["case"], data["plan"], median_us, iqr_us, data["n"], low_us, high_us, data["baselines"], data["light"],
-        None if features is None else _features(features),
+        features,
     )  # fmt: skip
-
-
-def _features(data: Mapping[str, Any]) -> PlanFeatures:
-    kernels = tuple(KernelFeatures(**{**one, "grid": tuple(one["grid"])}) for one in data["kernels"])
-    return PlanFeatures(**{**data, "kernels": kernels})

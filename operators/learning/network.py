@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -100,7 +99,9 @@ class PolicyNetwork(nn.Module):
 
     def forward(self, sights: Sequence[Observation]) -> tuple[Tensor, Tensor]:
         rows = [encoded(sight) for sight in sights]
-        packed = {name: self._padded([row[name] for row in rows]) for name in rows[0]}
+        parts = {name: [torch.from_numpy(row[name]) for row in rows] for name in rows[0]}
+        device = self.name.weight.device
+        packed = {name: pad_sequence(some, batch_first=True).to(device) for name, some in parts.items()}
         counts = torch.tensor([len(row["names"]) for row in rows], device=packed["names"].device)
         absent = torch.arange(packed["names"].shape[1], device=counts.device)[None] >= counts[:, None]
         words = packed["words"]
@@ -113,9 +114,6 @@ class PolicyNetwork(nn.Module):
         ends = counts.tolist()
         offered = [row[end - len(one.offered) : end] for row, end, one in zip(scores, ends, sights, strict=True)]
         return pad_sequence(offered, batch_first=True, padding_value=float("-inf")), self.value(seen[:, 0])[..., 0]
-
-    def _padded(self, parts: Sequence[np.ndarray]) -> Tensor:
-        return pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True).to(self.name.weight.device)
 
 
 FORMAT = WeightsFormat("evo-kernel policy", 1, "policy", "evo-kernel train policy")

@@ -237,7 +237,12 @@ def imitate(
 
     Raises ValueError where no state of the tree has a known action.
     """
-    states, values, decisions = _by_task(tree), Values(tree), Decisions(tree, rng)
+    values, decisions = Values(tree), Decisions(tree, rng)
+    # Every task gives as many states: some have a hundred times as many as others, for their kernels compile faster.
+    tasks: dict[str, list[TreeState]] = {}
+    for state in learnable(tree):
+        tasks.setdefault(tree.problems[state.task].task, []).append(state)
+    states = [tasks[name] for name in sorted(tasks)]
     optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=WEIGHT_DECAY)
     while True:
         drawn = [states[at] for at in rng.integers(0, len(states), batch)]
@@ -258,15 +263,6 @@ def imitate(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         yield loss.item(), critic.item()
-
-
-def _by_task(tree: Tree) -> list[list[TreeState]]:
-    """States with known actions, task by task. Every task gives as many: some have a hundred times as many states as
-    others, for their kernels compile faster."""
-    tasks: dict[str, list[TreeState]] = {}
-    for state in learnable(tree):
-        tasks.setdefault(tree.problems[state.task].task, []).append(state)
-    return [tasks[name] for name in sorted(tasks)]
 
 
 METHODS: Mapping[str, Callable[..., Iterator[tuple[float, float]]]] = {"imitation": imitate, "ppo": ppo}
@@ -294,7 +290,8 @@ def train_policy(
     whole = True
     try:
         for progress in training(learner, tree, seconds, seed, known, method):
-            last = _told(progress, past)
+            numbers = {name: round(getattr(progress, name), 5) for name in ("shortfall", "loss", "critic")}
+            last = {"seconds": round(past + progress.seconds, 1), "step": progress.step, **numbers}
             tell(last)
             if progress.best:
                 about = {**last, **origin}
@@ -304,8 +301,3 @@ def train_policy(
     if not about:
         raise UserError("nothing was learnt in this time: give it more --seconds.")
     return about, whole
-
-
-def _told(progress: Progress, past: float) -> dict[str, Any]:
-    numbers = {name: round(getattr(progress, name), 5) for name in ("shortfall", "loss", "critic")}
-    return {"seconds": round(past + progress.seconds, 1), "step": progress.step, **numbers}

@@ -168,10 +168,6 @@ class Tree:
         relative = ScoredCandidate(0, source, len(path), 0, state.evidence, path)
         return MacroState(self.problems[state.task].card, relative, source)
 
-    def within(self, split: Split) -> Tree:
-        """The part of one split."""
-        return self.only(lambda problem: problem.split == split)
-
     def only(self, wanted: Callable[[TreeProblem], bool]) -> Tree:
         """The part of some problems."""
         problems = {name: one for name, one in self.problems.items() if wanted(one)}
@@ -188,14 +184,8 @@ def state_id(problem: str, text: str) -> str:
 
 
 def _rows(tree: Tree) -> Iterable[Row]:
-    yield {
-        "format": FORMAT,
-        "version": VERSION,
-        "plans": tree.plans,
-        "settings": tree.settings,
-        "candidates": tree.candidates,
-        "command": tree.command,
-    }
+    counts = {name: getattr(tree, name) for name in ("plans", "settings", "candidates", "command")}
+    yield {"format": FORMAT, "version": VERSION, **counts}
     for key, environment in sorted(tree.environments.items()):
         yield {"kind": "environment", "key": key, "environment": asdict(environment)}
     for name, problem in sorted(tree.problems.items()):
@@ -206,9 +196,8 @@ def _rows(tree: Tree) -> Iterable[Row]:
     states = sorted(tree.states.values(), key=lambda one: (one.task, one.depth, one.id))
     texts = {text: number for number, text in enumerate(dict.fromkeys(one.text for one in states))}
     yield from ({"kind": "text", "text": text} for text in texts)
-    strategies = {
-        one: number for number, one in enumerate(dict.fromkeys(s for o in states for s in (*o.offers, *o.path)))
-    }
+    every = dict.fromkeys(s for one in states for s in (*one.offers, *one.path))
+    strategies = {one: number for number, one in enumerate(every)}
     yield from ({"kind": "strategy", "strategy": strategy_data(one)} for one in strategies)
     for one in states:
         yield {
@@ -236,10 +225,8 @@ def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
             case "environment":
                 environments[row["key"]] = Environment(**row["environment"])
             case "problem":
-                name = row["name"]
-                problems[name] = TreeProblem(
-                    name, row["task"], row["family"], row["split"], TaskCard.from_data(row["card"])
-                )
+                told = (row["name"], row["task"], row["family"], row["split"])
+                problems[row["name"]] = TreeProblem(*told, TaskCard.from_data(row["card"]))
             case "text":
                 texts.append(row["text"])
             case "strategy":

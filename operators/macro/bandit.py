@@ -100,15 +100,18 @@ class BanditPolicy:
         for this decision alone."""
         kinds: dict[object, int] = {}
         known = expected.spreads < UNKNOWN if expected is not None else np.zeros(len(offered), bool)
-        told_apart = [
-            one if apart else (one.name, one.family, one.parameters) for one, apart in zip(offered, known, strict=True)
-        ]
-        group = [kinds.setdefault(one, len(kinds)) for one in told_apart]
+        alike = [(one.name, one.family, one.parameters) for one in offered]
+        keys = [one if apart else kind for one, kind, apart in zip(offered, alike, known, strict=True)]
+        group = [kinds.setdefault(key, len(kinds)) for key in keys]
         rows = np.zeros((len(kinds), DESIGN_SIZE))
         for strategy, row in zip(offered, group, strict=True):
             positions, values = design(seen, strategy)
             rows[row, positions] = values
-        mean, covariance = self._predict(rows)
+        with self._lock:
+            if self._posterior is None:
+                self._posterior = self._solve()
+            coefficients, inverse, variance = self._posterior
+        mean, covariance = rows @ coefficients, variance * (rows @ inverse @ rows.T)
         if expected is not None:
             gains, spreads = np.zeros(len(kinds)), np.zeros(len(kinds))
             gains[group], spreads[group] = expected.log_gains, expected.spreads
@@ -147,14 +150,6 @@ class BanditPolicy:
         self._precision[np.ix_(positions, positions)] += self._weight * np.outer(values, values)
         self._squares += self._weight * reward * reward
         self._observed += self._weight
-
-    def _predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Posterior mean and covariance of rows · θ."""
-        with self._lock:
-            if self._posterior is None:
-                self._posterior = self._solve()
-            coefficients, inverse, variance = self._posterior
-        return rows @ coefficients, variance * (rows @ inverse @ rows.T)
 
     def _solve(self) -> tuple[np.ndarray, np.ndarray, float]:
         inverse = np.linalg.inv(self._precision / self._weight + np.diag(self._prior))

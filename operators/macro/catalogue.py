@@ -216,10 +216,7 @@ def shows(
 
 
 def table() -> str:
-    rows = [
-        "| strategy | family | what it does | witness: the sign in the plan | offline |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    rows = ["| strategy | family | what it does | witness: the sign in the plan | offline |", "| --- " * 5 + "|"]
     for spec in CATALOGUE.values():
         known = "yes" if spec.rewritten else "no"
         rows.append(f"| `{spec.name}` | {spec.family} | {spec.summary} | {spec.sign} | {known} |")

@@ -25,9 +25,7 @@ def changed(parent: PlanFeatures, child: PlanFeatures) -> bool:
 
 
 def fused(parent: PlanFeatures, child: PlanFeatures) -> bool:
-    return _nodes(child) < _nodes(parent) or (
-        child.scratch_bytes < parent.scratch_bytes and _nodes(child) == _nodes(parent)
-    )
+    return (_nodes(child), child.scratch_bytes) < (_nodes(parent), parent.scratch_bytes)
 
 
 def reads_less(parent: PlanFeatures, child: PlanFeatures) -> bool:
@@ -62,10 +60,8 @@ def persistent(parent: PlanFeatures, child: PlanFeatures) -> bool:
     if count_schedule(child, "persistent") > count_schedule(parent, "persistent"):
         return True
     before, after = (sorted(programs(plan), reverse=True) for plan in (parent, child))
-    resident = MULTIPROCESSORS * RESIDENT_PROGRAMS
-    return len(before) == len(after) and any(
-        new < old and new <= resident for old, new in zip(before, after, strict=True)
-    )
+    resident, pairs = MULTIPROCESSORS * RESIDENT_PROGRAMS, zip(before, after, strict=False)
+    return len(before) == len(after) and any(new < old and new <= resident for old, new in pairs)
 
 
 def pipelined(parent: PlanFeatures, child: PlanFeatures) -> bool:
@@ -103,15 +99,10 @@ def count_schedule(plan: PlanFeatures, schedule: str) -> int:
 
 def _shape(plan: PlanFeatures) -> tuple[object, ...]:
     """All but names and shares of time."""
-    return (
-        plan.launches,
-        plan.aten_nodes,
-        plan.scratch_bytes,
-        tuple(
-            (k.grid, k.num_warps, k.registers, k.spill_bytes, k.shared_bytes, tuple(sorted(k.instructions.items())))
-            for k in plan.kernels
-        ),
-    )
+    kernels = [
+        (k.grid, k.num_warps, k.registers, k.spill_bytes, k.shared_bytes, dict(k.instructions)) for k in plan.kernels
+    ]
+    return plan.launches, plan.aten_nodes, plan.scratch_bytes, kernels
 
 
 def _nodes(plan: PlanFeatures) -> int:
