@@ -18,7 +18,7 @@ from evo_kernel.types.protocols import TurnStore
 from operators.avo.conversation import MOST_CALLS, AgentConversation, ContextLimits, fitted
 from operators.avo.memory import AgentEvaluation, AgentMemory
 from operators.avo.supervisor import SupervisorLimits
-from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
+from operators.llm.base import Message, Model, ModelFailed, Reply, Tool, ToolCall
 from operators.llm.transcript import message_data, message_from
 from operators.workbench.judge_tools import KERNEL, Allowed
 from operators.workbench.tool import Submission, ToolResult, WorkTool, schema
@@ -104,7 +104,8 @@ class AvoAttempt:
         self._settings, self._memory = settings, memory
         self._stopping, self._sleep = stopping, sleep
         self._number = workbench.brief.attempt
-        self._tools = tuple(tool.for_model() for tool in workbench.tools.values())
+        tools = workbench.tools.values()
+        self._tools = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in tools)
         self._talk = AgentConversation((), settings.context)
         self._calls: list[Call] = []  # of this session
         # Over all sessions of the attempt: answers, seconds of work, answers in a row without a tool call.
@@ -146,7 +147,11 @@ class AvoAttempt:
                 reply = self._ask()
             except _Unanswered as end:
                 return self._ended(str(end))
-            self._hear(reply)
+            message = replace(reply.message, tool_calls=reply.message.tool_calls[:MOST_CALLS])
+            wall_s = sum(call.wall_s for call in reply.calls)
+            data = {"message": message_data(message), "finish": reply.finish, "wall_s": wall_s}
+            self._keep(ANSWER, data, reply.calls)
+            self._took(message, reply.finish, wall_s)
 
     @property
     def cost(self) -> tuple[Call, ...]:
@@ -159,13 +164,6 @@ class AvoAttempt:
         return self._answers > 0
 
     # ---- turns ----------------------------------------------------------------------------------------------------
-
-    def _hear(self, reply: Reply) -> None:
-        message = replace(reply.message, tool_calls=reply.message.tool_calls[:MOST_CALLS])
-        wall_s = sum(call.wall_s for call in reply.calls)
-        data = {"message": message_data(message), "finish": reply.finish, "wall_s": wall_s}
-        self._keep(ANSWER, data, reply.calls)
-        self._took(message, reply.finish, wall_s)
 
     def _carry_out(self, call: ToolCall) -> None:
         self._check_stop()
@@ -199,8 +197,9 @@ class AvoAttempt:
                 if failure.kind == "down" and waits < self._settings.limits.down_waits:
                     waits += 1
                     self._wait(self._settings.limits.down_wait_s)
-                elif failure.kind == "too long" and longer < LONGER and self._shorter():
+                elif failure.kind == "too long" and longer < LONGER and (half := self._talk.count // 2):
                     longer += 1
+                    self._sum_up(half)
                 elif failure.kind in ("down", "budget", "stopped"):
                     raise Paused(failure.reason) from None
                 else:
@@ -210,13 +209,6 @@ class AvoAttempt:
                 self._keep(TROUBLE, {"kind": "refused", "reason": reply.message.content[:500]}, reply.calls)
                 raise _Unanswered(f"the model declines: {reply.message.content[:300]}")
             return reply
-
-    def _shorter(self) -> bool:
-        """Sum up half of the turns that are left; False where there is nothing to sum up."""
-        count = self._talk.count // 2
-        if count:
-            self._sum_up(count)
-        return count > 0
 
     # ---- what a turn changes, new or replayed ---------------------------------------------------------------------
 

@@ -59,7 +59,8 @@ class AgentConversation:
     def answer(self, message: Message) -> None:
         """A new turn begins with the model's answer."""
         kept = replace(message, tool_calls=message.tool_calls[:MOST_CALLS], stable=False)
-        self._turns.append(Turn([kept], _said(message)))
+        said = " ".join(message.content.split())
+        self._turns.append(Turn([kept], [f"- you said: {said[:300]}"] if said else []))
         self.hold()
 
     def result(self, call: ToolCall, text: str, failed: bool) -> None:
@@ -122,19 +123,9 @@ def fitted(opening: Sequence[Message], limits: ContextLimits) -> tuple[Message, 
 
 
 def _cut(message: Message, cap: int) -> Message:
-    calls = tuple(
-        call
-        if len(call.arguments) <= cap
-        else replace(call, arguments=json.dumps({"left_out": f"{len(call.arguments)} characters"}))
-        for call in message.tool_calls
-    )
+    calls = [(call, json.dumps({"left_out": f"{len(call.arguments)} characters"})) for call in message.tool_calls]
+    calls = tuple(call if len(call.arguments) <= cap else replace(call, arguments=cut) for call, cut in calls)
     return replace(message, content=bounded(message.content, cap), tool_calls=calls)
-
-
-def _said(message: Message) -> list[str]:
-    """The first line of what was said beside the calls."""
-    text = " ".join(message.content.split())
-    return [f"- you said: {text[:300]}"] if text else []
 
 
 def _line(call: ToolCall, text: str, failed: bool) -> str:

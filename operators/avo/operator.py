@@ -158,7 +158,13 @@ class AvoOperator:
                 raise OperatorFailed(why, operator=self.name, calls=attempt.cost, paused=goes_on) from None
         finally:
             workspace.close()
-        self._memory.end(self._record(brief, ended))
+        strategy = ended.submission.strategy if ended.submission else ""
+        self._memory.end(
+            Record(
+                brief.attempt, brief.parent.candidate, ended.why, ended.submission is not None, strategy, ended.gain,
+                ended.tried, self._clock(),
+            )
+        )  # fmt: skip
         if ended.submission is None:
             raise OperatorFailed(f"no commit: {ended.why}", operator=self.name, steps=ended.steps, calls=ended.calls)
         return self._proposal(brief, ended)
@@ -187,13 +193,6 @@ class AvoOperator:
         self._memory.begin(now)
         calls = self._supervisor.look(self._memory, workbench.brief, now)
         attempt.open(opening(self.settings, workbench, self._rooms, self._memory), calls)
-
-    def _record(self, brief: Brief, ended: AttemptEnd) -> Record:
-        strategy = ended.submission.strategy if ended.submission else ""
-        return Record(
-            brief.attempt, brief.parent.candidate, ended.why, ended.submission is not None, strategy, ended.gain,
-            ended.tried, self._clock(),
-        )  # fmt: skip
 
     def _proposal(self, brief: Brief, ended: AttemptEnd) -> Proposal:
         found = ended.submission

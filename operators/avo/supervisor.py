@@ -122,10 +122,11 @@ def by_rule(records: Sequence[Record], brief: Brief, count: int) -> list[str]:
     words = [same_idea(one.idea) for record in records for one in record.tried]
     words += [same_idea(record.strategy) for record in records if record.strategy]
     words += [same_idea(one.name) for one in brief.parent.strategies]
-    said, families = [set(one.split()) for one in words], _names()
+    said = [set(one.split()) for one in words]
+    families = {family: [name for name, spec in CATALOGUE.items() if spec.family == family] for family in FAMILIES}
     keys = {family: [set(same_idea(name).split()) for name in names] for family, names in families.items()}
     used = {family: sum(any(key <= one for key in found) for one in said) for family, found in keys.items()}
-    least = sorted(FAMILIES, key=lambda family: used.get(family, 0))
+    least = sorted(FAMILIES, key=lambda family: used[family])
     found = [
         "Profile the best version on its slowest case first, name the one limit that the table shows, and change only "
         "what moves that limit.",
@@ -133,15 +134,8 @@ def by_rule(records: Sequence[Record], brief: Brief, count: int) -> list[str]:
         "learnt since to it, and compare the two.",
     ]
     for family in least:
-        names = ", ".join(families.get(family, [])[:4])
+        names = ", ".join(families[family][:4])
         if names and family != "repair":
             found.append(f"Leave what was tried; work on {family} (for instance {names}), which was tried least.")
     start = len(records) % max(len(found), 1)
     return [*found[start:], *found[:start]][:count]
-
-
-def _names() -> dict[str, list[str]]:
-    names: dict[str, list[str]] = {}
-    for name, spec in CATALOGUE.items():
-        names.setdefault(spec.family, []).append(name)
-    return names

@@ -43,7 +43,8 @@ def passages_of(text: str, file: str) -> Iterator[Passage]:
         if level:
             headings = [(depth, name) for depth, name in headings if depth < level] + [(level, heading)]
         title = " › ".join(name for _, name in headings) or file.rsplit("/", 1)[-1]
-        anchor = _slug(headings[-1][1]) if headings else ""
+        slug = re.sub(r"[^\w\- ]", "", headings[-1][1].lower()) if headings else ""
+        anchor = slug.strip().replace(" ", "-")
         count = seen[anchor] = seen.get(anchor, -1) + 1
         place = f"{file}#{anchor}" + (f"-{count}" if count else "") if anchor else file
         for part in _parts(body.strip()):
@@ -107,10 +108,6 @@ def _paragraphs(body: str) -> list[str]:
     return ["\n".join(lines) for lines in found if lines]
 
 
-def _slug(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-
-
 # Module → the name by which kernels know it. Later modules do not repeat what an earlier one has. sm_90 only.
 MODULES = {
     "triton": "triton",
@@ -167,7 +164,10 @@ def api_passages() -> Iterator[ApiEntry]:
         known.update(id(thing) for _, thing in found)
         for name, thing in found:
             yield _entry(release, path, short, name, thing)
-        yield from _listing(release, path, short, [name for name, _ in found])
+        if len(names := [name for name, _ in found]) > 3:  # one look tells what this version has and what it lacks
+            text = f"All of `{path}` ({short}) in {release.replace('-', ' ')}: {', '.join(names)}."
+            listing = Passage(f"{release}/{path}", f"{short}: all names", text[:NAMES_CHARS])
+            yield ApiEntry((path,), listing, listing=True)
     yield from _libdevice(release)
 
 
@@ -190,22 +190,14 @@ def _entry(release: str, path: str, short: str, name: str, thing: Any) -> ApiEnt
     return ApiEntry(names, Passage(f"{release}/{path}#{name}", title, "\n".join(lines + (["", doc] if doc else []))))
 
 
-def _listing(release: str, path: str, short: str, names: list[str]) -> Iterator[ApiEntry]:
-    """All names of a module, so that one look tells what this version has and what it lacks."""
-    if len(names) > 3:
-        text = f"All of `{path}` ({short}) in {release.replace('-', ' ')}: {', '.join(names)}."
-        yield ApiEntry((path,), Passage(f"{release}/{path}", f"{short}: all names", text[:NAMES_CHARS]), listing=True)
-
-
 def _libdevice(release: str) -> Iterator[ApiEntry]:
     try:
         module = importlib.import_module(LIBDEVICE)
     except ImportError:
         return
     calls = [f"{name}{_signature(thing)}" for name, thing in _public(module)]
-    text = (
-        f"`from {LIBDEVICE.rpartition('.')[0]} import libdevice`, in {release.replace('-', ' ')}: {', '.join(calls)}."
-    )
+    imported = f"from {LIBDEVICE.rpartition('.')[0]} import libdevice"
+    text = f"`{imported}`, in {release.replace('-', ' ')}: {', '.join(calls)}."
     yield ApiEntry(("libdevice",), Passage(f"{release}/{LIBDEVICE}", "libdevice: all functions", text), listing=True)
 
 

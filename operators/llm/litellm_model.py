@@ -28,8 +28,6 @@ from operators.llm.transcript import (
     pack,
     redact,
     request_data,
-    schema_payload,
-    tools_payload,
 )
 
 FINISHES = {"function_call": "tool_calls", "content_filter": "refused", "max_tokens": "length"}
@@ -40,6 +38,7 @@ DECLINED = re.compile(
 )
 JITTER = random.SystemRandom()  # waits are no part of what a run repeats
 LONGEST_REFUSAL = 600  # characters; a longer answer has something to say
+STOPPED = "the run was stopped"
 LIMIT = re.compile(r"maximum context length is (\d+)", re.IGNORECASE)
 
 
@@ -120,7 +119,11 @@ class Conversation:
         tokens_in = model.bound.tokens(weight, len(messages))
         worst = facts.price.worst(tokens_in, self.max_tokens) if facts.price else None
         tokens = tokens_in + self.max_tokens
-        self._reserve(worst, tokens)
+        if model.stop.is_set():
+            self._give_up("stopped", STOPPED)
+        if not model.purse.set_aside(worst, tokens, max(0.0, self.ends - time.monotonic())):
+            cost = "a price that is not known (set dollars per token)" if worst is None else f"at most ${worst:.4f}"
+            self._give_up("budget", f"this call of {model.name}, {tokens} tokens, {cost}, is beyond the budget")
         began, spent = time.monotonic(), (0.0, 0)
         try:
             self._admit()
@@ -160,35 +163,31 @@ class Conversation:
     def _request(self, facts: Facts) -> tuple[tuple[Message, ...], dict[str, Any]]:
         messages, request = self.request.messages, dict[str, Any]()
         if self.schema is not None and facts.structured:
-            request["response_format"] = schema_payload(self.schema)
+            held = {"name": "answer", "schema": dict(self.schema), "strict": structured.strict(self.schema)}
+            request["response_format"] = {"type": "json_schema", "json_schema": held}
         elif self.schema is not None:
             messages = structured.in_words(messages, self.schema)
         messages = (*messages, *self.correction)
         if self.request.tools:
-            request["tools"] = tools_payload(self.request.tools)
+            empty = {"type": "object", "properties": {}}
+            tools = [{**vars(tool), "parameters": dict(tool.parameters) or empty} for tool in self.request.tools]
+            request["tools"] = [{"type": "function", "function": tool} for tool in tools]
         if self.model.temperature is not None:
             request["temperature"] = self.model.temperature
         request |= {"model": self.model.served(), "max_tokens": self.max_tokens}
         request["messages"] = messages_payload(messages, facts.cache_marks)
         return messages, request | self.model.credentials()
 
-    def _reserve(self, worst: float | None, tokens: int) -> None:
-        if self.model.stop.is_set():
-            self._give_up("stopped", "the run was stopped")
-        if not self.model.purse.set_aside(worst, tokens, max(0.0, self.ends - time.monotonic())):
-            cost = "a price that is not known (set dollars per token)" if worst is None else f"at most ${worst:.4f}"
-            self._give_up("budget", f"this call of {self.model.name}, {tokens} tokens, {cost}, is beyond the budget")
-
     def _admit(self) -> None:
         """Wait while the endpoint wants quiet, give up while its circuit is open."""
         if self.model.stop.is_set():  # since the money was asked for: what others set aside is free now
-            self._give_up("stopped", "the run was stopped")
+            self._give_up("stopped", STOPPED)
         endpoint = self.model.endpoint
         quiet_s = endpoint.quiet_s()
         if quiet_s and time.monotonic() + quiet_s > self.ends:
             self._give_up("down", f"{endpoint.name} asks to be left alone for {quiet_s:.0f} s more")
         if quiet_s and self.model.stop.wait(quiet_s + JITTER.uniform(0, min(1.0, quiet_s))):
-            self._give_up("stopped", "the run was stopped")
+            self._give_up("stopped", STOPPED)
         if closed_s := endpoint.admit():
             self._give_up("down", f"{endpoint.name} failed many times in a row: asked again in {closed_s:.0f} s")
 
@@ -228,7 +227,11 @@ class Conversation:
         """Do what a fault asks for, so that trying again makes sense; else raises ModelFailed."""
         name, key = self.model.name, self.model.key_env or "its provider's variable"
         if fault.kind == "overflow":
-            self._leave_room(fault)
+            # Where the room asked for the answer left none for the prompt, ask for less.
+            limit = LIMIT.search(fault.reason)
+            if limit is None or self.max_tokens <= int(limit[1]) // 2:
+                self._give_up("too long", f"{name}: the prompt does not fit: {fault.reason[:300]}")
+            self.max_tokens = max(1, int(limit[1]) // 4)
         elif fault.kind == "stopped":
             self._give_up("stopped", fault.reason)
         elif fault.kind == "refused":
@@ -241,13 +244,6 @@ class Conversation:
         else:
             self._wait(fault)
 
-    def _leave_room(self, fault: ModelFault) -> None:
-        """Where the room asked for the answer left none for the prompt, ask for less."""
-        stated = LIMIT.search(fault.reason)
-        if stated is None or self.max_tokens <= int(stated[1]) // 2:
-            self._give_up("too long", f"{self.model.name}: the prompt does not fit: {fault.reason[:300]}")
-        self.max_tokens = max(1, int(stated[1]) // 4)
-
     def _wait(self, fault: ModelFault) -> None:
         self.failures += 1
         left_s = self.ends - time.monotonic()
@@ -258,7 +254,7 @@ class Conversation:
             tries = f"after {self.failures} failed tries, the last one {fault.kind}"
             self._give_up("down", f"{self.model.name}, {tries}: {fault.reason}")
         if self.model.stop.wait(wait_s):
-            self._give_up("stopped", "the run was stopped")
+            self._give_up("stopped", STOPPED)
 
     def _give_up(self, kind: str, reason: str) -> NoReturn:
         raise ModelFailed(redact(reason), kind, tuple(self.calls)) from None

@@ -47,7 +47,9 @@ class ScriptedModel(Model):
         with self._lock:
             number, self._asked = self._asked, self._asked + 1
         said = self._script(Asked(**vars(request), number=number))
-        message = _sound(said if isinstance(said, Message) else Message("assistant", said))
+        message = said if isinstance(said, Message) else Message("assistant", said)
+        calls = tuple(ToolCall(sound(call.id), sound(call.name), sound(call.arguments)) for call in message.tool_calls)
+        message = replace(message, content=sound(message.content), tool_calls=calls)  # as real models' are handed over
         call = Call(
             model=self.name,
             tokens_in=sum(len(one.content) for one in request.messages) // BYTES_A_TOKEN,
@@ -56,16 +58,13 @@ class ScriptedModel(Model):
             messages=pack(request_data(request), message_data(message)),
         )
         if request.schema is not None and not message.tool_calls:
-            wrong = _problem(message.content, request.schema)
+            try:
+                wrong = problem(json.loads(message.content), request.schema)
+            except json.JSONDecodeError as error:
+                wrong = f"it is no JSON: {error}"
             if wrong:
                 raise ModelFailed(f"the script's answer does not fit the schema: {wrong}", "malformed", (call,))
         return Reply(message, call, "tool_calls" if message.tool_calls else "stop")
-
-
-def _sound(message: Message) -> Message:
-    """As the door to real models hands it over."""
-    calls = tuple(ToolCall(sound(call.id), sound(call.name), sound(call.arguments)) for call in message.tool_calls)
-    return replace(message, content=sound(message.content), tool_calls=calls)
 
 
 def first_offer(asked: Asked) -> str:
@@ -101,10 +100,3 @@ def smallest(schema: Mapping[str, Any]) -> Any:
         case "string":
             return "scripted".ljust(schema.get("minLength", 0), ".")
     return None
-
-
-def _problem(text: str, schema: Mapping[str, Any]) -> str:
-    try:
-        return problem(json.loads(text), schema)
-    except json.JSONDecodeError as error:
-        return f"it is no JSON: {error}"

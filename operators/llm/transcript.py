@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from operators.llm.base import Message, ModelRequest, Tool, ToolCall
-from operators.llm.structured import strict
+from operators.llm.base import Message, ModelRequest, ToolCall
+from operators.llm.structured import whole
 
 SECRET_NAMES = re.compile(r"(API_?KEY|ACCESS_KEY|SECRET_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 SHORTEST = 8  # characters; a shorter value is a flag or a number, and replacing it would garble text
@@ -120,18 +120,6 @@ def messages_payload(messages: Sequence[Message], cache_marks: bool) -> list[dic
     return [_message_payload(message, i in marked, clean) for i, message in enumerate(messages)]
 
 
-def tools_payload(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    empty = {"type": "object", "properties": {}}
-    return [
-        {"type": "function", "function": {**vars(tool), "parameters": dict(tool.parameters) or empty}} for tool in tools
-    ]
-
-
-def schema_payload(schema: Mapping[str, Any]) -> dict[str, Any]:
-    held = {"name": "answer", "schema": dict(schema), "strict": strict(schema)}
-    return {"type": "json_schema", "json_schema": held}
-
-
 def _message_payload(message: Message, marked: bool, clean: Callable[[str], str]) -> dict[str, Any]:
     content: Any = clean(message.content)
     if marked and content:
@@ -139,19 +127,12 @@ def _message_payload(message: Message, marked: bool, clean: Callable[[str], str]
     payload: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         payload["content"] = content or None
-        payload["tool_calls"] = [
-            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": _arguments(one.arguments)}}
-            for one in message.tool_calls
-        ]
+        payload["tool_calls"] = []
+        for one in message.tool_calls:
+            # Arguments that are no JSON object would make some providers refuse the whole conversation.
+            fine = isinstance(whole(one.arguments), dict)
+            told = {"name": one.name, "arguments": one.arguments if fine else json.dumps({"unreadable": one.arguments})}
+            payload["tool_calls"].append({"id": one.id, "type": "function", "function": told})
     if message.role == "tool":
         payload["tool_call_id"] = message.tool_call_id
     return payload
-
-
-def _arguments(text: str) -> str:
-    """Arguments that are no JSON object would make some providers refuse the whole conversation."""
-    try:
-        fine = isinstance(json.loads(text), dict)
-    except (json.JSONDecodeError, RecursionError):
-        fine = False
-    return text if fine else json.dumps({"unreadable": text})

@@ -140,9 +140,10 @@ class Prompts:
         budgets, parent = self.budgets, brief.parent
         relatives = chosen(brief.inspirations, parent, RELATIVES)
         tried = [tried_line(entry) for entry in brief.tried]  # youngest first
+        profile = self._profile(parent) if self._profile else ""
         return [
             Part(f"Evidence of the parent (candidate {parent.candidate})", self._evidence(parent)),
-            Part("Profile of the parent", self._profiled(parent)),
+            Part("Profile of the parent", first_lines(profile, budgets.profile)),
             Part("Relatives", relatives_text(relatives, parent, budgets.inspirations)),
             Part("Tried on this parent, youngest first", rows((), tried, budgets.tried)),
             Part("Passages from the knowledge base", self._found(query)),
@@ -156,9 +157,6 @@ class Prompts:
         path = ", ".join(strategy_line(undescribed(s)) for s in parent.strategies[-8:])
         said = evidence(parent.evaluation, self.budgets.evidence)
         return f"{said}\n\nStrategies on its path, oldest first: {path}" if path else said
-
-    def _profiled(self, parent: ScoredCandidate) -> str:
-        return first_lines(self._profile(parent), self.budgets.profile) if self._profile else ""
 
     def _found(self, query: str) -> str:
         """Whole passages, best first, as many as fit; the first is cut if even it does not."""

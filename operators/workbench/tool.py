@@ -11,7 +11,6 @@ from evo_kernel.types import Evaluation, Knobs, ScoredCandidate, Source
 from evo_kernel.types.notes import Evidence, Note, Version, VersionOrder
 from evo_kernel.types.promotion import GateVerdict
 from operators.knowledge.base import KnowledgeBase
-from operators.llm import base
 from operators.llm.structured import problem
 
 MAX_OUTPUT = 16_000
@@ -56,9 +55,6 @@ class WorkTool:
     parameters: Mapping[str, Any]  # JSON schema of an object
     run: Callable[[Mapping[str, Any]], ToolResult]
     slow: bool = False  # waits for the judge
-
-    def for_model(self) -> base.Tool:
-        return base.Tool(self.name, self.description, self.parameters)
 
 
 def schema(required: tuple[str, ...] = (), **properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,10 @@ class Workbench:
         with contextlib.ExitStack() as held:
             tool, given, wrong = None, {}, None
             try:
-                tool = self._tool(name)
+                if (tool := self.tools.get(name)) is None:
+                    near = difflib.get_close_matches(name, self.tools, 1)
+                    hint = f"; did you mean {near[0]}?" if near else "."
+                    raise ToolFailed(f"there is no tool {name[:60]!r}{hint} There are: {', '.join(self.tools)}")
                 given = checked(name, tool.parameters, arguments)
             except ToolFailed as failure:
                 tool, wrong = None, failure
@@ -143,14 +146,6 @@ class Workbench:
 
     def _failed(self, failure: ToolFailed | None, began: float) -> ToolOutcome:
         return self._outcome(bounded(f"Failed: {failure}"), began, failed=True)
-
-    def _tool(self, name: str) -> WorkTool:
-        found = self.tools.get(name)
-        if found is None:
-            near = difflib.get_close_matches(name, self.tools, 1)
-            hint = f"; did you mean {near[0]}?" if near else "."
-            raise ToolFailed(f"there is no tool {name[:60]!r}{hint} There are: {', '.join(self.tools)}")
-        return found
 
     def _outcome(self, text: str, began: float, **rest: Any) -> ToolOutcome:
         changes = self.workspace.take_changes()

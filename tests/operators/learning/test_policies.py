@@ -93,7 +93,13 @@ def test_a_decision_scores_the_same_alone_and_among_others(tree):
 
 def test_ppo_earns_more_than_it_did(tree):
     torch.manual_seed(0)
-    steps = ppo(PolicyNetwork(TINY), tree.only(lambda one: one.split == "train"), np.random.default_rng(0), rate=3e-3, warm_up=128)
+    steps = ppo(
+        PolicyNetwork(TINY),
+        tree.only(lambda one: one.split == "train"),
+        np.random.default_rng(0),
+        rate=3e-3,
+        warm_up=128,
+    )
     earned = [-loss for loss, _ in itertools.islice(steps, 24)]
     assert np.mean(earned[-6:]) > np.mean(earned[:6]) + 0.1
 
@@ -122,7 +128,9 @@ def test_values_look_ahead_and_discount(tree):
 def test_imitation_carries_the_law_to_problems_that_it_never_saw(tree, imitator):
     assert all(first in wanted for first, wanted in laws(tree, imitator))
     untrained = PolicyNetwork(TINY).eval()
-    assert shortfall(imitator, tree.only(lambda one: one.split == "held-out")) < 0.3 * shortfall(untrained, tree.only(lambda one: one.split == "held-out"))
+    assert shortfall(imitator, tree.only(lambda one: one.split == "held-out")) < 0.3 * shortfall(
+        untrained, tree.only(lambda one: one.split == "held-out")
+    )
 
 
 def test_tasks_that_are_kept_back_and_held_out_are_not_learnt_from(tree):
