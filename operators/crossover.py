@@ -30,7 +30,7 @@ from operators.micro.coder import KEPT, Coder, StepWalk
 from operators.micro.session import CoderSession, Opening, SessionLimits
 from operators.prompts.evidence import evidence, strategy_line
 from operators.prompts.parts import Part, rows, without_middle
-from operators.prompts.writer import Prompts, looked_up, shown, user
+from operators.prompts.writer import Prompts, looked_up, score_of, shown, user
 
 FASTER = 0.98  # of the parent's time on a case: less is noise
 KEEP = 0.75  # probability that a strategy of the other path is replayed: two crossings of a pair then differ
@@ -151,14 +151,11 @@ class LlmCrossover:
         source, claimed = brief.parent.source, missing[0]
         chances = (1.0, *(0.0 for _ in missing[1:]))
         decisions = (Decision(self.name, tuple(missing), chances, 0),)
-        session = CoderSession(
-            self._model,
-            lambda text: self.opening(brief, text, other),
-            source,
-            probe,
-            self._limits,
-            brief.known_sources,
-        )
+
+        def opening(text: Source) -> Opening:
+            return self.opening(brief, text, other)
+
+        session = CoderSession(self._model, opening, source, probe, self._limits, brief.known_sources)
         try:
             coded = session.work()
         except OperatorFailed as failure:
@@ -190,7 +187,8 @@ class LlmCrossover:
         evidence_of_b = evidence(other.evaluation, budgets.evidence)
         others = tuple(relative for relative in brief.inspirations if relative.candidate != other.candidate)
         alone = dataclasses.replace(brief, inspirations=others)  # B is shown whole below
-        text = _cut(other, budgets.source)
+        # The middle goes where smaller functions are not enough: it is read, not edited.
+        text = without_middle(shown(other.source.text, budgets.source)[0].rstrip(), budgets.source)
         parts = [
             Part(f"Source of B (candidate {other.candidate})", f"```python\n{text}\n```"),
             Part("Evidence of B", evidence_of_b),
@@ -210,15 +208,8 @@ class LlmCrossover:
         if not found:
             reason = "no inspiration that passed has a strategy that this parent lacks"
             raise OperatorFailed(reason, operator=self.name, exhausted=True)
-        return max(
-            found, key=lambda pair: (faster_somewhere(pair[0], brief.parent), _score(pair[0]), pair[0].candidate)
-        )
 
+        def worth(pair: tuple[ScoredCandidate, list[Strategy]]) -> tuple[bool, float, int]:
+            return faster_somewhere(pair[0], brief.parent), score_of(pair[0]), pair[0].candidate
 
-def _cut(relative: ScoredCandidate, budget: int) -> str:
-    """Its source within the budget; the middle goes where smaller functions are not enough: it is read, not edited."""
-    return without_middle(shown(relative.source.text, budget)[0].rstrip(), budget)
-
-
-def _score(relative: ScoredCandidate) -> float:
-    return (relative.evaluation.score if relative.evaluation else None) or 0.0
+        return max(found, key=worth)

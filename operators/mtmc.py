@@ -40,7 +40,12 @@ class MtmcOperator:
                 break
             tries = 0 if moved else tries + 1
         if not walk.kept:
-            failure = walk.failure(self.name, self._why_nothing(walk, tries))
+            reason = "no strategy applies to this parent"
+            if tries:
+                reason = f"{tries} strategies could not be carried out on this parent"
+            elif walk.offers():
+                reason = "everything offered was tried on this parent"
+            failure = walk.failure(self.name, reason)
             failure.exhausted = not tries
             raise failure
         return walk.proposal(self.name)
@@ -77,10 +82,3 @@ class MtmcOperator:
             walk.stop(decision)
             return None
         return walk.take(decision)
-
-    def _why_nothing(self, walk: StepWalk, tries: int) -> str:
-        if tries:
-            return f"{tries} strategies could not be carried out on this parent"
-        if walk.offers():
-            return "everything offered was tried on this parent"
-        return "no strategy applies to this parent"

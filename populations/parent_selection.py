@@ -107,9 +107,7 @@ class Choice:
 
     parent: int
     island: int
-    selector: (
-        str  # what chose the parent: of parent_selectors.py; "root" while nothing has passed, "untried", "crossing"
-    )
+    selector: str  # what chose the parent: of SELECTORS; "root" while nothing has passed, "untried", "crossing"
     inspirations: tuple[int, ...]
 
 

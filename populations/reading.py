@@ -322,18 +322,11 @@ class PopulationReader:
     def _best(self, candidate: int) -> Best | None:
         if not candidate:
             return None
-        told = self.confirmation(candidate)
+        told, score = self.confirmation(candidate), self.board().score(candidate)
         if told is None:
-            return Best(candidate, self.board().score(candidate), confirmed=False)
+            return Best(candidate, score, confirmed=False)
         hidden = told.gain_over(Rival.FIRST, CaseKind.CONFIRM)
-        return Best(
-            candidate,
-            self.board().score(candidate),
-            True,
-            told.claimed,
-            told.survived,
-            hidden.ratio if hidden else None,
-        )
+        return Best(candidate, score, True, told.claimed, told.survived, hidden.ratio if hidden else None)
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()

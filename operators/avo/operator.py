@@ -9,7 +9,7 @@ from pathlib import Path
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Source, Strategy
 from evo_kernel.types.protocols import TurnStore
-from operators.avo.attempt import OPENING, AttemptEnd, AvoAttempt, AvoSettings, Paused, give_up
+from operators.avo.attempt import OPENING, AvoAttempt, AvoSettings, Paused, give_up
 from operators.avo.memory import AgentMemory, Record, Review
 from operators.avo.supervisor import Supervisor
 from operators.llm.base import Message, Model
@@ -167,7 +167,18 @@ class AvoOperator:
         )  # fmt: skip
         if ended.submission is None:
             raise OperatorFailed(f"no commit: {ended.why}", operator=self.name, steps=ended.steps, calls=ended.calls)
-        return self._proposal(brief, ended)
+        found = ended.submission
+        assert found is not None, "checked by propose"
+        parent = brief.parent.candidate
+        merged = tuple(("merged", number) for number in found.parents if number != parent)
+        return Proposal(
+            source=Source(found.text, found.language),
+            operator=self.name,
+            strategy=Strategy(found.strategy, found.family),
+            parents=(("parent", parent), *merged) if merged else (),
+            steps=ended.steps,
+            calls=ended.calls,
+        )
 
     def holds(self, brief: Brief) -> bool:
         """Whether this attempt was begun here and can be gone on with."""
@@ -193,17 +204,3 @@ class AvoOperator:
         self._memory.begin(now)
         calls = self._supervisor.look(self._memory, workbench.brief, now)
         attempt.open(opening(self.settings, workbench, self._rooms, self._memory), calls)
-
-    def _proposal(self, brief: Brief, ended: AttemptEnd) -> Proposal:
-        found = ended.submission
-        assert found is not None, "checked by propose"
-        parent = brief.parent.candidate
-        merged = tuple(("merged", number) for number in found.parents if number != parent)
-        return Proposal(
-            source=Source(found.text, found.language),
-            operator=self.name,
-            strategy=Strategy(found.strategy, found.family),
-            parents=(("parent", parent), *merged) if merged else (),
-            steps=ended.steps,
-            calls=ended.calls,
-        )

@@ -263,7 +263,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "convolution": ("conv2d", "conv2d_bf16", "conv2d_channels_last", "conv2d_tf32"),
 }  # fmt: skip
 HELD_OUT = ("loss", "elementwise")
-INVENTED = "invented"  # tasks of no use but as lessons (learning/coder/invented.py); nobody can load them again
+INVENTED = "invented"  # tasks of no use but as lessons (learning/coder/walks.py); nobody can load them again
 
 
 def family_of(task: str) -> str:

@@ -137,7 +137,15 @@ class Conversation:
             spent = (call.dollars or 0.0, call.tokens_in + call.tokens_out)
             return answer, call
         except ModelFault as fault:
-            self._tell_endpoint(fault)
+            endpoint = self.model.endpoint
+            if fault.kind in {"broken", "timeout"}:
+                endpoint.failed()
+            elif fault.kind == "busy":
+                endpoint.busy(fault.retry_after_s or 0.0)
+            elif fault.kind == "stopped":
+                endpoint.gave_up()
+            else:
+                endpoint.worked()
             # What may have been billed counts as billed: a budget must hold against the provider's books, not ours.
             cost = Call(model.name, tokens_in, self.max_tokens, dollars=worst) if fault.billed else Call(model.name)
             spent = (cost.dollars or 0.0, cost.tokens_in + cost.tokens_out)
@@ -190,17 +198,6 @@ class Conversation:
             self._give_up("stopped", STOPPED)
         if closed_s := endpoint.admit():
             self._give_up("down", f"{endpoint.name} failed many times in a row: asked again in {closed_s:.0f} s")
-
-    def _tell_endpoint(self, fault: ModelFault) -> None:
-        endpoint = self.model.endpoint
-        if fault.kind in {"broken", "timeout"}:
-            endpoint.failed()
-        elif fault.kind == "busy":
-            endpoint.busy(fault.retry_after_s or 0.0)
-        elif fault.kind == "stopped":
-            endpoint.gave_up()
-        else:
-            endpoint.worked()
 
     def _row(self, messages: tuple[Message, ...], began: float, facts: Facts, answer: ModelAnswer) -> Call:
         dollars = answer.dollars

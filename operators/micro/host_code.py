@@ -141,19 +141,16 @@ class _Host:
                     return None
                 return all(parts) if isinstance(node.op, ast.And) else any(parts)
             case ast.Attribute():
-                return self._attribute(node)
+                owner = self.value(node.value)
+                if isinstance(owner, HostTensor):
+                    return {"shape": owner.shape, "dtype": owner.dtype, "ndim": len(owner.shape)}.get(node.attr)
+                is_torch = isinstance(node.value, ast.Name) and node.value.id == "torch"
+                return node.attr if is_torch else None
             case ast.Subscript():
                 return self.value(node.value)[self.value(node.slice)]  # type: ignore[index]
             case ast.Call():
                 return self._call(node)
         return None
-
-    def _attribute(self, node: ast.Attribute) -> Value:
-        owner = self.value(node.value)
-        if isinstance(owner, HostTensor):
-            return {"shape": owner.shape, "dtype": owner.dtype, "ndim": len(owner.shape)}.get(node.attr)
-        is_torch = isinstance(node.value, ast.Name) and node.value.id == "torch"
-        return node.attr if is_torch else None
 
     def _call(self, node: ast.Call) -> Value:
         name = called(node)
@@ -222,7 +219,19 @@ def fusion_gains(
     if not wanted or not times:
         return {}
     try:
-        sizes = _buffer_bytes(KernelModule.parse(source.text), task)
+        module = KernelModule.parse(source.text)
+        found: dict[tuple[str, str], int] = {}
+        for one in launches_for(module, task):
+            if one.case.kind is not CaseKind.SEARCH:
+                continue
+            for parameter, argument in one.launch.arguments.items():
+                tensor, root = one.values.get(parameter), module.root_of(argument)
+                if root in module.buffers and isinstance(tensor, HostTensor) and None not in tensor.shape:
+                    kind = tensor.dtype.removeprefix("torch.").replace("bfloat16", "float16")
+                    item = 1 if kind.startswith("float8") else np.dtype(kind).itemsize
+                    size = math.prod(size for size in tensor.shape if size is not None) * item
+                    found[one.case.name, str(root)] = max(size, found.get((one.case.name, str(root)), 0))
+        sizes = found
     except SourceError:
         return {}
     gains: dict[str, float] = {}
@@ -235,19 +244,3 @@ def fusion_gains(
         if shares:
             gains[key] = -sum(math.log1p(-share) for share in shares) / len(shares)
     return gains
-
-
-def _buffer_bytes(module: KernelModule, task: TaskCard) -> dict[tuple[str, str], int]:
-    """(search case, buffer) → bytes, where all sizes are known."""
-    found: dict[tuple[str, str], int] = {}
-    for one in launches_for(module, task):
-        if one.case.kind is not CaseKind.SEARCH:
-            continue
-        for parameter, argument in one.launch.arguments.items():
-            tensor, root = one.values.get(parameter), module.root_of(argument)
-            if root in module.buffers and isinstance(tensor, HostTensor) and None not in tensor.shape:
-                kind = tensor.dtype.removeprefix("torch.").replace("bfloat16", "float16")
-                item = 1 if kind.startswith("float8") else np.dtype(kind).itemsize
-                size = math.prod(size for size in tensor.shape if size is not None) * item
-                found[one.case.name, str(root)] = max(size, found.get((one.case.name, str(root)), 0))
-    return found

@@ -231,7 +231,8 @@ class KernelModule(TextMap):
         kernel = self.kernels[launch.kernel]
         kinds = ("load", "atomic") if kind == "load" else ("store", "atomic")
         bases = {a.base for a in kernel.accesses if a.kind in kinds}
-        unknown = None in bases or parts.has_escapes(kernel)
+        # Or it passes pointers to something that is not read here: a device function, a descriptor.
+        unknown = any(a.base is None for a in kernel.accesses) or bool(kernel.calls("tl.make_block_ptr"))
         return {
             name: self.root_of(launch.arguments[name]) or "?"
             for name in kernel.pointers

@@ -222,27 +222,18 @@ def plan_hash(evaluation: Evaluation) -> str:
 
 def facts_of(evaluation: Evaluation, name: str, idea: str) -> dict[str, Any]:
     """What is to be remembered of it, as JSON."""
-    fault = fault_of(evaluation)
+    found = evaluation
     return {
-        "evaluation": name,
-        "purpose": str(evaluation.purpose),
-        "source": evaluation.source,
-        "status": str(evaluation.status),
-        "fault": str(fault) if fault else "",
-        "reason": evaluation.reason[:300],
-        "score": evaluation.score,
-        "samples": samples_of(evaluation),
-        "plan": plan_hash(evaluation),
-        "idea": idea,
-        "knobs": [list(one) for one in evaluation.knobs],
-    }
+        "evaluation": name, "purpose": str(found.purpose), "source": found.source, "status": str(found.status),
+        "fault": str(fault_of(found) or ""), "reason": found.reason[:300], "score": found.score,
+        "samples": samples_of(found), "plan": plan_hash(found), "idea": idea, "knobs": list(map(list, found.knobs)),
+    }  # fmt: skip
 
 
 def version_line(version: Version) -> str:
     score = "" if version.score is None else f" score {version.score:.3f}"
-    gain = (
-        "" if version.log_gain is None else f", {(math.exp(version.log_gain) - 1) * 100:+.1f} % speed over its parent"
-    )
+    percent = (math.exp(version.log_gain or 0.0) - 1) * 100
+    gain = "" if version.log_gain is None else f", {percent:+.1f} % speed over its parent"
     parent = f" from C{version.parent}" if version.parent else ""
     what = f" {version.strategy}" if version.strategy else ""
     return f"C{version.number}{parent} [{version.operator}{what}] {version.status or 'not judged'}{score}{gain}"

@@ -49,11 +49,11 @@ def chosen(
     """(why, relative): a better one, one from another cell, a recent failure; then the next best, up to `most`."""
     others = [r for r in relatives if r.candidate != parent.candidate]
     passed = sorted(
-        (r for r in others if r.evaluation and r.evaluation.passed), key=lambda r: (-_score(r), -r.candidate)
+        (r for r in others if r.evaluation and r.evaluation.passed), key=lambda r: (-score_of(r), -r.candidate)
     )
     failed = sorted((r for r in others if r.evaluation and not r.evaluation.passed), key=lambda r: -r.candidate)
     found: list[tuple[str, ScoredCandidate]] = []
-    better = [r for r in passed if _score(r) > _score(parent)]
+    better = [r for r in passed if score_of(r) > score_of(parent)]
     found += [("better than the parent", r) for r in better[:1]]
     taken = {r.candidate for _, r in found}
     found += [("built another way", r) for r in passed if r.candidate not in taken and _cell(r) != _cell(parent)][:1]
@@ -84,7 +84,7 @@ def _relative(why: str, relative: ScoredCandidate, parent: ScoredCandidate, budg
     return f"{head}\n```{label}\n{cut}\n```" if cut else head
 
 
-def _score(relative: ScoredCandidate) -> float:
+def score_of(relative: ScoredCandidate) -> float:
     return (relative.evaluation.score if relative.evaluation else None) or 0.0
 
 

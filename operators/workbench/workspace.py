@@ -82,7 +82,10 @@ class Workspace:
         place = self._place(name)
         try:
             if not place.exists():
-                raise ToolFailed(self._missing(name))
+                paths = [path for path, _, _ in self.files()]
+                near = difflib.get_close_matches(name, paths, 3)
+                hint = f"did you mean {' or '.join(near)}? " if near else ""
+                raise ToolFailed(f"there is no file {name}; {hint}list_files shows the {len(paths)} that there are")
             if not place.is_file():  # a pipe would be waited for
                 raise ToolFailed(f"{name} is no file; list_files shows what there is")
             if place.stat().st_size > MAX_FILE_BYTES:
@@ -133,12 +136,6 @@ class Workspace:
         if found != folder / name:
             raise ToolFailed(f"{name} cannot be opened: links and folders are not followed here")
         return place
-
-    def _missing(self, name: str) -> str:
-        paths = [path for path, _, _ in self.files()]
-        near = difflib.get_close_matches(name, paths, 3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        return f"there is no file {name}; {hint}list_files shows the {len(paths)} that there are"
 
     def _walk(self) -> Iterator[tuple[str, int]]:
         """(path, bytes) of plain files, hidden ones left out."""

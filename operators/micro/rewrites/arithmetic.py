@@ -19,7 +19,6 @@ et al., "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Pre
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import TaskCard
@@ -41,20 +40,14 @@ class Exp2(Rewrite):
         return ["literal", *[p.name for p in kernel.parameters]]
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
-        if form in ("literal", ""):
-            return [module.replace(call, _folded(call)) for call in _literals(kernel)]
+        if form in ("literal", ""):  # `tl.exp(c * x)` with a literal c, none inside another
+            found = [(c, f) for c in kernel.calls("tl.exp") if c.args and (f := _factor(c.args[0])) is not None]
+            return [module.replace(c, _folded(c, *f)) for c, f in found if "tl.exp" not in spell(c.args[0])]
         if not _is_scale(module, kernel, form):
             return []
         values = [launch.arguments[form] for launch in module.launches_of(kernel.name)]
         edits = [module.replace(call.func, "tl.exp2") for call in kernel.calls("tl.exp")]
         return edits + [module.replace(value, f"({spell(value)}) * {LOG2_E}") for value in values]
-
-
-def _literals(kernel: SourceKernel) -> Iterator[ast.Call]:
-    """`tl.exp(c * x)` with a literal c, none inside another."""
-    for call in kernel.calls("tl.exp"):
-        if call.args and _factor(call.args[0]) is not None and "tl.exp" not in spell(call.args[0]):
-            yield call
 
 
 def _factor(node: ast.expr) -> tuple[ast.expr, float] | None:
@@ -77,11 +70,9 @@ def _number(node: ast.expr) -> float | None:
     return None
 
 
-def _folded(call: ast.Call) -> str:
-    found = _factor(call.args[0])
-    assert found is not None
-    folded = parse_expression(repr(found[1] * LOG2_E))
-    return f"tl.exp2({spell(mapped(call.args[0], lambda part: folded if part is found[0] else None))})"
+def _folded(call: ast.Call, factor: ast.expr, value: float) -> str:
+    folded = parse_expression(repr(value * LOG2_E))
+    return f"tl.exp2({spell(mapped(call.args[0], lambda part: folded if part is factor else None))})"
 
 
 def _is_scale(module: KernelModule, kernel: SourceKernel, name: str) -> bool:
@@ -147,9 +138,7 @@ class _Scores:
     def _fits(self, statement: ast.stmt) -> bool:
         """Whether a statement uses scores only as scores, in comparisons with infinity, or in exponents."""
         if isinstance(statement, ast.For | ast.If | ast.While):
-            return (
-                not self._mentions(*ast.iter_child_nodes(statement.iter)) if isinstance(statement, ast.For) else False
-            )
+            return isinstance(statement, ast.For) and not self._mentions(*ast.iter_child_nodes(statement.iter))
         if isinstance(statement, ast.Assign) and names_written(statement) & self.names:
             return self._is_score(statement.value) or self._starts(statement.value)
 
@@ -222,11 +211,7 @@ def _dot_pairs(kernel: SourceKernel) -> list[tuple[tuple[str, ast.Call], tuple[s
     pairs = []
     for dot in kernel.calls("tl.dot"):
         left, right = _widened(kernel, dot.args[0]), _widened(kernel, dot.args[1])
-        if (
-            left is None
-            or right is None
-            or not (_only_in_dots(kernel, dot.args[0]) and _only_in_dots(kernel, dot.args[1]))
-        ):
+        if left is None or right is None or not all(_only_in_dots(kernel, operand) for operand in dot.args[:2]):
             return []
         pairs.append((left, right))
     return pairs

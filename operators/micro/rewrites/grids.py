@@ -69,18 +69,17 @@ class GridRewrite(Rewrite):
     """A rewrite of any kernel, launched by a case or not, but those that only serve what another one cannot."""
 
     def kernels(self, module: KernelModule, task: TaskCard) -> list[SourceKernel]:
-        return [kernel for kernel in module.kernels.values() if not is_fallback(module, kernel)]
+        return [kernel for kernel in module.kernels.values() if not _is_fallback(module, kernel)]
 
 
-def is_fallback(module: KernelModule, kernel: SourceKernel) -> bool:
+def _is_fallback(module: KernelModule, kernel: SourceKernel) -> bool:
     """Whether the kernel only serves inputs for which a kernel with descriptors cannot run: nothing to gain there."""
     launches = module.launches_of(kernel.name)
-    return bool(launches) and all(any(_falls_back(guard, launch) for guard in launch.guards) for launch in launches)
-
-
-def _falls_back(guard: ast.If, launch: SourceLaunch) -> bool:
-    others = [part for statement in guard.orelse for part in ast.walk(statement)]
-    return "storage_offset()" in spell(guard.test) and any(part is launch.call for part in others)
+    tests = [[guard for guard in launch.guards if "storage_offset()" in spell(guard.test)] for launch in launches]
+    return bool(launches) and all(
+        any(part is launch.call for guard in guards for s in guard.orelse for part in ast.walk(s))
+        for launch, guards in zip(launches, tests, strict=True)
+    )
 
 
 def contracts(kernel: SourceKernel) -> bool:
@@ -116,22 +115,19 @@ def _is_tensor(module: KernelModule, name: str) -> bool:
     """Whether a name of `run` only ever holds inputs, allocations and views of itself: what a library call returns
     may be a tuple (`torch.linalg.svd`)."""
     writes = [s for s in statements(module.run.body) if name in own_targets(s)]
-    known = name in {a.arg for a in module.run.args.args} or bool(writes)
-    return known and all(_makes_tensor(s, name) for s in writes)
+    for statement in writes:
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return False
+        made = call.func.attr in ALLOCATIONS or (call.func.attr in VIEWS and self_root(call) == name)
+        if not made or any(not isinstance(t, ast.Name) for t in statement.targets):  # type: ignore[attr-defined]
+            return False
+    return bool(writes) or name in {a.arg for a in module.run.args.args}
 
 
 def own_targets(statement: ast.stmt) -> set[str]:
     """Names that the statement itself assigns, not the statements inside it."""
     return names_written(*[part for part in ast.iter_child_nodes(statement) if not isinstance(part, ast.stmt)])
-
-
-def _makes_tensor(statement: ast.stmt, name: str) -> bool:
-    if not isinstance(statement, ast.Assign) or any(not isinstance(t, ast.Name) for t in statement.targets):
-        return False
-    call = statement.value
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return False
-    return call.func.attr in ALLOCATIONS or (call.func.attr in VIEWS and self_root(call) == name)
 
 
 def body_text(module: KernelModule, body: Sequence[ast.stmt]) -> str:
@@ -152,16 +148,14 @@ def statement_text(module: KernelModule, statement: ast.stmt) -> str:
 def kernel_text(name: str, parameters: Sequence[str], body: str) -> str:
     """A `@triton.jit` function; long signatures are wrapped."""
     head = f"def {name}({', '.join(parameters)}):"
-    if len(head) > LINE_LENGTH:
-        head = f"def {name}(\n" + wrapped(parameters) + "\n):"
+    head = head if len(head) <= LINE_LENGTH else f"def {name}(\n{wrapped(parameters)}\n):"
     return f"@triton.jit\n{head}\n{textwrap.indent(body, '    ')}\n"
 
 
 def launch_text(name: str, grid: Sequence[str], arguments: Sequence[str]) -> str:
-    head = f"{name}[{grid_text(grid)}]({', '.join(arguments)})"
-    if len(head) > LINE_LENGTH:
-        head = f"{name}[{grid_text(grid)}](\n" + wrapped(arguments) + "\n)"
-    return head
+    head = f"{name}[{grid_text(grid)}]"
+    line = f"{head}({', '.join(arguments)})"
+    return line if len(line) <= LINE_LENGTH else f"{head}(\n{wrapped(arguments)}\n)"
 
 
 def declared(kernel: SourceKernel, names: set[str]) -> list[str]:

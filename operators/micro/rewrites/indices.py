@@ -97,13 +97,9 @@ class Reader:
             assert isinstance(term, ast.Call)
             return IndexBlock(None, (), spell(term.args[1])) if int_value(term.args[0]) == 0 else None
         if isinstance(term, ast.Subscript):
-            axis = _SUBSCRIPTS.get(spell(term.slice))
-            inner = self.block(term.value)
-            return (
-                IndexBlock(axis, inner.offset, inner.size)
-                if inner and inner.axis is None and axis is not None
-                else None
-            )
+            axis, inner = _SUBSCRIPTS.get(spell(term.slice)), self.block(term.value)
+            fits = inner is not None and inner.axis is None and axis is not None
+            return IndexBlock(axis, inner.offset, inner.size) if inner and fits else None
         if isinstance(term, ast.Name):
             value = self.value(term.id)
             return self.block(value) if value is not None else None
@@ -124,10 +120,8 @@ def suites(body: Sequence[ast.stmt]) -> Iterator[Sequence[ast.stmt]]:
     """A suite and all suites inside it."""
     yield body
     for statement in body:
-        for name in ("body", "orelse"):
-            inner = getattr(statement, name, None)
-            if inner:
-                yield from suites(inner)
+        for inner in (getattr(statement, name, None) for name in ("body", "orelse")):
+            yield from suites(inner) if inner else ()
 
 
 def suite_of(kernel: SourceKernel, statement: ast.stmt) -> Sequence[ast.stmt]:

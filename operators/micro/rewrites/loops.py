@@ -105,30 +105,21 @@ class SoftwarePipeline(GridRewrite):
     name, family, lacks = "software-pipeline", "pipeline", "has no innermost `range` loop that loads"
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Loop]:
-        return _loops(kernel) if module.launches_of(kernel.name) else []
+        """Innermost `range` loops that load from memory through pointers or descriptors."""
+        outer = {id(node) for loop in kernel.loops for node in loop.outer}
+        inner = [loop for loop in kernel.loops if loop.function == "range" and id(loop.node) not in outer]
+        load = re.compile(r"tl\.load|.*_desc(_\d+)?\.load")
+        launched = bool(module.launches_of(kernel.name))
+        return [one for one in inner if launched and any(load.fullmatch(called(p)) for p in ast.walk(one.node))]
 
     def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[Loop]) -> str:
         knob = fresh_name("STAGES", module.names | kernel.names)
-        edits = [module.replace(loop.node.iter, _staged(loop, knob)) for loop in found]
+        edits = []
+        for loop in found:
+            assert isinstance(loop.node.iter, ast.Call)
+            bounds = ", ".join(map(spell, loop.node.iter.args))
+            edits.append(module.replace(loop.node.iter, f"tl.range({bounds}, num_stages={knob})"))
         edits.append(module.add_parameters(kernel.node, f"{knob}: tl.constexpr"))
         edits += [module.add_arguments(launch.call, f"{knob}={knob}") for launch in module.launches_of(kernel.name)]
         first = CONTRACTION_STAGES if contracts(kernel) else ROW_STAGES
         return module.edited(edits, module.set_constant(knob, first))
-
-
-def _loops(kernel: SourceKernel) -> list[Loop]:
-    """Innermost `range` loops that load from memory through pointers or descriptors."""
-    outer = {id(node) for loop in kernel.loops for node in loop.outer}
-    found = [loop for loop in kernel.loops if loop.function == "range" and id(loop.node) not in outer]
-    return [loop for loop in found if _loads(loop)]
-
-
-def _loads(loop: Loop) -> bool:
-    calls = [part for part in ast.walk(loop.node) if isinstance(part, ast.Call)]
-    return any(called(call) == "tl.load" or re.search(r"_desc(_\d+)?\.load$", called(call)) for call in calls)
-
-
-def _staged(loop: Loop, knob: str) -> str:
-    assert isinstance(loop.node.iter, ast.Call)
-    bounds = ", ".join(spell(bound) for bound in loop.node.iter.args)
-    return f"tl.range({bounds}, num_stages={knob})"

@@ -150,13 +150,28 @@ class _Sums:
             case ast.Name() if node.id not in self.needed and (value := self.definition(node.id)) is not None:
                 return self.degree(value)
             case ast.Call() if called(node) in EXPONENTIALS:
-                return self._exponential(node)
+                inner = node.args[0]
+                if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub) or self.late(inner.left):
+                    raise _NotLinear
+                if root_of(inner.right) != self.maximum:
+                    raise _NotLinear
+                self.exponentials.append(node)
+                return 1
             case ast.BinOp(op=ast.Mult()):
                 return self._product(node.left, node.right)
             case ast.BinOp(op=ast.Div()):
-                return self._quotient(node)
+                degree = self.degree(node.left)
+                if self.late(node.right):
+                    root = root_of(node.right)
+                    if root not in self.needed or root == self.maximum:
+                        raise _NotLinear
+                    self.divisors[id(node)] = self.dividing[spell(node.right)] = node.right
+                return degree
             case ast.BinOp(op=ast.Add() | ast.Sub()):
-                return self._equal(node.left, node.right)
+                degrees = {self.degree(node.left), self.degree(node.right)}
+                if len(degrees) != 1:
+                    raise _NotLinear
+                return degrees.pop()
             case ast.UnaryOp(op=ast.USub()):
                 return self.degree(node.operand)
             case ast.Subscript():
@@ -165,35 +180,11 @@ class _Sums:
                 return self._call(node)
         raise _NotLinear
 
-    def _exponential(self, node: ast.Call) -> int:
-        inner = node.args[0]
-        if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub) or self.late(inner.left):
-            raise _NotLinear
-        if root_of(inner.right) != self.maximum:
-            raise _NotLinear
-        self.exponentials.append(node)
-        return 1
-
     def _product(self, left: ast.expr, right: ast.expr) -> int:
         total = self.degree(left) + self.degree(right)
         if total > 1:
             raise _NotLinear
         return total
-
-    def _equal(self, left: ast.expr, right: ast.expr) -> int:
-        degrees = {self.degree(left), self.degree(right)}
-        if len(degrees) != 1:
-            raise _NotLinear
-        return degrees.pop()
-
-    def _quotient(self, node: ast.BinOp) -> int:
-        degree = self.degree(node.left)
-        if self.late(node.right):
-            root = root_of(node.right)
-            if root not in self.needed or root == self.maximum:
-                raise _NotLinear
-            self.divisors[id(node)] = self.dividing[spell(node.right)] = node.right
-        return degree
 
     def _call(self, node: ast.Call) -> int:
         name = called(node)
@@ -287,7 +278,17 @@ class _Merger:
         if len(sums.dividing) > 1:
             raise _NotLinear
         for divisor in sums.dividing.values():
-            self._divide(name, divisor)
+            root = root_of(divisor)
+            mine = rank_of(self.pair.kernel, name)
+            theirs = rank_of(self.pair.kernel, root or "")
+            if mine is None or theirs is None:
+                raise _NotLinear
+            scalar = theirs == ((),)
+            rows = len(theirs) == 1 and len(mine) == 2 and mine[0] == theirs[0] and spell(divisor) == f"{root}[:, None]"
+            same = theirs == mine and spell(divisor) == root
+            if not (scalar or rows or same):
+                raise _NotLinear
+            self.after.append(f"{name} = {name} / {spell(divisor)}")
         relative = self._relative(ast.Expr(increment[0])).value  # type: ignore[attr-defined]
         if increment[1]:
             assert isinstance(relative, ast.Call)
@@ -324,20 +325,6 @@ class _Merger:
         if len(rank) == 1 and len(mine) == 2 and rank[0] in mine and mine[0] != mine[1]:
             return f"{self.scale}[:, None]" if mine[0] == rank[0] else f"{self.scale}[None, :]"
         raise _NotLinear
-
-    def _divide(self, name: str, divisor: ast.expr) -> None:
-        """`name = name / divisor` behind the pass, where the shapes allow it."""
-        root = root_of(divisor)
-        mine = rank_of(self.pair.kernel, name)
-        theirs = rank_of(self.pair.kernel, root or "")
-        if mine is None or theirs is None:
-            raise _NotLinear
-        scalar = theirs == ((),)
-        rows = len(theirs) == 1 and len(mine) == 2 and mine[0] == theirs[0] and spell(divisor) == f"{root}[:, None]"
-        same = theirs == mine and spell(divisor) == root
-        if not (scalar or rows or same):
-            raise _NotLinear
-        self.after.append(f"{name} = {name} / {spell(divisor)}")
 
 
 def _increment(statement: ast.Assign | ast.AugAssign, name: str) -> tuple[ast.expr, bool] | None:

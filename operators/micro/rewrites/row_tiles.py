@@ -101,12 +101,9 @@ class _Widen(ast.NodeTransformer):
         self.check = f"{self.row} < {count}"
         loops = [loop for loop in kernel.loops if not loop.outer]
         self.carried = {n for loop in loops for n in names_written(*loop.node.body)}
-        if len(loops) != len(kernel.loops) or any(
-            names_read(loop.node.iter) & set(kernel.definitions) for loop in loops
-        ):
-            raise _Unclear
-        straight = all(is_straight(loop.node.body) for loop in loops)
-        if not straight or not is_straight([s for s in kernel.body if not isinstance(s, ast.For)]):
+        bodies = [[s for s in kernel.body if not isinstance(s, ast.For)], *(loop.node.body for loop in loops)]
+        moving = any(names_read(loop.node.iter) & set(kernel.definitions) for loop in loops)
+        if len(loops) != len(kernel.loops) or moving or not all(map(is_straight, bodies)):
             raise _Unclear
 
     def text(self) -> str:

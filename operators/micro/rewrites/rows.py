@@ -66,9 +66,8 @@ class Neighbours:
         """Statements of the gap that need what the first pass computed."""
         names, found = names_written(*self.first.node.body), []
         for statement in self.gap:
-            if names_read(statement) & names or any(
-                isinstance(p, ast.Call) and has_effect(p) for p in ast.walk(statement)
-            ):
+            calls = [p for p in ast.walk(statement) if isinstance(p, ast.Call)]
+            if names_read(statement) & names or any(map(has_effect, calls)):
                 names |= names_written(statement)
                 found.append(statement)
         return tuple(found)

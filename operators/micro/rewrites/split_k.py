@@ -103,12 +103,8 @@ def _state(statement: ast.stmt, carried: set[str]) -> str | None:
     touched = names_written(statement) & carried
     if not touched:
         return "local" if isinstance(statement, ast.Assign) or not names_read(statement) & carried else None
-    if (
-        isinstance(statement, ast.AugAssign)
-        and isinstance(statement.op, ast.Add)
-        and isinstance(statement.target, ast.Name)
-    ):
-        if names_read(statement.value) & touched:
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        if not isinstance(statement.op, ast.Add) or names_read(statement.value) & touched:
             return None
         return "sum" if _multiplies(statement.value) else "advance"
     if isinstance(statement, ast.Assign) and len(touched) == 1 and called(statement.value) == "tl.dot":
@@ -162,7 +158,8 @@ class _Split:
         """The loop over one share of the contraction; sums are stored as they lie in registers."""
         found, module = self.found, self.module
         loop, chunk, first = found.loop, self.kernel.fresh("chunk"), self.kernel.fresh("first")
-        blocks = f"tl.cdiv({_difference(loop.stop, loop.start)}, {spell(loop.step)})"
+        length = spell(loop.stop) if int_value(loop.start) == 0 else f"({spell(loop.stop)}) - ({spell(loop.start)})"
+        blocks = f"tl.cdiv({length}, {spell(loop.step)})"
         shares = [
             f"{self.split} = tl.program_id({self.rank})",
             f"{chunk} = tl.cdiv({blocks}, {self.knob})",
@@ -226,29 +223,20 @@ class _Split:
         for accumulator in self.found.accumulators:
             sizes = [spell(launch.arguments.get(spell(size), size)) for size in accumulator.shape]
             shape = f"({self.knob}, {product(launch.grid)}, {' * '.join(sizes)})"
-            device = device_of(self.module, launch)
-            found.append(
-                f"{self.buffers[accumulator.name]} = torch.empty({shape}, dtype=torch.float32, device={device})"
-            )
+            made = f"torch.empty({shape}, dtype=torch.float32, device={device_of(self.module, launch)})"
+            found.append(f"{self.buffers[accumulator.name]} = {made}")
         return found
 
     def launches(self, summing: str, reducing: str) -> str:
         launch, grid = self.found.launch, [spell(part) for part in self.found.launch.grid]
         options = [f"{name}={spell(value)}" for name, value in launch.options.items()]
-        lines = []
-        for name, text, shape in (
-            (self.kernel.name, summing, [*grid, self.knob]),
-            (self.reducer, reducing, grid),
-        ):
+        lines, split = [], [*grid, self.knob]
+        for name, text, shape in ((self.kernel.name, summing, split), (self.reducer, reducing, grid)):
             used = [n for p in self.kernel.parameters if (n := p.name) in self._used(text) and n in launch.arguments]
             values = {n: spell(launch.arguments[n]) for n in used}
             arguments = [*self.buffers.values(), *arguments_in_order(used, values, self.kernel.constexprs)]
             lines.append(launch_text(name, shape, [*arguments, f"{self.knob}={self.knob}", *options]))
         return "\n".join(lines)
-
-
-def _difference(stop: ast.expr, start: ast.expr) -> str:
-    return spell(stop) if int_value(start) == 0 else f"({spell(stop)}) - ({spell(start)})"
 
 
 def _needed(before: Sequence[ast.stmt], wanted: set[str]) -> list[ast.stmt]:

@@ -149,7 +149,7 @@ _MARK = re.compile(rb"@(\d{1,4})")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`pairs`: in the order in which they were learnt; pair i makes token `_PAIRS + i`. `usual`: see names.py."""
+    """`pairs`: in the order in which they were learnt; pair i makes token `_PAIRS + i`. `usual`: see Names."""
 
     pairs: tuple[tuple[int, int], ...] = ()
     usual: tuple[str, ...] = ()
