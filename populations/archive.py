@@ -20,7 +20,7 @@ goes to the next one in a ring.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from copy import copy
 from dataclasses import asdict, astuple, dataclass, field
 from operator import attrgetter
@@ -150,17 +150,17 @@ class Archive:
         reigning = contenders[0] if contenders else None
         for known in contenders:
             itself = known.candidate == newcomer.candidate
-            if itself or known.same_kernel(newcomer):
-                if itself and known.plan_key and newcomer.plan_key and known.plan_key != newcomer.plan_key:
-                    # Tuned since, or tuned anew: the time of its earlier knobs is not the time of what it is now.
-                    known.mean, known.variance = newcomer.mean, newcomer.variance
-                    known.plan_key = newcomer.plan_key
-                elif not fresh:
-                    return False
-                else:
-                    known.mean, known.variance = combine(known.mean, known.variance, newcomer.mean, newcomer.variance)
-                kept.order(reigning)
-                return contenders[0] is known and known is not reigning
+            if not itself and not known.same_kernel(newcomer):
+                continue
+            if itself and known.plan_key and newcomer.plan_key and known.plan_key != newcomer.plan_key:
+                # Tuned since, or tuned anew: the time of its earlier knobs is not the time of what it is now.
+                known.mean, known.variance, known.plan_key = newcomer.mean, newcomer.variance, newcomer.plan_key
+            elif not fresh:
+                return False
+            else:
+                known.mean, known.variance = combine(known.mean, known.variance, newcomer.mean, newcomer.variance)
+            kept.order(reigning)
+            return contenders[0] is known and known is not reigning
         if len(contenders) >= self._size and newcomer.mean >= contenders[-1].mean:
             return False
         contenders.append(newcomer)
@@ -175,10 +175,9 @@ class Archive:
             if not cell.contenders:
                 del self.cells[name]
 
-    def contenders(self) -> Iterator[tuple[str, Cell, Contender]]:
-        for name, cell in self.cells.items():
-            for contender in cell.contenders:
-                yield name, cell, contender
+    def contenders(self) -> list[tuple[str, Contender]]:
+        """With the names of their cells."""
+        return [(name, contender) for name, cell in self.cells.items() for contender in cell.contenders]
 
     def best(self) -> Contender | None:
         return min((cell.elite for cell in self.cells.values()), key=attrgetter("mean", "candidate"), default=None)

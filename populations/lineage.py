@@ -94,13 +94,10 @@ def lines(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     for node in nodes(connection):
         sha256, language, text = connection.execute(sql, (node["candidate"],)).fetchone()
         parents = fetch_parents(connection, node["attempt"])
-        yield node | {
-            "parents": [{"role": role, "candidate": candidate} for role, candidate in parents],
-            "parameters": dict(json.loads(node["parameters"] or "[]")),
-            "source_sha256": sha256,
-            "language": language,
-            "source": text,
-        }
+        roles = [{"role": role, "candidate": candidate} for role, candidate in parents]
+        parameters = dict(json.loads(node["parameters"] or "[]"))
+        source = {"source_sha256": sha256, "language": language, "source": text}
+        yield node | {"parents": roles, "parameters": parameters, **source}
 
 
 def graph(connection: sqlite3.Connection) -> nx.DiGraph:

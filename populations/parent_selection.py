@@ -34,17 +34,17 @@ def thompson(archive: Archive, cases: CaseTimes, rng: np.random.Generator) -> Co
     draw = N(mean, variance) − N(gain mean, gain sd of its cell), both posteriors as in archive.py. A cell that was
     tried little has a wide gain and is tried; one whose children never gain sinks to its elite's own time.
     """
-    entries = list(archive.contenders())
+    entries = archive.contenders()
     noise = rng.standard_normal((2, len(entries))).tolist()
     gains = {name: cell.gain_posterior() for name, cell in archive.cells.items()}
 
     def draw(index: int) -> float:
-        name, _, contender = entries[index]
+        name, contender = entries[index]
         mean, spread = gains[name]
         own = contender.mean + math.sqrt(contender.variance) * noise[0][index]
         return own - (mean + spread * noise[1][index])
 
-    return entries[min(range(len(entries)), key=draw)][2]
+    return entries[min(range(len(entries)), key=draw)][1]
 
 
 def lexicase(archive: Archive, cases: CaseTimes, rng: np.random.Generator) -> Contender:
@@ -53,7 +53,7 @@ def lexicase(archive: Archive, cases: CaseTimes, rng: np.random.Generator) -> Co
     ε is the median absolute deviation of the log times of all contenders on that case (La Cava et al. 2016): keeps
     specialists that a mean over cases would lose. A contender without a time on a case does not survive it.
     """
-    survivors = [contender for _, _, contender in archive.contenders()]
+    survivors = [contender for _, contender in archive.contenders()]
     times = {contender.candidate: cases(contender.candidate) for contender in survivors}
     names = sorted({name for found in times.values() for name in found})
     for index in rng.permutation(len(names)):

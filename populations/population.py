@@ -148,9 +148,8 @@ class LineagePopulation(OpenPopulation):
             with self._store.write():
                 self._store.release(brief.attempt)
                 strategy = self._store.intern_strategy(proposal.strategy)
-                source = write_candidate(
-                    self._store, len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation
-                )
+                born = (len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation)
+                source = write_candidate(self._store, *born)
                 write_proposal(self._store, brief.attempt, proposal, parents)
             candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
             return Recorded(candidate, brief, proposal)
@@ -229,13 +228,9 @@ class LineagePopulation(OpenPopulation):
             left_nothing = self._said.total()
             found["failures"] += left_nothing
             found["attempts"] += left_nothing + len(self._store.held)
-            return SearchTotals(
-                **found,
-                candidates=len(self._state.lineage),
-                passed=self._board.passed,
-                wall_s=self._earlier_wall_s + time.time() - self._began,
-                best_score=self._board.score(self._board.best()),
-            )
+            wall_s, best = self._earlier_wall_s + time.time() - self._began, self._board.score(self._board.best())
+            known: dict[str, Any] = {"candidates": len(self._state.lineage), "passed": self._board.passed}
+            return SearchTotals(**found, **known, wall_s=wall_s, best_score=best)
 
     def close(self) -> None:
         with self._store.lock:
@@ -248,9 +243,8 @@ class LineagePopulation(OpenPopulation):
     def _tell_no_proposals(self) -> None:
         """One event for a stretch of attempts that left nothing."""
         if self._said:
-            self.event(
-                statistics.NO_PROPOSAL, {"count": self._said.total(), "reasons": dict(self._said.most_common(REASONS))}
-            )
+            reasons = dict(self._said.most_common(REASONS))
+            self.event(statistics.NO_PROPOSAL, {"count": self._said.total(), "reasons": reasons})
             self._said.clear()
 
     def dry(self) -> bool:

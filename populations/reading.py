@@ -254,18 +254,9 @@ class PopulationReader:
         attempt, island, generation, parent, at = row
         ids = connection.execute("SELECT id FROM evaluations WHERE candidate = ? ORDER BY id", (number,)).fetchall()
         children = connection.execute("SELECT id FROM candidates WHERE parent = ? ORDER BY id", (number,)).fetchall()
-        return CandidateView(
-            candidate=number,
-            attempt=attempt,
-            island=island,
-            generation=generation,
-            parent=parent,
-            proposal=fetch_proposal(connection, number),
-            evaluations=tuple(fetch_evaluation(connection, evaluation) for (evaluation,) in ids),
-            children=tuple(child for (child,) in children),
-            at=at,
-            shown=self._key,
-        )
+        evaluations = tuple(fetch_evaluation(connection, evaluation) for (evaluation,) in ids)
+        born, family = (number, attempt, island, generation, parent), tuple(child for (child,) in children)
+        return CandidateView(*born, fetch_proposal(connection, number), evaluations, family, at, self._key)
 
     def proposed_source(self, number: int) -> Source:
         """A candidate's, without the rest of it, and without the knobs that it was scored with."""

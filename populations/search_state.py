@@ -117,14 +117,12 @@ class Leaderboard:
         if status == Status.INFRA_ERROR:
             return [], ()
         self.grow(len(lineage.parent))
-        if verdict.purpose == Purpose.CONFIRM:
-            if status == Status.PASSED:
+        if verdict.purpose != Purpose.SCORE:
+            if verdict.purpose == Purpose.CONFIRM and status == Status.PASSED:
                 self.confirmed.add(candidate)
-            else:
+            elif verdict.purpose == Purpose.CONFIRM:
                 self.refuted.add(candidate)
                 self.islands.remove(candidate)
-            return [], ()
-        if verdict.purpose != Purpose.SCORE:
             return [], ()
         new = not lineage.judged[candidate]  # credit is paid once, whatever the environment
         first_here = not self.status[candidate]
@@ -148,8 +146,11 @@ class Leaderboard:
         if first_here and parent and (timed or not passed):
             bucket = self.bucket[parent]
             earned = self.ledger.judge(candidate, passed, verdict.cost, lineage.parent, self.times, bucket)
-            if earned:
-                self._tried(lineage, candidate, max(0.0, earned[0].log_gain))
+            index, island = self.cell[parent], lineage.island[candidate]
+            archive = self.islands.archives[island if island < len(self.islands.archives) else 0]
+            cell = archive.cells.get(self.cell_names[index]) if index >= 0 else None
+            if earned and cell is not None:  # its parent's cell is told what one more try brought
+                cell.tried(max(0.0, earned[0].log_gain))
         if first_here:
             placements += self.islands.tick()
         return (earned if new else []), placements
@@ -208,19 +209,9 @@ class Leaderboard:
         self.cell[candidate] = self.cell_names.index(verdict.cell)
         if candidate in self.refuted:
             return ()
-        contender = Contender(
-            candidate, lineage.source[candidate], verdict.plan_key, self.times[candidate], verdict.log_variance
-        )
+        kernel = (lineage.source[candidate], verdict.plan_key)
+        contender = Contender(candidate, *kernel, self.times[candidate], verdict.log_variance)
         return self.islands.place(lineage.island[candidate], verdict.cell, contender, bool(verdict.fresh))
-
-    def _tried(self, lineage: Lineage, candidate: int, gain: float) -> None:
-        """Tell the parent's cell what one more try brought."""
-        index = self.cell[lineage.parent[candidate]]
-        island = lineage.island[candidate]
-        archive = self.islands.archives[island if island < len(self.islands.archives) else 0]
-        cell = archive.cells.get(self.cell_names[index]) if index >= 0 else None
-        if cell is not None:
-            cell.tried(gain)
 
 
 CANDIDATES = (

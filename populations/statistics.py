@@ -207,15 +207,10 @@ def totals(connection: sqlite3.Connection) -> Totals:
     events = connection.execute("SELECT data FROM events WHERE kind = ?", (NO_PROPOSAL,))
     left_nothing = sum(loads(data)["count"] for (data,) in events)
     sums = {what: sum(amounts.values()) for what, amounts in spent.items()}
-    return Totals(
-        attempts=fetch_one(connection, "SELECT COUNT(*) FROM attempts WHERE parent IS NOT NULL") + left_nothing,
-        failures=fetch_one(connection, "SELECT COUNT(*) FROM failures") + left_nothing,
-        evaluations=spent.get("evaluations", {}),
-        gpu_s=sums.get("gpu", 0.0),
-        dollars=sums.get("money", 0.0),
-        tokens=sums.get("tokens", 0),
-        calls=sums.get("calls", 0),
-    )
+    attempts = fetch_one(connection, "SELECT COUNT(*) FROM attempts WHERE parent IS NOT NULL") + left_nothing
+    failures = fetch_one(connection, "SELECT COUNT(*) FROM failures") + left_nothing
+    paid = (sums.get("gpu", 0.0), sums.get("money", 0.0), sums.get("tokens", 0), sums.get("calls", 0))
+    return Totals(attempts, failures, spent.get("evaluations", {}), *paid)
 
 
 def session_seconds(connection: sqlite3.Connection) -> dict[int, tuple[float, float]]:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from evo_kernel.types.protocols import TurnStore
@@ -151,15 +152,9 @@ class AgentMemory:
 
     def text(self) -> str:
         """For a prompt: the latest attempts, newest last, within bounds."""
-        lines: list[str] = []
-        left = SHOWN_BYTES
-        for record in reversed(self.records()):
-            block = _told(record)
-            left -= len(block.encode()) + 1
-            if left < 0:
-                break
-            lines.append(block)
-        return "\n".join(reversed(lines))
+        blocks = [_told(record) for record in reversed(self.records())]
+        ends = accumulate(len(block.encode()) + 1 for block in blocks)
+        return "\n".join(reversed([block for block, end in zip(blocks, ends, strict=True) if end <= SHOWN_BYTES]))
 
     # ---- within ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, ScoredCandidate, Source, Step, Strategy, TaskCard
@@ -166,27 +166,16 @@ class StepWalk:
 
     def proposal(self, operator: str, parents: Iterable[tuple[str, int]] = ()) -> Proposal:
         """What was kept, claimed by its first strategy; there must be one."""
-        return Proposal(
-            source=self.source,
-            operator=operator,
-            strategy=self.kept[0],
-            parents=tuple(parents),
-            decisions=tuple(self._decisions),
-            steps=tuple(self._steps),
-            calls=tuple(self._calls),
-            probes=self._probes,
-            wall_s=time.monotonic() - self._started,
-        )
+        spent = {"probes": self._probes, "wall_s": time.monotonic() - self._started}
+        return Proposal(self.source, operator, self.kept[0], tuple(parents), **self._left(), **spent)
 
     def failure(self, operator: str, reason: str) -> OperatorFailed:
         """The exception to raise when nothing was kept, with what it cost."""
-        return OperatorFailed(
-            reason,
-            operator=operator,
-            decisions=tuple(self._decisions),
-            steps=tuple(self._steps),
-            calls=tuple(self._calls),
-        )
+        return OperatorFailed(reason, operator=operator, **self._left())
+
+    def _left(self) -> dict[str, Any]:
+        """What the walk leaves behind."""
+        return {"decisions": tuple(self._decisions), "steps": tuple(self._steps), "calls": tuple(self._calls)}
 
     def _note(self, decision: Decision, step: Step) -> None:
         self._decisions.append(dataclasses.replace(decision, calls=()))

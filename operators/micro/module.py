@@ -17,7 +17,7 @@ from itertools import accumulate
 from evo_kernel.syntax import parse_module
 from operators.micro import kernels as parts
 from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceBuffer, SourceKernel, SourceLaunch
-from operators.micro.syntax import called, fresh_name, names_read, names_written, self_root, statements
+from operators.micro.syntax import called, fresh_name, names_read, names_written, self_root, spell, statements
 
 LINE_LENGTH = 110
 
@@ -124,10 +124,8 @@ class TextMap:
 
     def add_parameters(self, node: ast.FunctionDef, text: str) -> Edit:
         """Append `name, NAME: tl.constexpr` to a function's parameters."""
-        arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
-        spans = [(a.end_lineno or a.lineno, a.end_col_offset or 0) for a in arguments]
-        defaults = [d for d in [*node.args.defaults, *node.args.kw_defaults] if d is not None]
-        spans += [(d.end_lineno or d.lineno, d.end_col_offset or 0) for d in defaults]
+        given = [part for part in ast.walk(node.args) if isinstance(part, ast.arg | ast.expr)]
+        spans = [(part.end_lineno or part.lineno, part.end_col_offset or 0) for part in given]
         if not spans:
             at = self.text.index("(", self.offset(node.lineno, node.col_offset)) + 1
             return Edit(at, at, text)
@@ -265,13 +263,13 @@ class KernelModule(TextMap):
 
     def set_constant(self, name: str, value: int) -> Edit:
         """Add a knob (after the last one, or before the first function) or change its value."""
-        assigned = [s for s in self.tree.body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)]
-        knobs = [s for s in assigned if s.targets[0].id in self.constants]  # type: ignore[union-attr]
-        same = next((s for s in knobs if s.targets[0].id == name), None)  # type: ignore[union-attr]
-        if same is not None:
-            return self.replace(same.value, str(value))
+        assigned = {spell(s.targets[0]): s for s in self.tree.body if isinstance(s, ast.Assign)}
+        knobs = {knob: statement for knob, statement in assigned.items() if knob in self.constants}
+        if name in knobs:
+            return self.replace(knobs[name].value, str(value))
         if knobs:
-            return self.insert_after(knobs[-1], f"{name} = {value}")
+            last = max(knobs.values(), key=lambda statement: statement.lineno)
+            return self.insert_after(last, f"{name} = {value}")
         function = next(s for s in self.tree.body if isinstance(s, ast.FunctionDef))
         return self.insert_before_function(function, f"{name} = {value}\n\n")
 

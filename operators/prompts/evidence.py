@@ -154,12 +154,9 @@ def undescribed(strategy: Strategy) -> Strategy:
 
 
 def tried_line(entry: Tried) -> str:
-    if entry.status is None:
-        outcome = "came to nothing, or is not judged yet"
-    elif entry.log_gain is None:
-        outcome = str(entry.status)
-    else:
-        outcome = f"{entry.status}, {(math.exp(entry.log_gain) - 1) * 100:+.1f} % speed"
+    outcome = str(entry.status or "came to nothing, or is not judged yet")
+    if entry.status is not None and entry.log_gain is not None:
+        outcome += f", {(math.exp(entry.log_gain) - 1) * 100:+.1f} % speed"
     return f"- {strategy_line(entry.strategy)}: {outcome}"
 
 

@@ -47,11 +47,10 @@ def chosen(
     relatives: Sequence[ScoredCandidate], parent: ScoredCandidate, most: int
 ) -> list[tuple[str, ScoredCandidate]]:
     """(why, relative): a better one, one from another cell, a recent failure; then the next best, up to `most`."""
-    others = [r for r in relatives if r.candidate != parent.candidate]
-    passed = sorted(
-        (r for r in others if r.evaluation and r.evaluation.passed), key=lambda r: (-score_of(r), -r.candidate)
-    )
-    failed = sorted((r for r in others if r.evaluation and not r.evaluation.passed), key=lambda r: -r.candidate)
+    others = sorted(relatives, key=lambda r: (-score_of(r), -r.candidate))
+    judged = [r for r in others if r.candidate != parent.candidate and r.evaluation]
+    passed = [r for r in judged if r.evaluation and r.evaluation.passed]
+    failed = sorted((r for r in judged if r not in passed), key=lambda r: -r.candidate)
     found: list[tuple[str, ScoredCandidate]] = []
     better = [r for r in passed if score_of(r) > score_of(parent)]
     found += [("better than the parent", r) for r in better[:1]]
@@ -76,10 +75,9 @@ def _relative(why: str, relative: ScoredCandidate, parent: ScoredCandidate, budg
     head = f"### Candidate {relative.candidate}: {why}\n{verdict(relative.evaluation)}\nStrategies on its path: {path}"
     ours, theirs = parent.source.text.split("\n"), relative.source.text.split("\n")
     difference = "\n".join(list(difflib.unified_diff(ours, theirs, "parent", "it", lineterm="", n=2))[2:])
-    if tokens(difference) < tokens(relative.source.text):
+    body, label = relative.source.text, "python"
+    if tokens(difference) < tokens(body):
         body, label = difference, "diff"
-    else:
-        body, label = relative.source.text, "python"
     cut = without_middle(body, budget - tokens(head) - 8)
     return f"{head}\n```{label}\n{cut}\n```" if cut else head
 
