@@ -71,12 +71,6 @@ def combine(mean: float, variance: float, new_mean: float, new_variance: float) 
     return both * (mean / variance + new_mean / new_variance), both
 
 
-def surely_faster(one: Contender, other: Contender) -> bool:
-    """Whether the posteriors say so with a probability of 95 %; without noise, whether it is."""
-    spread = math.sqrt(one.variance + other.variance)
-    return one.mean < other.mean - SURE_DEVIATIONS * spread
-
-
 @dataclass(slots=True, eq=False)
 class Contender:
     """A candidate in a cell, with the posterior of its log time. `source`: its row; `plan_key`: "" where none ran."""
@@ -109,7 +103,10 @@ class Cell:
         kernels looks faster than the others, and is not."""
         self.contenders.sort(key=attrgetter("mean"))  # stable: of equals the elder stays first
         fastest = self.contenders[0]
-        if reigning is not None and fastest is not reigning and not surely_faster(fastest, reigning):
+        if reigning is None or fastest is reigning:
+            return
+        spread = math.sqrt(fastest.variance + reigning.variance)  # sure: the posteriors say so with 95 %
+        if fastest.mean >= reigning.mean - SURE_DEVIATIONS * spread:
             self.contenders.remove(reigning)
             self.contenders.insert(0, reigning)
 

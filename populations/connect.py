@@ -127,7 +127,18 @@ def connect_reader(path: Path) -> sqlite3.Connection:
             connection.close()
             raise PopulationError(f"{path} is a database, but not a population of evo-kernel. Name another file.")
         made = "SELECT COUNT(*) FROM _sqlite_migrations WHERE migration_set = 'populations'"
-        return connection if fetch_one(connection, made) >= MIGRATIONS else _migrated(connection)
+        if fetch_one(connection, made) >= MIGRATIONS:
+            return connection
+        from sqlite_utils import Database
+
+        from populations.migrations import migrate
+
+        copy = sqlite3.connect(":memory:", check_same_thread=False)
+        with contextlib.closing(connection):
+            connection.backup(copy)
+        migrate(Database(copy))
+        copy.execute("PRAGMA query_only=ON")
+        return copy
     raise PopulationError(f"{path} cannot be read. Check its permissions, and that of its folder.")
 
 
@@ -135,19 +146,6 @@ def fetch_one(connection: sqlite3.Connection, sql: str, parameters: tuple[Any, .
     """The first column of the first row; None without any."""
     row = connection.execute(sql, parameters).fetchone()
     return row[0] if row else None
-
-
-def _migrated(connection: sqlite3.Connection) -> sqlite3.Connection:
-    from sqlite_utils import Database
-
-    from populations.migrations import migrate
-
-    copy = sqlite3.connect(":memory:", check_same_thread=False)
-    with contextlib.closing(connection):
-        connection.backup(copy)
-    migrate(Database(copy))
-    copy.execute("PRAGMA query_only=ON")
-    return copy
 
 
 def fetch_dicts(

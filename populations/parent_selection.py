@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import islice, permutations
 from pathlib import Path
 
 import numpy as np
@@ -201,16 +201,8 @@ def inspirations(
     for pool in (better, others):
         if pool:
             chosen.append(pool[int(rng.integers(len(pool)))])
-    failure = _recent_failure(lineage, board, parent)
-    if failure:
-        chosen.append(failure)
+    # A parent may have thousands of children, and only what is recent helps.
+    youngest = [child for child in islice(lineage.children(parent), 8) if child < len(board.status)]
+    failed = [child for child in youngest if board.status[child] and math.isnan(board.times[child])]
+    chosen += failed[:1] or list(board.recent_failures)[-1:]
     return tuple(dict.fromkeys(candidate for candidate in chosen if candidate != parent))
-
-
-def _recent_failure(lineage: Lineage, board: Leaderboard, parent: int) -> int:
-    for looked, child in enumerate(lineage.children(parent)):
-        if looked >= 8:  # a parent may have thousands of children, and only what is recent helps
-            break
-        if child < len(board.status) and board.status[child] and board.times[child] != board.times[child]:
-            return child
-    return board.recent_failures[-1] if board.recent_failures else 0

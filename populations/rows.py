@@ -275,18 +275,16 @@ _FIELDS = tuple(field.name for field in fields(Measurement) if field.name != "fe
 
 def write_findings(connection: sqlite3.Connection, environment: int, verdicts: Iterable[PlanVerdict]) -> None:
     """`environment`: a row of environments."""
-    connection.executemany(
-        "INSERT INTO findings (environment, case_name, plan, status, reason, check_result, measurement, at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            (
-                environment, one.case, one.plan, str(one.status), one.reason,
-                dumps(astuple(one.check)) if one.check is not None else None,
-                _encode(one.measurement) if one.measurement is not None else None, time.time(),
-            )
-            for one in verdicts
-        ),
-    )  # fmt: skip
+    sql = "INSERT INTO findings (environment, case_name, plan, status, reason, check_result, measurement, at)"
+    for one in verdicts:
+        check, timed, data = one.check, one.measurement, None
+        if timed is not None:
+            data = {name: getattr(timed, name) for name in _FIELDS}
+            data |= {"baselines_us": dict(timed.baselines_us), "details": dict(timed.details)}
+            data["features"] = encode_features(timed.features) if timed.features is not None else None
+        told = [dumps(value) if value is not None else None for value in (check and astuple(check), data)]
+        row = (environment, one.case, one.plan, str(one.status), one.reason, *told, time.time())
+        connection.execute(f"{sql} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def fetch_findings(connection: sqlite3.Connection, environment_key: str) -> Iterator[PlanVerdict]:
@@ -302,10 +300,3 @@ def fetch_findings(connection: sqlite3.Connection, environment_key: str) -> Iter
         known = {name: value for name, value in data.items() if name in _FIELDS}
         known["features"] = decode_features(features) if features is not None else None
         yield _verdict(row, Measurement(**known) if data else None)
-
-
-def _encode(one: Measurement) -> str:
-    data: dict[str, Any] = {name: getattr(one, name) for name in _FIELDS}
-    data |= {"baselines_us": dict(one.baselines_us), "details": dict(one.details)}
-    data["features"] = encode_features(one.features) if one.features is not None else None
-    return dumps(data)

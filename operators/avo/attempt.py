@@ -16,8 +16,7 @@ from typing import Any
 from evo_kernel.types import Call, Step
 from evo_kernel.types.protocols import TurnStore
 from operators.avo.conversation import MOST_CALLS, AgentConversation, ContextLimits, fitted
-from operators.avo.memory import AgentEvaluation, AgentMemory
-from operators.avo.supervisor import SupervisorLimits
+from operators.avo.memory import AgentEvaluation, AgentMemory, SupervisorLimits
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool, ToolCall
 from operators.llm.transcript import message_data, message_from
 from operators.workbench.judge_tools import KERNEL, Allowed

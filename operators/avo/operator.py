@@ -10,8 +10,7 @@ from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Source, Strategy
 from evo_kernel.types.protocols import TurnStore
 from operators.avo.attempt import OPENING, AvoAttempt, AvoSettings, Paused, give_up
-from operators.avo.memory import AgentMemory, Record, Review
-from operators.avo.supervisor import Supervisor
+from operators.avo.memory import AgentMemory, Record, Review, Supervisor
 from operators.llm.base import Message, Model
 from operators.macro import catalogue
 from operators.prompts.evidence import told, tried_line, version_line
@@ -19,7 +18,7 @@ from operators.prompts.parts import Part, joined, without_middle
 from operators.prompts.writer import Prompts
 from operators.workbench.judge_tools import KERNEL
 from operators.workbench.lineage_tools import note_line
-from operators.workbench.tool import WorkbenchDeps, WorkbenchLineage
+from operators.workbench.tool import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 
@@ -72,7 +71,12 @@ def _situation(
     brief, parent = workbench.brief, workbench.brief.parent
     yield f"# Attempt {brief.attempt}"
     if rooms.lineage is not None:
-        yield f"## Versions\n{_versions(rooms.lineage)}"
+        best = rooms.lineage.versions(BEST, "best")
+        shown = {one.number for one in best}
+        newest = [one for one in rooms.lineage.versions(BEST + NEWEST, "newest") if one.number not in shown][:NEWEST]
+        lines = ["## Versions", "best first", *map(version_line, best)]
+        lines += ["", "of the others, newest first", *map(version_line, newest)] if newest else []
+        yield "\n".join(lines)
     if earlier := memory.text():
         yield f"## Earlier attempts, newest last\n{earlier}"
     if rooms.notebook is not None and (notes := rooms.notebook.notes(NOTES)):
@@ -86,16 +90,6 @@ def _situation(
     if (review := memory.review()) is not None:
         yield directions(review, brief.attempt)
     yield f"Begin. You have {settings.limits.turns} answers; {workbench.left()}."
-
-
-def _versions(lineage: WorkbenchLineage) -> str:
-    """The best, then the newest of the others."""
-    best = lineage.versions(BEST, "best")
-    shown = {one.number for one in best}
-    newest = [one for one in lineage.versions(BEST + NEWEST, "newest") if one.number not in shown][:NEWEST]
-    lines = ["best first", *(version_line(one) for one in best)]
-    lines += ["", "of the others, newest first", *(version_line(one) for one in newest)] if newest else []
-    return "\n".join(lines)
 
 
 def directions(review: Review, attempt: int) -> str:

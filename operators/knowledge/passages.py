@@ -168,7 +168,14 @@ def api_passages() -> Iterator[ApiEntry]:
             text = f"All of `{path}` ({short}) in {release.replace('-', ' ')}: {', '.join(names)}."
             listing = Passage(f"{release}/{path}", f"{short}: all names", text[:NAMES_CHARS])
             yield ApiEntry((path,), listing, listing=True)
-    yield from _libdevice(release)
+    try:
+        module = importlib.import_module(LIBDEVICE)
+    except ImportError:
+        return
+    calls = [f"{name}{_signature(thing)}" for name, thing in _public(module)]
+    imported = f"from {LIBDEVICE.rpartition('.')[0]} import libdevice"
+    text = f"`{imported}`, in {release.replace('-', ' ')}: {', '.join(calls)}."
+    yield ApiEntry(("libdevice",), Passage(f"{release}/{LIBDEVICE}", "libdevice: all functions", text), listing=True)
 
 
 def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -188,17 +195,6 @@ def _entry(release: str, path: str, short: str, name: str, thing: Any) -> ApiEnt
     # A name of one plain word (load, sum) is also a word of any question; `do_bench` and `TensorDescriptor` are not.
     names = (title, name) if "_" in name.strip("_") or not name[1:].islower() else (title,)
     return ApiEntry(names, Passage(f"{release}/{path}#{name}", title, "\n".join(lines + (["", doc] if doc else []))))
-
-
-def _libdevice(release: str) -> Iterator[ApiEntry]:
-    try:
-        module = importlib.import_module(LIBDEVICE)
-    except ImportError:
-        return
-    calls = [f"{name}{_signature(thing)}" for name, thing in _public(module)]
-    imported = f"from {LIBDEVICE.rpartition('.')[0]} import libdevice"
-    text = f"`{imported}`, in {release.replace('-', ' ')}: {', '.join(calls)}."
-    yield ApiEntry(("libdevice",), Passage(f"{release}/{LIBDEVICE}", "libdevice: all functions", text), listing=True)
 
 
 def _function(thing: Any) -> Callable[..., Any]:

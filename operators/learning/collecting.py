@@ -30,8 +30,18 @@ from typing import Any
 import numpy as np
 
 from evo_kernel.types import Environment, Evaluation, Status, Strategy, TaskCard
-from operators.learning.evidence import Row, evaluation_of, short, strategy_of
-from operators.learning.tree import HORIZON, Edge, Tree, TreeProblem, TreeState, state_id
+from operators.learning.tree import (
+    HORIZON,
+    Edge,
+    Row,
+    Tree,
+    TreeProblem,
+    TreeState,
+    evaluation_of,
+    short,
+    state_id,
+    strategy_of,
+)
 from operators.macro import catalogue
 
 SHARES: Mapping[str, float] = {"breadth": 0.5, "greedy": 0.25, "uniform": 0.25}

@@ -24,8 +24,7 @@ from evo_kernel.types import (
     TaskCard,
     Tried,
 )
-from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES
-from operators.macro.strategy_witnesses import LOADS, MULTIPROCESSORS, STORES, count
+from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES, LOADS, MULTIPROCESSORS, STORES, count
 
 FEATURES = (
     "bias",  # 1

@@ -19,8 +19,7 @@ from evo_kernel.types import (
     content_hash,
 )
 from evo_kernel.types.notes import Evidence, Version
-from operators.macro.catalogue import description
-from operators.macro.strategy_witnesses import MULTIPROCESSORS
+from operators.macro.catalogue import MULTIPROCESSORS, description
 from operators.prompts.parts import one_line, rows, tokens
 
 

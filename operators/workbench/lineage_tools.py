@@ -130,7 +130,8 @@ class Notes:
         yield WorkTool(
             "note", "Write down a finding for later attempts. It must cite the evaluations it rests on, with their "
             f"sample counts. At most {MOST} an attempt.",
-            schema(("text", "evidence"), text=text, evidence=CITED), self._write,
+            schema(("text", "evidence"), text=text, evidence=CITED),
+            lambda given: self._added(given["text"], given["evidence"], None),
         )  # fmt: skip
         yield WorkTool(
             "notes", "The latest notes of all attempts with what they rest on; with a query, those that fit it.",
@@ -142,9 +143,6 @@ class Notes:
             schema(("note", "why", "evidence"), note={"type": "integer", "minimum": 1}, why=text, evidence=CITED),
             self._refute,
         )  # fmt: skip
-
-    def _write(self, arguments: Mapping[str, Any]) -> ToolResult:
-        return self._added(arguments["text"], arguments["evidence"], None)
 
     def _refute(self, arguments: Mapping[str, Any]) -> ToolResult:
         older = self._notebook.note(arguments["note"])

@@ -7,7 +7,7 @@ import pytest
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Operator, Purpose, Source, Status, Strategy, Tried
 from operators.llm.base import ModelFailed, ToolCall
-from operators.llm.scripted import ScriptedModel
+from operators.llm.models import ScriptedModel
 from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import CATALOGUE, UNGUIDED, proposed
 from operators.macro.llm_policy import LlmPolicy

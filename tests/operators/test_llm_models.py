@@ -9,8 +9,7 @@ from evo_kernel.budget import Budget, Ledger
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
 from operators.llm.limits import Endpoint, TokenBound
-from operators.llm.models import Ensemble
-from operators.llm.scripted import ScriptedModel, smallest
+from operators.llm.models import Ensemble, ScriptedModel, smallest
 from operators.llm.structured import problem, strict
 from operators.llm.transcript import messages_payload, redact
 from tests.operators.support_llm import ASK, WIRE

@@ -22,8 +22,7 @@ from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status, Strategy
 from operators.learning import collecting
 from operators.learning.collecting import Frontier
-from operators.learning.evidence import evaluation_data, strategy_data, strategy_of
-from operators.learning.tree import family_of, split_of, state_id
+from operators.learning.tree import evaluation_data, family_of, split_of, state_id, strategy_data, strategy_of
 from operators.micro.coder import RewriteCoder
 
 EVERY_KERNEL = 1e9  # tune_within: slow kernels are tuned too, for a gain compares parent and child treated alike

@@ -20,8 +20,7 @@ from typing import Any
 from evo_kernel.errors import UserError
 from evo_kernel.types import Status, Strategy
 from operators.learning.coder.answers import answer_text, reasoning_of
-from operators.learning.evidence import strategy_data, strategy_of
-from operators.learning.tree import HELD_OUT, INVENTED, Tree, family_of
+from operators.learning.tree import HELD_OUT, INVENTED, Tree, family_of, strategy_data, strategy_of
 from operators.llm.transcript import unpack
 from operators.macro.catalogue import description
 from operators.micro.edit_blocks import given_up, parse

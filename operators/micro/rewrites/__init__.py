@@ -9,8 +9,7 @@ from operators.micro.rewrites.causal import CausalSkip
 from operators.micro.rewrites.descriptor import TensorDescriptor
 from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
 from operators.micro.rewrites.loops import Hoist, SoftwarePipeline
-from operators.micro.rewrites.one_pass import OnePassRow
-from operators.micro.rewrites.online import OnlineRow
+from operators.micro.rewrites.passes import OnePassRow, OnlineRow
 from operators.micro.rewrites.row_tiles import RowsPerProgram
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle

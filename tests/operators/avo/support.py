@@ -11,7 +11,7 @@ from evo_kernel.types import Evaluation, Source
 from operators.avo.attempt import AvoSettings
 from operators.avo.operator import AvoOperator
 from operators.llm.base import Message, ToolCall
-from operators.llm.scripted import Asked, ScriptedModel
+from operators.llm.models import Asked, ScriptedModel
 from operators.workbench.tool import WorkbenchDeps
 from tests.operators.avo.forgetful import Forgetful
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeKnowledge, FakeLineage, FakeNotebook, kernel

@@ -8,10 +8,18 @@ import pytest
 
 from evo_kernel.errors import OperatorFailed
 from operators.avo.attempt import AvoSettings
-from operators.avo.memory import AgentEvaluation, AgentMemory, Record, Review, same_idea
-from operators.avo.supervisor import Supervisor, SupervisorLimits, by_rule
+from operators.avo.memory import (
+    AgentEvaluation,
+    AgentMemory,
+    Record,
+    Review,
+    Supervisor,
+    SupervisorLimits,
+    by_rule,
+    same_idea,
+)
 from operators.llm.base import ModelFailed
-from operators.llm.scripted import ScriptedModel
+from operators.llm.models import ScriptedModel
 from tests.operators.avo.support import Turns, does, evaluates, no_probe, operator, submits, writes
 from tests.operators.workbench.fakes import FakeLineage, brief
 

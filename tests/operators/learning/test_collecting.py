@@ -12,8 +12,7 @@ import pytest
 from evo_kernel.types import Strategy
 from operators.learning import collecting
 from operators.learning.collecting import Frontier
-from operators.learning.evidence import evaluation_data, strategy_data
-from operators.learning.tree import FAMILIES, HELD_OUT, family_of, split_of, state_id
+from operators.learning.tree import FAMILIES, HELD_OUT, evaluation_data, family_of, split_of, state_id, strategy_data
 from tests.operators.learning.trees import CARD, ENVIRONMENT, EXP2, HINTS, HOIST, evaluation
 
 

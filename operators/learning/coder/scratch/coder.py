@@ -19,7 +19,7 @@ from operators.learning.coder.answers import answer_text, kernel_of
 from operators.learning.coder.scratch.network import sample
 from operators.learning.coder.scratch.training import load_coder, request
 from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
-from operators.llm.scripted import smallest
+from operators.llm.models import smallest
 from operators.llm.transcript import message_data, pack, request_data
 from operators.micro.edit_blocks import GIVE_UP
 

@@ -117,10 +117,6 @@ class CoderNetwork(nn.Module):
             cache.filled = before + length
         return self.norm(found)
 
-    @property
-    def parameters_count(self) -> int:
-        return sum(one.numel() for one in self.parameters())
-
 
 class _Pointing(nn.Module):
     """Shares of places to copy from. A place is known by what stood before it: the features of the one before."""

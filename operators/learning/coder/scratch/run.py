@@ -158,8 +158,8 @@ class _Run:
             begun, _ = load_coder(settings.start, self.device)
             network, vocabulary = begun.network, begun.vocabulary
         self.tell({
-            "stage": SFT, "step": 0, "parameters": network.parameters_count, "vocabulary": vocabulary.size,
-            "examples": len(self.shown), "held_out": len(self.held_out),
+            "stage": SFT, "step": 0, "parameters": sum(one.numel() for one in network.parameters()),
+            "vocabulary": vocabulary.size, "examples": len(self.shown), "held_out": len(self.held_out),
         })  # fmt: skip
         return CoderState(SFT, 0, Trained(network, vocabulary), optimiser_of(network), Clock(settings.sft_s))
 

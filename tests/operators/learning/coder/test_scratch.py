@@ -33,8 +33,7 @@ from operators.learning.coder.scratch.training import (
 )
 from operators.learning.coder.scratch.vocabulary import END, Names, Vocabulary
 from operators.llm.base import ModelFailed
-from operators.llm.models import open_model
-from operators.llm.scripted import ScriptedModel
+from operators.llm.models import ScriptedModel, open_model
 from operators.micro.edit_blocks import GIVE_UP
 from operators.micro.llm_coder import LlmCoder
 from tests.operators.learning.coder.support import EXAMPLES, FIRSTS
