@@ -1,5 +1,4 @@
-"""Candidates as operators and agents see them: texts and evaluations are read from the file when asked for, the latest
-used few kept at hand."""
+"""Cache of candidates as operators and agents see them: texts and evaluations are read from the file when asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes a population (one process at a time), and read-only connections to it, while it is written or not."""
+"""The writer's lock (one process at a time), and read-only connections to a population, while it is written or not."""
 
 from __future__ import annotations
 

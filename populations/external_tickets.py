@@ -1,5 +1,5 @@
-"""Attempts in the hands of somebody outside: a ticket is good until it is told, given up, or expires, however many
-processes have opened and closed the file since.
+"""Tickets of external processes: one is good until it is told, given up, or expires, however many processes have
+opened and closed the file since.
 
 What became of one is derived, like all else: from whether its attempt has a candidate or a failure, and the clock.
 """

@@ -1,4 +1,4 @@
-"""Memory of the search: ask for a brief, record a proposal, tell the verdict.
+"""The population: ask for a brief, record a proposal, tell the verdict.
 
 Each act is one short transaction; the search state in memory changes only after its rows are committed, so what this
 process knows is always what a replay of the file would know. All methods are thread-safe.

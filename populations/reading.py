@@ -1,4 +1,4 @@
-"""Looking into a population without touching it: what `status`, `show`, `tree`, `serve` and `export` read.
+"""Read-only view of a population: what `status`, `show`, `tree`, `serve` and `export` read.
 
 Works while a search writes the file, and from a read-only folder. Imports nothing slow: no numpy, no networkx, no
 sqlite-utils (`lineage.py` brings networkx when a graph is asked for).

@@ -1,4 +1,4 @@
-"""The file: SQLite through sqlite-utils, one writer behind one lock, any number of readers.
+"""The population's SQLite file: one writer behind one lock, any number of readers.
 
 Write-ahead log, synchronous=NORMAL, foreign keys on; every write is one short BEGIN IMMEDIATE transaction. What was
 committed survives SIGKILL (the operating system holds it); the last moments before a power cut may be lost, never a

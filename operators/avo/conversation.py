@@ -1,4 +1,4 @@
-"""What the model sees of an attempt: a stable opening, a summary of what was long ago, the latest turns. Bounded."""
+"""The conversation of an attempt, of bounded size: a stable opening, a summary of older turns, the latest turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier attempts of a run tried and what came of it, and the supervisor, who reviews it when they get nowhere.
+"""Memory of what earlier attempts of a run tried, and the supervisor, which reviews it when they get nowhere.
 
 The memory is bounded, shared by all attempts, and survives a restart. The review is asked of the model; where it
 fails, it is made by rule.

@@ -1,4 +1,4 @@
-"""Growing a tree: which action of which state is judged next, and from the rows that collecting wrote to a tree.
+"""Collecting a tree of transitions: which action of which state is judged next, the rows, and the tree made of them.
 
 First all actions of the root; then, drawn anew for every state to expand, three ways in fixed shares: *breadth* (the
 shallowest state with untried offers, the fastest of those first: level after level is completed), *greedy* (the fastest

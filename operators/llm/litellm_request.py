@@ -1,4 +1,4 @@
-"""litellm, and nothing else: one request out, one answer or one fault back. The seam at which tests may stand in.
+"""One request to litellm: an answer or a fault comes back. Tests replace this part.
 
 litellm is imported by the first call (seconds, 170 MB). Requests run on an event loop in a thread of their own: only
 there can a call be cancelled for good when its time is up, however slowly the endpoint drips.

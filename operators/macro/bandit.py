@@ -1,4 +1,4 @@
-"""The contextual bandit, discounted linear Thompson sampling over strategy × features, a trained policy.
+"""The contextual bandit (discounted linear Thompson sampling over strategy × features), and the trained policy.
 
 The reward of strategy s in context c is modeled as x·θ + noise, with x = `features.design(c, s)`. With discount γ,
 prior precision Λ (diagonal) and noise variance σ²:

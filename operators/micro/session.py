@@ -1,4 +1,4 @@
-"""A language model at work on one change: answer, edit, probe, repair, and back to the last good step.
+"""A session of a coder model on one change: answer, edit, probe, repair, and back to the last good step.
 
 The repair of a failed edit applies to the source with that edit in it, so a mistake of one line costs one block.
 """

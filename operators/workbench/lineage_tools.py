@@ -1,4 +1,4 @@
-"""Tools over what is known: the lineage and its sources, the knowledge base, notes with their evidence."""
+"""Tools to look things up: the lineage and its sources, the knowledge base, notes with their evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coder learns from: (task, parent kernel, strategy) -> the kernel that came of it, and why.
+"""Training examples of coders: (task, parent kernel, strategy) -> the kernel that came of it, and why.
 
 A file of examples is JSON lines: a conversation in `messages` (what TRL and most trainers read), and beside it the
 columns that our own loops and the reward need: task, family, split, parent, child, action, gain, witnessed, origin.

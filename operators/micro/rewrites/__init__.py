@@ -1,4 +1,4 @@
-"""Every rewrite that the offline coder knows, by strategy name. Adding one: a file here, and a line in `_ALL`."""
+"""Every rewrite that the offline coder knows, by strategy name. Adding one: a class here, and a line in `_ALL`."""
 
 from __future__ import annotations
 

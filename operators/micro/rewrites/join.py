@@ -1,4 +1,4 @@
-"""Two launches as one: which pairs may be, and how the fused kernel and the new `run` are put together."""
+"""Fusing two launches: which pairs may be fused, and the text of the fused kernel and of the new `run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trained coder at the door to models: `--model scratch:PATH`, like any other model's name.
+"""A trained coder as a language model: `--model scratch:PATH`, like any other model's name.
 
 It reads the strategy and the source out of the conversation that `micro.llm_coder` opens, and answers with blocks. It
 knows nothing but edits: of choices that a policy asks for it takes the first, and repairs are fresh answers.
