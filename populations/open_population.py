@@ -24,7 +24,6 @@ from populations.rows import (
     BASELINE_FAULT,
     dumps,
     fetch_ceilings,
-    fetch_findings,
     fetch_proposal,
     fetch_verdicts,
     loads,
@@ -268,7 +267,6 @@ class OpenPopulation:
         """All that is known about plans in one environment, oldest first: a plan seen before costs nothing."""
         with self._store.reader() as connection:
             yield from fetch_verdicts(connection, environment_key)
-            yield from fetch_findings(connection, environment_key)
 
     def found_out(self, verdicts: Sequence[PlanVerdict]) -> None:
         """What an agent's evaluation, which belongs to no candidate, found out about plans here."""

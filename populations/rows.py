@@ -180,7 +180,7 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
 
 
 def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iterator[PlanVerdict]:
-    """Everything found out about plans in one environment, oldest first."""
+    """Everything found out about plans in one environment, oldest first: of candidates, then by agents alone."""
     numbers = connection.execute(
         "SELECT e.id FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key = ?"
         " AND EXISTS (SELECT 1 FROM verdicts v WHERE v.evaluation = e.id) ORDER BY e.id",
@@ -189,6 +189,17 @@ def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iter
     for (number,) in numbers:
         measurements = [_measurement(found) for found in connection.execute(MEASUREMENT, (number,))]
         yield from _verdicts(connection, number, measurements)
+    rows = connection.execute(
+        "SELECT f.case_name, f.plan, f.status, f.reason, f.check_result, f.measurement FROM findings f"
+        " JOIN environments n ON n.id = f.environment WHERE n.key = ? ORDER BY f.id",
+        (environment_key,),
+    )
+    for *row, text in rows:
+        data = loads(text) if text is not None else {}
+        features = data.pop("features", None)
+        known = {name: value for name, value in data.items() if name in _FIELDS}
+        known["features"] = decode_features(features) if features is not None else None
+        yield _verdict(row, Measurement(**known) if data else None)
 
 
 def fetch_decisions(
@@ -201,14 +212,8 @@ def fetch_decisions(
         (attempt,),
     )
     return tuple(
-        Decision(
-            policy,
-            tuple(find(rowid) for rowid in loads(offered)),
-            tuple(loads(probabilities)),
-            chosen,
-            tuple(loads(context)),
-        )
-        for policy, offered, probabilities, chosen, context in rows.fetchall()
+        Decision(policy, tuple(map(find, loads(offered))), tuple(loads(chances)), chosen, tuple(loads(context)))
+        for policy, offered, chances, chosen, context in rows.fetchall()
     )
 
 
@@ -285,18 +290,3 @@ def write_findings(connection: sqlite3.Connection, environment: int, verdicts: I
         told = [dumps(value) if value is not None else None for value in (check and astuple(check), data)]
         row = (environment, one.case, one.plan, str(one.status), one.reason, *told, time.time())
         connection.execute(f"{sql} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-
-
-def fetch_findings(connection: sqlite3.Connection, environment_key: str) -> Iterator[PlanVerdict]:
-    """Oldest first."""
-    rows = connection.execute(
-        "SELECT f.case_name, f.plan, f.status, f.reason, f.check_result, f.measurement FROM findings f"
-        " JOIN environments n ON n.id = f.environment WHERE n.key = ? ORDER BY f.id",
-        (environment_key,),
-    )
-    for *row, text in rows:
-        data = loads(text) if text is not None else {}
-        features = data.pop("features", None)
-        known = {name: value for name, value in data.items() if name in _FIELDS}
-        known["features"] = decode_features(features) if features is not None else None
-        yield _verdict(row, Measurement(**known) if data else None)

@@ -44,29 +44,17 @@ for known inputs, work left out, patched timers) is found and refused.
   workspace, and what others should know into a note."""
 
 
-def opening(
-    settings: AvoSettings,
-    workbench: Workbench,
-    rooms: WorkbenchDeps,
-    memory: AgentMemory,
-) -> tuple[Message, ...]:
+def opening(turns: int, workbench: Workbench, rooms: WorkbenchDeps, memory: AgentMemory) -> tuple[Message, ...]:
     """The stable messages of an attempt: what is the same in all attempts first."""
     brief = workbench.brief
     part = PART.format(kernel=KERNEL, regress=rooms.bench.regress)
     fixed = Prompts().system(brief.task, brief.environment).content
     system = Message("system", f"{fixed}\n\n{joined([Part('Your part', part)])}", stable=True)
-    return (
-        system,
-        Message("user", "\n\n".join(_situation(workbench, rooms, memory, settings)), stable=True),
-    )
+    situation = "\n\n".join(_situation(turns, workbench, rooms, memory))
+    return system, Message("user", situation, stable=True)
 
 
-def _situation(
-    workbench: Workbench,
-    rooms: WorkbenchDeps,
-    memory: AgentMemory,
-    settings: AvoSettings,
-) -> Iterator[str]:
+def _situation(turns: int, workbench: Workbench, rooms: WorkbenchDeps, memory: AgentMemory) -> Iterator[str]:
     """What is another thing in each attempt."""
     brief, parent = workbench.brief, workbench.brief.parent
     yield f"# Attempt {brief.attempt}"
@@ -89,7 +77,7 @@ def _situation(
     yield f"## {KERNEL}, as it stands\n```python\n{text}\n```"
     if (review := memory.review()) is not None:
         yield directions(review, brief.attempt)
-    yield f"Begin. You have {settings.limits.turns} answers; {workbench.left()}."
+    yield f"Begin. You have {turns} answers; {workbench.left()}."
 
 
 def directions(review: Review, attempt: int) -> str:
@@ -197,4 +185,4 @@ class AvoOperator:
         now = self._clock()
         self._memory.begin(now)
         calls = self._supervisor.look(self._memory, workbench.brief, now)
-        attempt.open(opening(self.settings, workbench, self._rooms, self._memory), calls)
+        attempt.open(opening(self.settings.limits.turns, workbench, self._rooms, self._memory), calls)

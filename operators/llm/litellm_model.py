@@ -22,13 +22,7 @@ from operators.llm import structured
 from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply, size
 from operators.llm.limits import Endpoint, NoLimit, Price, Purse, TokenBound
 from operators.llm.litellm_request import Facts, LiteLLMWire, ModelAnswer, ModelFault
-from operators.llm.transcript import (
-    message_data,
-    messages_payload,
-    pack,
-    redact,
-    request_data,
-)
+from operators.llm.transcript import message_data, messages_payload, pack, redact, request_data
 
 FINISHES = {"function_call": "tool_calls", "content_filter": "refused", "max_tokens": "length"}
 DECLINED = re.compile(

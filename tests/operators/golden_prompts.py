@@ -157,7 +157,7 @@ def agent(brief: Brief) -> tuple[Message, ...]:
     memory.reviewed(agents.Review(brief.attempt, "no commit in 6 attempts", ("Profile first.", "Read each row once.")))
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(Path(folder), start_files(brief.parent.source), task_files(brief))
-        return opening(AvoSettings(), Workbench(workspace, rooms, brief, "avo"), rooms, memory)
+        return opening(AvoSettings().limits.turns, Workbench(workspace, rooms, brief, "avo"), rooms, memory)
 
 
 def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:

@@ -1,4 +1,6 @@
-"""Supervised training and GRPO of a Hugging Face model, by name or path: TRL's trainers with LoRA. Extra `rl`; imported when called.
+"""Supervised training and GRPO of a Hugging Face model, by name or path: TRL's trainers with LoRA.
+
+The extra `rl` is imported when called.
 
     out/sft-run, out/grpo-run   TRL's checkpoints: the same command goes on from the last one
     out/sft, out/grpo           adapters, as PEFT and every server that knows LoRA load them
