@@ -33,6 +33,7 @@ from operators.prompts.parts import Part, rows, without_middle
 from operators.prompts.writer import Prompts, looked_up, score_of, shown, user
 
 FASTER = 0.98  # of the parent's time on a case: less is noise
+MAX_STEPS = 8  # strategies taken over at most
 KEEP = 0.75  # probability that a strategy of the other path is replayed: two crossings of a pair then differ
 
 
@@ -41,9 +42,8 @@ class CrossoverOperator:
 
     name = "crossover"
 
-    def __init__(self, coder: Coder, max_steps: int = 8) -> None:
-        """`max_steps`: strategies taken over at most."""
-        self._coder, self._max_steps = coder, max_steps
+    def __init__(self, coder: Coder) -> None:
+        self._coder = coder
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
@@ -77,7 +77,7 @@ class CrossoverOperator:
 
     def _take(self, walk: StepWalk, brief: Brief, wanted: Sequence[Strategy]) -> None:
         for strategy in wanted:
-            if len(walk.kept) >= self._max_steps:
+            if len(walk.kept) >= MAX_STEPS:
                 return
             offered = walk.offers()
             if not walk.kept:  # the first step alone, tried before, may be all that comes of this

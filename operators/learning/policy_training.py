@@ -56,11 +56,11 @@ class Transition:
 class Walks:
     """Walks side by side; one that is over begins anew at a root drawn from all."""
 
-    def __init__(self, tree: Tree, rng: np.random.Generator, count: int = WALKS) -> None:
+    def __init__(self, tree: Tree, rng: np.random.Generator) -> None:
         self._tree, self._rng = tree, rng
         self._roots = [one.id for one in tree.roots() if tree.edges(one.id)]
         self._decisions = Decisions(tree, rng)
-        self._walks = [self._begun() for _ in range(count)]
+        self._walks = [self._begun() for _ in range(WALKS)]
         self.returns: list[float] = []  # best log gain of each walk that is over
 
     def gather(self, model: PolicyNetwork) -> list[Transition]:

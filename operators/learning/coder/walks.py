@@ -36,7 +36,6 @@ def walks(
     firsts: Sequence[tuple[TaskCard, Source]],
     count: int,
     rng: np.random.Generator,
-    depth: int = DEPTH,
     most_characters: int = 4000,
     strategies: Collection[str] = (),
 ) -> Iterator[Example]:
@@ -49,7 +48,7 @@ def walks(
         barren += 1
         card, first = firsts[int(rng.integers(len(firsts)))]
         source = Source(renamed(first.text, rng)) if rng.random() < RENAMED else first
-        for _ in range(int(rng.integers(1, depth + 1))):
+        for _ in range(int(rng.integers(1, DEPTH + 1))):
             offers = [one for one in coder.offer(source, card) if not strategies or one.name in strategies]
             children: list[str] = []
             for at in rng.permutation(len(offers))[: min(A_SOURCE, count - made)]:
