@@ -82,7 +82,7 @@ def walks(task: Task, count: int, rng: np.random.Generator) -> list[Source]:
         if not offers:
             continue
         try:
-            text = coder.implement(parent, offers[int(rng.integers(len(offers)))], card, rng)
+            text = coder.implement(parent, offers[int(rng.integers(len(offers)))])
         except OperatorFailed:
             continue
         if all(text != other.text for other in found):

@@ -1,7 +1,9 @@
-"""Crossover of strategies: what helped another lineage is replayed here, each at the best region offered now."""
+"""Crossover of two lineages: their strategies are replayed by the coder, or a language model merges two kernels."""
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -9,13 +11,29 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, ScoredCandidate, Strategy
+from evo_kernel.types import (
+    Brief,
+    Credit,
+    Decision,
+    Evaluation,
+    Probe,
+    Proposal,
+    ScoredCandidate,
+    Source,
+    Step,
+    Strategy,
+)
+from operators.llm.base import Model
 from operators.macro import catalogue
 from operators.macro.policies import untried
-from operators.micro.coder import Coder
-from operators.micro.steps import StepWalk
+from operators.micro.coder import KEPT, Coder, StepWalk
+from operators.micro.session import CoderSession, Opening, SessionLimits
+from operators.prompts.evidence import evidence, strategy_line
+from operators.prompts.parts import Part, rows, without_middle
+from operators.prompts.writer import Prompts, looked_up, score_of, shown, user
 
 FASTER = 0.98  # of the parent's time on a case: less is noise
+MAX_STEPS = 8  # strategies taken over at most
 KEEP = 0.75  # probability that a strategy of the other path is replayed: two crossings of a pair then differ
 
 
@@ -24,9 +42,8 @@ class CrossoverOperator:
 
     name = "crossover"
 
-    def __init__(self, coder: Coder, max_steps: int = 8) -> None:
-        """`max_steps`: strategies taken over at most."""
-        self._coder, self._max_steps = coder, max_steps
+    def __init__(self, coder: Coder) -> None:
+        self._coder = coder
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
@@ -36,7 +53,7 @@ class CrossoverOperator:
             failed = other.evaluation is not None and not other.evaluation.passed
             if failed or other.candidate == brief.parent.candidate or not missing:
                 continue
-            walk = StepWalk(brief, self._coder, rng, probe)
+            walk = StepWalk(brief, self._coder, probe)
             self._replay(walk, brief, missing, rng)
             if walk.kept:
                 roles = (("parent", brief.parent.candidate), ("inspiration", other.candidate))
@@ -60,7 +77,7 @@ class CrossoverOperator:
 
     def _take(self, walk: StepWalk, brief: Brief, wanted: Sequence[Strategy]) -> None:
         for strategy in wanted:
-            if len(walk.kept) >= self._max_steps:
+            if len(walk.kept) >= MAX_STEPS:
                 return
             offered = walk.offers()
             if not walk.kept:  # the first step alone, tried before, may be all that comes of this
@@ -115,3 +132,84 @@ def best_match(strategy: Strategy, offered: Sequence[Strategy]) -> int | None:
 
     same = [index for index, offer in enumerate(offered) if offer.name == strategy.name]
     return max(same, key=likeness, default=None)
+
+
+ROLES = ("answer", "crossover")
+
+
+class LlmCrossover:
+    """Fails at no cost when no inspiration has passed and holds a strategy that the parent lacks. Thread-safe."""
+
+    name = "llm-crossover"
+
+    def __init__(self, model: Model, prompts: Prompts | None = None, limits: SessionLimits | None = None) -> None:
+        self._model, self._prompts, self._limits = model, prompts or Prompts(), limits or SessionLimits()
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        started = time.monotonic()
+        other, missing = self._other(brief)
+        source, claimed = brief.parent.source, missing[0]
+        chances = (1.0, *(0.0 for _ in missing[1:]))
+        decisions = (Decision(self.name, tuple(missing), chances, 0),)
+
+        def opening(text: Source) -> Opening:
+            return self.opening(brief, text, other)
+
+        session = CoderSession(self._model, opening, source, probe, self._limits, brief.known_sources)
+        try:
+            coded = session.work()
+        except OperatorFailed as failure:
+            failure.operator, failure.decisions = self.name, decisions
+            raise
+        took = time.monotonic() - started
+        return Proposal(
+            source=Source(coded.text, source.language),
+            operator=self.name,
+            strategy=claimed,
+            parents=(("parent", brief.parent.candidate), ("inspiration", other.candidate)),
+            decisions=decisions,
+            steps=(*coded.steps, Step(claimed.key, KEPT, "", took)),
+            calls=coded.calls,
+            probes=coded.probes,
+            wall_s=took,
+        )
+
+    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
+        return catalogue.witnessed(proposal.strategy, parent, child)
+
+    def learn(self, credit: Credit) -> None:
+        """Nothing to learn: the choice was the other lineage's."""
+
+    def opening(self, brief: Brief, source: Source, other: ScoredCandidate) -> Opening:
+        """The prompt: B whole with its evidence, then the situation of A."""
+        prompts, budgets = self._prompts, self._prompts.budgets
+        missing = [f"- {strategy_line(s)}" for s in brought(other, brief.parent)]
+        evidence_of_b = evidence(other.evaluation, budgets.evidence)
+        others = tuple(relative for relative in brief.inspirations if relative.candidate != other.candidate)
+        alone = dataclasses.replace(brief, inspirations=others)  # B is shown whole below
+        # The middle goes where smaller functions are not enough: it is read, not edited.
+        text = without_middle(shown(other.source.text, budgets.source)[0].rstrip(), budgets.source)
+        parts = [
+            Part(f"Source of B (candidate {other.candidate})", f"```python\n{text}\n```"),
+            Part("Evidence of B", evidence_of_b),
+            Part("Strategies of B that A (the parent) lacks", rows((), missing, budgets.tried)),
+            *prompts.situation(alone, source, query=looked_up(brief)),
+        ]
+        messages = (prompts.system(brief.task, brief.environment, *ROLES), user(parts))
+        return Opening(messages, shown(source.text, prompts.budgets.source)[1])
+
+    def _other(self, brief: Brief) -> tuple[ScoredCandidate, list[Strategy]]:
+        found = [
+            (relative, missing)
+            for relative in brief.inspirations
+            if relative.candidate != brief.parent.candidate and relative.evaluation and relative.evaluation.passed
+            if (missing := brought(relative, brief.parent))
+        ]
+        if not found:
+            reason = "no inspiration that passed has a strategy that this parent lacks"
+            raise OperatorFailed(reason, operator=self.name, exhausted=True)
+
+        def worth(pair: tuple[ScoredCandidate, list[Strategy]]) -> tuple[bool, float, int]:
+            return faster_somewhere(pair[0], brief.parent), score_of(pair[0]), pair[0].candidate
+
+        return max(found, key=worth)

@@ -16,9 +16,8 @@ from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal
 from operators.macro import catalogue
 from operators.macro.features import MacroState
 from operators.macro.policies import Policy, untried
-from operators.micro.coder import Coder
-from operators.micro.fusion_gain import fusion_gains
-from operators.micro.steps import StepWalk
+from operators.micro.coder import Coder, StepWalk
+from operators.micro.host_code import fusion_gains
 
 GO_ON = 0.5  # probability of one more step, up to max_steps
 TRIES = 4  # strategies that may fail in the coder's hands before the attempt is given up
@@ -32,7 +31,7 @@ class MtmcOperator:
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         rng = np.random.default_rng(brief.seed)
-        walk = StepWalk(brief, self._coder, rng, probe)
+        walk = StepWalk(brief, self._coder, probe)
         wanted = min(int(rng.geometric(1.0 - GO_ON)), self._max_steps)
         tries = 0
         while len(walk.kept) < wanted and tries < TRIES:
@@ -41,7 +40,12 @@ class MtmcOperator:
                 break
             tries = 0 if moved else tries + 1
         if not walk.kept:
-            failure = walk.failure(self.name, self._why_nothing(walk, tries))
+            reason = "no strategy applies to this parent"
+            if tries:
+                reason = f"{tries} strategies could not be carried out on this parent"
+            elif walk.offers():
+                reason = "everything offered was tried on this parent"
+            failure = walk.failure(self.name, reason)
             failure.exhausted = not tries
             raise failure
         return walk.proposal(self.name)
@@ -78,10 +82,3 @@ class MtmcOperator:
             walk.stop(decision)
             return None
         return walk.take(decision)
-
-    def _why_nothing(self, walk: StepWalk, tries: int) -> str:
-        if tries:
-            return f"{tries} strategies could not be carried out on this parent"
-        if walk.offers():
-            return "everything offered was tried on this parent"
-        return "no strategy applies to this parent"

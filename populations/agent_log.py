@@ -16,7 +16,7 @@ from typing import Any
 
 from evo_kernel.types import Call
 from evo_kernel.types.notes import Evidence, Note
-from populations.encoding import dumps, loads
+from populations.rows import dumps, loads
 from populations.store import Store
 from populations.writing import write_calls
 

@@ -1,4 +1,4 @@
-"""One island's archive: cells of unlike kernels, each with its elite and a few contenders.
+"""Archives of an island's cells, each with its elite and a few contenders; the islands; their settings.
 
 **Posterior of log time.** A contender's mean log time over the search cases (log µs) is normal. One evaluation tells
 it with variance v = Σ sᵢ² / k² + DRIFT², where sᵢ = (log highᵢ − log lowᵢ) / (2 · 1.96) comes from case i's 95 %
@@ -10,17 +10,53 @@ this cell (0 for a child that failed), forgotten at rate FORGET a child. With n,
 sum of squares about the mean, the mean gain is taken as normal with
 mean (n·m + PRIOR_GAIN) / (n + 1) and variance (s² + PRIOR_SPREAD²) / (n + 1)²: wide while little was tried, and never
 certain, because n stays below 1 / (1 − FORGET).
+
+**Islands.** A search of fewer than `open_islands_after` judged candidates has one island: split, it would only search
+less in each. When that many are judged, the others open: the first island's cells are dealt out among them, so that
+each begins with different kinds of kernel. From then on, every `migrate_every` judged candidates, each island's best
+goes to the next one in a ring.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Mapping, Set
 from copy import copy
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 from evo_kernel.types.evaluations import SURE_DEVIATIONS
+
+
+@dataclass(frozen=True)
+class PopulationSettings:
+    """Stored with every session, so that replay rebuilds each session by the settings that it ran under."""
+
+    islands: int = 3
+    open_islands_after: int = 500  # judged candidates in an environment; before that there is one island
+    migrate_every: int = 50  # judged candidates
+    contenders: int = 4  # kept in a cell beside its elite, the elite included
+    selectors: Mapping[str, float] = field(
+        default_factory=lambda: {"thompson": 0.5, "lexicase": 0.3, "uniform": 0.2}
+    )  # weights of the mix
+
+    def __post_init__(self) -> None:
+        for name in ("islands", "migrate_every", "contenders"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.selectors or min(self.selectors.values()) < 0 or sum(self.selectors.values()) <= 0:
+            raise ValueError("selectors needs weights that are not negative and not all zero")
+
+    def as_data(self) -> dict[str, Any]:
+        return {**asdict(self), "selectors": dict(self.selectors)}
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> PopulationSettings:
+        """Of a session that an older or newer version wrote: names that are not known any more are left out."""
+        known = PopulationSettings.__dataclass_fields__
+        return PopulationSettings(**{name: value for name, value in data.items() if name in known})
+
 
 FORGET = 0.97
 PRIOR_GAIN = 0.05
@@ -33,12 +69,6 @@ def combine(mean: float, variance: float, new_mean: float, new_variance: float) 
         return new_mean, new_variance
     both = 1.0 / (1.0 / variance + 1.0 / new_variance)
     return both * (mean / variance + new_mean / new_variance), both
-
-
-def surely_faster(one: Contender, other: Contender) -> bool:
-    """Whether the posteriors say so with a probability of 95 %; without noise, whether it is."""
-    spread = math.sqrt(one.variance + other.variance)
-    return one.mean < other.mean - SURE_DEVIATIONS * spread
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +103,10 @@ class Cell:
         kernels looks faster than the others, and is not."""
         self.contenders.sort(key=attrgetter("mean"))  # stable: of equals the elder stays first
         fastest = self.contenders[0]
-        if reigning is not None and fastest is not reigning and not surely_faster(fastest, reigning):
+        if reigning is None or fastest is reigning:
+            return
+        spread = math.sqrt(fastest.variance + reigning.variance)  # sure: the posteriors say so with 95 %
+        if fastest.mean >= reigning.mean - SURE_DEVIATIONS * spread:
             self.contenders.remove(reigning)
             self.contenders.insert(0, reigning)
 
@@ -114,17 +147,17 @@ class Archive:
         reigning = contenders[0] if contenders else None
         for known in contenders:
             itself = known.candidate == newcomer.candidate
-            if itself or known.same_kernel(newcomer):
-                if itself and known.plan_key and newcomer.plan_key and known.plan_key != newcomer.plan_key:
-                    # Tuned since, or tuned anew: the time of its earlier knobs is not the time of what it is now.
-                    known.mean, known.variance = newcomer.mean, newcomer.variance
-                    known.plan_key = newcomer.plan_key
-                elif not fresh:
-                    return False
-                else:
-                    known.mean, known.variance = combine(known.mean, known.variance, newcomer.mean, newcomer.variance)
-                kept.order(reigning)
-                return contenders[0] is known and known is not reigning
+            if not itself and not known.same_kernel(newcomer):
+                continue
+            if itself and known.plan_key and newcomer.plan_key and known.plan_key != newcomer.plan_key:
+                # Tuned since, or tuned anew: the time of its earlier knobs is not the time of what it is now.
+                known.mean, known.variance, known.plan_key = newcomer.mean, newcomer.variance, newcomer.plan_key
+            elif not fresh:
+                return False
+            else:
+                known.mean, known.variance = combine(known.mean, known.variance, newcomer.mean, newcomer.variance)
+            kept.order(reigning)
+            return contenders[0] is known and known is not reigning
         if len(contenders) >= self._size and newcomer.mean >= contenders[-1].mean:
             return False
         contenders.append(newcomer)
@@ -139,10 +172,9 @@ class Archive:
             if not cell.contenders:
                 del self.cells[name]
 
-    def contenders(self) -> Iterator[tuple[str, Cell, Contender]]:
-        for name, cell in self.cells.items():
-            for contender in cell.contenders:
-                yield name, cell, contender
+    def contenders(self) -> list[tuple[str, Contender]]:
+        """With the names of their cells."""
+        return [(name, contender) for name, cell in self.cells.items() for contender in cell.contenders]
 
     def best(self) -> Contender | None:
         return min((cell.elite for cell in self.cells.values()), key=attrgetter("mean", "candidate"), default=None)
@@ -159,3 +191,84 @@ class Archive:
 
     def state(self) -> tuple[object, ...]:
         return tuple((name, astuple(self.cells[name])) for name in sorted(self.cells))
+
+
+class Placement(NamedTuple):
+    """A candidate became the elite of a cell on an island."""
+
+    candidate: int
+    island: int
+    cell: str
+
+
+class Islands:
+    """Not thread-safe: the population's lock guards it. `settings` may change; islands that are open stay open."""
+
+    def __init__(self, settings: PopulationSettings) -> None:
+        self.settings = settings
+        self.archives = [Archive(settings.contenders)]
+        self.judged = 0
+
+    def place(self, island: int, cell: str, contender: Contender, fresh: bool) -> tuple[Placement, ...]:
+        """Offer a passed candidate to its island."""
+        island = island if island < len(self.archives) else 0
+        taken = self.archives[island].offer(cell, contender, fresh)
+        return (Placement(contender.candidate, island, cell),) if taken else ()
+
+    def tick(self) -> tuple[Placement, ...]:
+        """One more candidate was judged: open islands or migrate when it is time."""
+        self.judged += 1
+        if len(self.archives) < self.settings.islands:
+            return self._open() if self.judged >= self.settings.open_islands_after else ()
+        if len(self.archives) > 1 and self.judged % self.settings.migrate_every == 0:
+            return self._migrate()
+        return ()
+
+    def remove(self, candidate: int) -> None:
+        for archive in self.archives:
+            archive.remove(candidate)
+
+    def best(self) -> Contender | None:
+        found = [best for archive in self.archives if (best := archive.best()) is not None]
+        return min(found, key=attrgetter("mean", "candidate"), default=None)
+
+    def unsettled(self) -> Contender | None:
+        """The least certain of those whom noise alone keeps from their place in a cell; see Cell.unsettled."""
+        found = [one for archive in self.archives for cell in archive.cells.values() if (one := cell.unsettled())]
+        return max(found, key=attrgetter("variance"), default=None)
+
+    def elites(self) -> set[int]:
+        return {cell.elite.candidate for archive in self.archives for cell in archive.cells.values()}
+
+    def state(self) -> tuple[object, ...]:
+        return (self.judged, tuple(archive.state() for archive in self.archives))
+
+    def _open(self) -> tuple[Placement, ...]:
+        first = self.archives[0]
+        if not first.cells:
+            return ()
+        new = [Archive(self.settings.contenders) for _ in range(self.settings.islands - len(self.archives))]
+        placements = []
+        offset = len(self.archives)
+        elites = sorted(first.cells.items(), key=lambda item: (item[1].elite.mean, item[1].elite.candidate))
+        deals = max(len(elites), len(new))  # each new island gets at least one
+        for deal in range(deals):
+            cell, kept = elites[deal % len(elites)]
+            island = deal % len(new)
+            if new[island].offer(cell, copy(kept.elite), fresh=False):
+                placements.append(Placement(kept.elite.candidate, offset + island, cell))
+        self.archives.extend(new)
+        return tuple(placements)
+
+    def _migrate(self) -> tuple[Placement, ...]:
+        travellers = []  # all leave before any arrives
+        for island, archive in enumerate(self.archives):
+            best = archive.best()
+            if best is not None:
+                cell = next(name for name, kept in archive.cells.items() if best in kept.contenders)
+                travellers.append(((island + 1) % len(self.archives), cell, best))
+        placements = []
+        for island, cell, traveller in travellers:
+            if self.archives[island].offer(cell, copy(traveller), fresh=False):
+                placements.append(Placement(traveller.candidate, island, cell))
+        return tuple(placements)

@@ -1,5 +1,4 @@
-"""Candidates as operators and agents see them: texts and evaluations are read from the file when asked for, the latest
-used few kept at hand."""
+"""Cache of candidates as operators and agents see them: texts and evaluations are read from the file when asked for."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.lru_cache import Recent
-from evo_kernel.types import Credit, Decision, Evaluation, Knobs, Purpose, ScoredCandidate, Source, Strategy, Tried
+from evo_kernel.types import Credit, Evaluation, Knobs, Purpose, ScoredCandidate, Source, Status, Strategy, Tried
 from evo_kernel.types.notes import Version, VersionOrder
+from populations.connect import fetch_one
 from populations.credit import Earned
-from populations.leaderboard import STATUS_OF_CODE, Leaderboard
-from populations.row_decoders import fetch_decisions, fetch_evaluation, fetch_source, fetch_strategy
-from populations.search_state import SearchState
+from populations.rows import fetch_decisions, fetch_evaluation, fetch_source, fetch_strategy
+from populations.search_state import STATUS_OF_CODE, SearchState
 
 EVALUATIONS, SOURCES, STRATEGIES, CASES, PATHS = 256, 256, 4096, 1024, 512
 OTHER = "other"
@@ -28,31 +27,32 @@ class Library:
 
     def __init__(self, connection: sqlite3.Connection, state: SearchState, environment: str) -> None:
         self._connection, self._state, self._environment = connection, state, environment
+        self._board = state.board(environment)
         self._evaluations: Recent[int, Evaluation | None] = Recent(EVALUATIONS)
         self._sources: Recent[tuple[int, Knobs], Source] = Recent(SOURCES)
         self._strategies: Recent[int, Strategy] = Recent(STRATEGIES)
         self._cases: Recent[int, Mapping[str, float]] = Recent(CASES)
         self._paths: Recent[int, tuple[Strategy, ...]] = Recent(PATHS)
 
-    @property
-    def _board(self) -> Leaderboard:
-        return self._state.board(self._environment)
-
     def proposed_source(self, candidate: int) -> Source:
         rowid = self._state.lineage.source[candidate]
         return self._sources.find((rowid, ()), lambda: fetch_source(self._connection, rowid))
-
-    def _scored_source(self, candidate: int, evaluation: Evaluation | None) -> Source:
-        knobs = evaluation.knobs if evaluation is not None else ()
-        key = (self._state.lineage.source[candidate], knobs)
-        return self._sources.find(key, lambda: apply_knobs(self.proposed_source(candidate), knobs))
 
     def strategy(self, rowid: int) -> Strategy:
         return self._strategies.find(rowid, lambda: fetch_strategy(self._connection, rowid))
 
     def evaluation(self, candidate: int) -> Evaluation | None:
         """The latest score in this environment, the latest confirmation apart; None where there is none."""
-        return self._evaluations.find(candidate, lambda: self._fetch_evaluation(candidate))
+        sql = (
+            "SELECT e.id FROM evaluations e JOIN environments n ON n.id = e.environment WHERE e.candidate = ?"
+            " AND n.key = ? AND e.purpose = 'score' AND e.status != 'infra_error' ORDER BY e.id DESC LIMIT 1"
+        )
+
+        def fetch() -> Evaluation | None:
+            number = fetch_one(self._connection, sql, (candidate, self._environment))
+            return fetch_evaluation(self._connection, number) if number else None
+
+        return self._evaluations.find(candidate, fetch)
 
     def told(self, candidate: int, evaluation: Evaluation) -> None:
         """A new verdict: what was kept of the candidate is out of date."""
@@ -62,7 +62,12 @@ class Library:
 
     def case_times(self, candidate: int) -> Mapping[str, float]:
         """Log time (µs) by search case, of the latest score in this environment."""
-        return self._cases.find(candidate, lambda: self._fetch_cases(candidate))
+
+        def fetch() -> Mapping[str, float]:
+            evaluation = self.evaluation(candidate)
+            return {m.case: math.log(m.median_us) for m in evaluation.measurements} if evaluation else {}
+
+        return self._cases.find(candidate, fetch)
 
     def path(self, candidate: int) -> tuple[Strategy, ...]:
         """Strategies from the root to this candidate, oldest first."""
@@ -78,28 +83,20 @@ class Library:
 
     def relative(self, candidate: int) -> ScoredCandidate:
         lineage, evaluation = self._state.lineage, self.evaluation(candidate)
-        return ScoredCandidate(
-            candidate=candidate,
-            source=self._scored_source(candidate, evaluation),
-            generation=lineage.generation[candidate],
-            island=lineage.island[candidate],
-            evaluation=evaluation,
-            strategies=self.path(candidate),
-        )
+        knobs = evaluation.knobs if evaluation is not None else ()
+        key = (lineage.source[candidate], knobs)
+        source = self._sources.find(key, lambda: apply_knobs(self.proposed_source(candidate), knobs))
+        generation, island = lineage.generation[candidate], lineage.island[candidate]
+        return ScoredCandidate(candidate, source, generation, island, evaluation, self.path(candidate))
 
     def tried(self, parent: int) -> tuple[Tried, ...]:
         """What was tried on a parent, youngest first: its children, then attempts that came to nothing."""
-        lineage, board = self._state.lineage, self._board
-        known = len(board.times)
-        found: list[Tried] = []
+        lineage, found = self._state.lineage, list[Tried]()
         for child in lineage.children(parent):
             if len(found) >= TRIED:
                 break
             if lineage.strategy[child]:
-                code = board.status[child] if child < known else 0
-                gain = board.times[parent] - board.times[child] if code and parent < known else math.nan
-                strategy = self.strategy(lineage.strategy[child])
-                found.append(Tried(strategy, STATUS_OF_CODE.get(code), None if math.isnan(gain) else gain))
+                found.append(Tried(self.strategy(lineage.strategy[child]), *self._standing(child)))
         rows = self._connection.execute(
             "SELECT strategy FROM failures WHERE parent = ? AND strategy IS NOT NULL ORDER BY attempt DESC LIMIT ?",
             (parent, TRIED - len(found)),
@@ -127,30 +124,31 @@ class Library:
 
     def credits(self, earned: Sequence[Earned]) -> list[Credit]:
         """What the ledger paid (credit.py), with names, in order."""
-        return [self._credit(one) for one in earned]
+        return list(map(self._credit, earned))
+
+    def _standing(self, candidate: int) -> tuple[Status | None, float | None]:
+        """Its status here, and log(parent ÷ candidate); None where it has none."""
+        board, parent = self._board, self._state.lineage.parent[candidate]
+        status = STATUS_OF_CODE.get(board.status[candidate]) if candidate < len(board.status) else None
+        gain = board.times[parent] - board.times[candidate] if status and parent else math.nan
+        return status, None if math.isnan(gain) else gain
 
     def _version(self, candidate: int) -> Version:
-        lineage, board = self._state.lineage, self._board
-        strategy = lineage.strategy[candidate]
-        known = candidate < len(board.times)
-        code = board.status[candidate] if known else 0
-        parent = lineage.parent[candidate] or None
-        gain = board.times[parent] - board.times[candidate] if parent and known else math.nan
-        return Version(
-            candidate,
-            parent,
-            self._operator(candidate),
-            self.strategy(strategy).name if strategy else "",
-            str(STATUS_OF_CODE[code]) if code else "",
-            board.score(candidate),
-            None if math.isnan(gain) else gain,
-        )
+        lineage, (status, gain) = self._state.lineage, self._standing(candidate)
+        strategy = self.strategy(lineage.strategy[candidate]).name if lineage.strategy[candidate] else ""
+        parent, score = lineage.parent[candidate] or None, self._board.score(candidate)
+        return Version(candidate, parent, self._operator(candidate), strategy, str(status or ""), score, gain)
 
     def _credit(self, one: Earned) -> Credit:
         lineage, candidate = self._state.lineage, one.candidate
         attempt, rowid = lineage.attempt[candidate], lineage.strategy[candidate]
         claimed = self.strategy(rowid) if rowid else None
         witnessed = bool(lineage.witnessed[candidate])
+        # The decision that led to the claimed strategy; the last one when none names it.
+        decisions = fetch_decisions(self._connection, attempt, self.strategy)[::-1]
+        led = next(
+            (one for one in decisions if one.offered[one.chosen] == claimed), decisions[0] if decisions else None
+        )
         return Credit(
             attempt=attempt,
             candidate=candidate,
@@ -160,29 +158,8 @@ class Library:
             reward=one.reward,
             log_gain=one.log_gain,
             depth=one.depth,
-            decision=_decision(fetch_decisions(self._connection, attempt, self.strategy), claimed),
+            decision=led,
         )
 
     def _operator(self, candidate: int) -> str:
-        sql = "SELECT operator FROM candidates WHERE id = ?"
-        return self._connection.execute(sql, (candidate,)).fetchone()[0]
-
-    def _fetch_evaluation(self, candidate: int) -> Evaluation | None:
-        row = self._connection.execute(
-            "SELECT e.id FROM evaluations e JOIN environments n ON n.id = e.environment WHERE e.candidate = ?"
-            " AND n.key = ? AND e.purpose = 'score' AND e.status != 'infra_error' ORDER BY e.id DESC LIMIT 1",
-            (candidate, self._environment),
-        ).fetchone()
-        return fetch_evaluation(self._connection, row[0]) if row else None
-
-    def _fetch_cases(self, candidate: int) -> Mapping[str, float]:
-        evaluation = self.evaluation(candidate)
-        return {m.case: math.log(m.median_us) for m in evaluation.measurements} if evaluation else {}
-
-
-def _decision(decisions: Sequence[Decision], claimed: Strategy | None) -> Decision | None:
-    """The decision that led to the claimed strategy; the last one when none names it."""
-    for decision in reversed(decisions):
-        if decision.offered[decision.chosen] == claimed:
-            return decision
-    return decisions[-1] if decisions else None
+        return fetch_one(self._connection, "SELECT operator FROM candidates WHERE id = ?", (candidate,))

@@ -1,13 +1,105 @@
-"""Reading a population: opened while it is written, from a read-only folder, or when nobody has it; and asked."""
+"""The writer's lock (one process at a time), and read-only connections to a population, while it is written or not."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
+import os
+import socket
 import sqlite3
+import time
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.errors import PopulationError
+from evo_kernel.errors import PopulationError, PopulationLocked
+
+SLOT = 4096  # bytes in the side file: the first for who holds the lock, the second for what it is doing
+
+
+class OwnerLock:
+    """An advisory lock on `FILE.lock`, released by the operating system when its process ends, however it ends.
+
+    The side file also says who holds it, so that a refusal can name the process. Forked children let go of it at
+    once: otherwise an orphan would keep the file locked after its parent was killed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_name(path.name + ".lock")
+        self._descriptor: int | None = None
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        if not _locked(descriptor):
+            pid, host = _read_owner(descriptor)
+            os.close(descriptor)
+            raise PopulationLocked(str(path), pid, host)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        self._descriptor = descriptor
+        this = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: (lock := this()) and lock.release())
+
+    def announce(self, state: Mapping[str, Any]) -> None:
+        """Leave word of what this process is doing, for `announced`. Nothing comes of a disk that is full."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._descriptor, json.dumps(state).encode()[:SLOT].ljust(SLOT, b"\0"), SLOT)
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)  # closing releases; the side file stays, so nobody can lock a deleted one
+            self._descriptor = None
+
+
+def owner(path: Path) -> tuple[int, str] | None:
+    """(pid, host) of the live process that writes this population; None when nobody does."""
+    side = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(side, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_owner(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def announced(path: Path) -> dict[str, Any] | None:
+    """What the live process that writes this population said last; None where there is none, or it said nothing."""
+    if owner(path) is None:
+        return None
+    try:
+        with open(path.with_name(path.name + ".lock"), "rb") as side:
+            side.seek(SLOT)
+            return dict(json.loads(side.read(SLOT).rstrip(b"\0")))
+    except (OSError, ValueError, TypeError):  # nothing said yet, or caught while it was being said
+        return None
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether the lock is ours now. Who only asks whose it is (`owner`) holds it for an instant: tried again."""
+    for pause_s in (0.0, 0.01, 0.03):
+        time.sleep(pause_s)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return True
+    return False
+
+
+def _read_owner(descriptor: int) -> tuple[int, str]:
+    try:
+        found = json.loads(os.pread(descriptor, SLOT, 0).rstrip(b"\0"))
+        return int(found["pid"]), str(found["host"])
+    except (ValueError, KeyError, TypeError):  # caught between its lock and its writing the name
+        return 0, "unknown"
+
 
 MIGRATIONS = 10
 """How many a file of this version has had."""
@@ -34,7 +126,19 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         if found is None:
             connection.close()
             raise PopulationError(f"{path} is a database, but not a population of evo-kernel. Name another file.")
-        return connection if _is_current(connection) else _migrated(connection)
+        made = "SELECT COUNT(*) FROM _sqlite_migrations WHERE migration_set = 'populations'"
+        if fetch_one(connection, made) >= MIGRATIONS:
+            return connection
+        from sqlite_utils import Database
+
+        from populations.migrations import migrate
+
+        copy = sqlite3.connect(":memory:", check_same_thread=False)
+        with contextlib.closing(connection):
+            connection.backup(copy)
+        migrate(Database(copy))
+        copy.execute("PRAGMA query_only=ON")
+        return copy
     raise PopulationError(f"{path} cannot be read. Check its permissions, and that of its folder.")
 
 
@@ -42,25 +146,6 @@ def fetch_one(connection: sqlite3.Connection, sql: str, parameters: tuple[Any, .
     """The first column of the first row; None without any."""
     row = connection.execute(sql, parameters).fetchone()
     return row[0] if row else None
-
-
-def _is_current(connection: sqlite3.Connection) -> bool:
-    """Or of a later version."""
-    made = "SELECT COUNT(*) FROM _sqlite_migrations WHERE migration_set = 'populations'"
-    return fetch_one(connection, made) >= MIGRATIONS
-
-
-def _migrated(connection: sqlite3.Connection) -> sqlite3.Connection:
-    from sqlite_utils import Database
-
-    from populations.migrations import migrate
-
-    copy = sqlite3.connect(":memory:", check_same_thread=False)
-    with contextlib.closing(connection):
-        connection.backup(copy)
-    migrate(Database(copy))
-    copy.execute("PRAGMA query_only=ON")
-    return copy
 
 
 def fetch_dicts(

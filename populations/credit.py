@@ -1,4 +1,4 @@
-"""What a strategy earned.
+"""Credit: the reward of a strategy from the gains of its candidates.
 
 All gains are differences of mean log time over the search cases, in one environment:
     gain(c) = log(t_parent ÷ t_child)              0 for a child that failed

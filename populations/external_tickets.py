@@ -1,5 +1,5 @@
-"""Attempts in the hands of somebody outside: a ticket is good until it is told, given up, or expires, however many
-processes have opened and closed the file since.
+"""Tickets of external processes: one is good until it is told, given up, or expires, however many processes have
+opened and closed the file since.
 
 What became of one is derived, like all else: from whether its attempt has a candidate or a failure, and the clock.
 """
@@ -54,11 +54,6 @@ class HandedOut:
         return {**asdict(self), "state": self.state(now)}
 
 
-def hand_out(connection: sqlite3.Connection, attempt: int, holder: str, expires_at: float | None) -> None:
-    """Inside a transaction."""
-    connection.execute("INSERT INTO tickets VALUES (?, ?, ?, ?)", (attempt, holder, expires_at, time.time()))
-
-
 def fetch_ticket(connection: sqlite3.Connection, attempt: int) -> HandedOut:
     """Raises PopulationError when this attempt was never asked for from outside."""
     found = _tickets(connection, "WHERE t.attempt = ?", (attempt,))
@@ -71,11 +66,10 @@ def fetch_ticket(connection: sqlite3.Connection, attempt: int) -> HandedOut:
     )
 
 
-def open_tickets(connection: sqlite3.Connection, now: float | None = None) -> list[HandedOut]:
+def open_tickets(connection: sqlite3.Connection) -> list[HandedOut]:
     """Those that may still be told, oldest first."""
-    now = time.time() if now is None else now
     where = "WHERE c.id IS NULL AND f.attempt IS NULL AND (t.expires_at IS NULL OR t.expires_at > ?)"
-    return _tickets(connection, where, (now,))
+    return _tickets(connection, where, (time.time(),))
 
 
 def _tickets(connection: sqlite3.Connection, where: str, parameters: tuple[Any, ...]) -> list[HandedOut]:

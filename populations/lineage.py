@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Strategy
 from populations.connect import fetch_dicts, fetch_one
-from populations.encoding import decode_strategy
-from populations.row_decoders import fetch_parents
+from populations.rows import decode_strategy, fetch_parents
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -95,13 +94,10 @@ def lines(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     for node in nodes(connection):
         sha256, language, text = connection.execute(sql, (node["candidate"],)).fetchone()
         parents = fetch_parents(connection, node["attempt"])
-        yield node | {
-            "parents": [{"role": role, "candidate": candidate} for role, candidate in parents],
-            "parameters": dict(json.loads(node["parameters"] or "[]")),
-            "source_sha256": sha256,
-            "language": language,
-            "source": text,
-        }
+        roles = [{"role": role, "candidate": candidate} for role, candidate in parents]
+        parameters = dict(json.loads(node["parameters"] or "[]"))
+        source = {"source_sha256": sha256, "language": language, "source": text}
+        yield node | {"parents": roles, "parameters": parameters, **source}
 
 
 def graph(connection: sqlite3.Connection) -> nx.DiGraph:

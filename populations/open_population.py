@@ -1,30 +1,80 @@
-"""An open population: its session, what is known in it, and what is kept beside the lineage."""
+"""An open population: its session, what is known in it, and what is kept beside the lineage.
+
+Each time that a population is opened for a search leaves one row, the session's.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import (
-    Brief,
-    Credit,
-    PipelineState,
-    PlanVerdict,
-    Recorded,
-    ScoredCandidate,
-)
+from evo_kernel.types import Brief, Credit, Environment, PipelineState, PlanVerdict, Recorded, ScoredCandidate, TaskCard
 from evo_kernel.types.notes import Version, VersionOrder
 from populations import statistics
+from populations.archive import PopulationSettings
 from populations.candidate_cache import Library
-from populations.encoding import dumps, loads
-from populations.plan_verdicts import fetch_findings, write_findings
-from populations.row_decoders import BASELINE_FAULT, fetch_ceilings, fetch_proposal, fetch_verdicts
+from populations.connect import fetch_one
+from populations.rows import (
+    BASELINE_FAULT,
+    dumps,
+    fetch_ceilings,
+    fetch_proposal,
+    fetch_verdicts,
+    loads,
+    write_findings,
+)
 from populations.search_state import replay
-from populations.sessions import SessionStart, begin_session, environment_before, measured_as_they_are
 from populations.store import Store
+
+
+@dataclass(frozen=True)
+class SessionStart:
+    """What a session begins with. `run`: the validated run configuration as plain data."""
+
+    task: TaskCard
+    task_identity: str
+    environment: Environment
+    seed: int
+    settings: PopulationSettings = field(default_factory=PopulationSettings)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+
+def begin_session(store: Store, start: SessionStart, at: float) -> int:
+    """Write the session's row and return its id; refuses a file that holds another task."""
+    connection, task, task_identity = store.connection, start.task, start.task_identity
+    with store.write():
+        held = connection.execute("SELECT identity, name FROM tasks ORDER BY id LIMIT 1").fetchone()
+        if held is not None and held[0] != task_identity:
+            raise PopulationError(
+                f"{store.path} holds a search on task {held[1]} ({held[0][:12]}), not on {task.name} "
+                f"({task_identity[:12]}); the task's file may have changed since. Name another file with "
+                "--population, or bring kernels over with --start-from."
+            )
+        values = {"identity": task_identity, "name": task.name, "card": dumps(asdict(task))}
+        row = (
+            store.intern("tasks", "identity", values), store.intern_environment(start.environment), start.seed,
+            dumps(start.settings.as_data()), dumps(dict(start.run)), os.getpid(), socket.gethostname(),
+            last_id(connection, "evaluations"), last_id(connection, "attempts"), at,
+        )  # fmt: skip
+        sql = (
+            "INSERT INTO runs (task, environment, seed, settings, config, pid, host, after_evaluation, after_attempt,"
+            " at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        )
+        number = connection.execute(sql, row).lastrowid
+    assert number is not None
+    return number
+
+
+def last_id(connection: sqlite3.Connection, table: str) -> int:
+    """The largest id of a table; 0 when it is empty."""
+    return connection.execute(f"SELECT IFNULL(MAX(id), 0) FROM {table}").fetchone()[0]
+
 
 CONFIRMATION = "confirmation"
 """The kind of event that tells whether one is due."""
@@ -41,7 +91,11 @@ class OpenPopulation:
         # What earlier sessions left behind is read before this one leaves its mark.
         self._earlier_wall_s = statistics.wall_s(store.connection)
         self._state = replay(store.connection)
-        self._previous_environment = environment_before(store.connection, start.environment)
+        sql = (
+            "SELECT n.key FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key != ?"
+            " ORDER BY e.id DESC LIMIT 1"
+        )
+        self._previous_environment = fetch_one(store.connection, sql, (start.environment.key,))
         self._began = time.time()
         self._run = begin_session(store, start, self._began)
         self._state.configure(start.settings)
@@ -77,15 +131,18 @@ class OpenPopulation:
 
     def untuned(self) -> Sequence[Recorded]:
         """First kernels that were measured once, as they are: a session may have ended before it tuned them."""
+        sql = (
+            "SELECT c.id FROM candidates c JOIN evaluations e ON e.candidate = c.id AND e.purpose = 'score'"
+            " JOIN environments n ON n.id = e.environment WHERE c.parent IS NULL AND n.key = ?"
+            " GROUP BY c.id HAVING COUNT(*) = 1 AND MAX(e.status) = 'passed' AND MAX(e.knobs) = '[]' ORDER BY c.id"
+        )
         with self._store.lock:
-            found = measured_as_they_are(self._store.connection, self.environment)
-            return [self._recorded(candidate) for candidate in found]
+            return [self._recorded(candidate) for (candidate,) in self._store.rows(sql, (self.environment.key,))]
 
     def origins(self) -> set[str]:
         """Where roots come from, as `plant` was told."""
-        with self._store.lock:
-            rows = self._store.connection.execute("SELECT DISTINCT operator FROM candidates WHERE parent IS NULL")
-            return {operator for (operator,) in rows}
+        rows = self._store.rows("SELECT DISTINCT operator FROM candidates WHERE parent IS NULL")
+        return {operator for (operator,) in rows}
 
     def elites(self) -> Sequence[Recorded]:
         """The fastest candidate of every cell, fastest first."""
@@ -114,18 +171,15 @@ class OpenPopulation:
 
     def best(self) -> ScoredCandidate | None:
         """The fastest candidate in this environment that no confirmation refuted."""
-        with self._store.lock:
-            return self._scored(self._board.best())
+        return self._scored(self._board.best)
 
     def champion(self) -> ScoredCandidate | None:
         """The fastest confirmed candidate in this environment."""
-        with self._store.lock:
-            return self._scored(self._board.champion())
+        return self._scored(self._board.champion)
 
     def leader(self) -> ScoredCandidate | None:
         """The champion; the best while nothing is confirmed."""
-        with self._store.lock:
-            return self._scored(self._board.leader())
+        return self._scored(self._board.leader)
 
     def latest(self, count: int) -> Sequence[ScoredCandidate]:
         """The youngest candidates, youngest first."""
@@ -175,8 +229,8 @@ class OpenPopulation:
             "SELECT MAX(e.wall_s) FROM evaluations e JOIN environments n ON n.id = e.environment"
             " WHERE e.purpose = 'confirm' AND n.key = ?"
         )
-        found = self._store.row(sql, (self.environment.key,))
-        return found[0] if found else None
+        (found,) = self._store.row(sql, (self.environment.key,)) or (None,)
+        return found
 
     def announce(self, state: PipelineState) -> None:
         """Tell other processes what this one is doing: overwritten by the next word, gone with the process."""
@@ -213,7 +267,6 @@ class OpenPopulation:
         """All that is known about plans in one environment, oldest first: a plan seen before costs nothing."""
         with self._store.reader() as connection:
             yield from fetch_verdicts(connection, environment_key)
-            yield from fetch_findings(connection, environment_key)
 
     def found_out(self, verdicts: Sequence[PlanVerdict]) -> None:
         """What an agent's evaluation, which belongs to no candidate, found out about plans here."""
@@ -251,8 +304,9 @@ class OpenPopulation:
             return self._root(attempt, root, seed)
         return self._brief(attempt, parent, island, loads(chosen), seed)
 
-    def _scored(self, candidate: int) -> ScoredCandidate | None:
-        return self._library.relative(candidate) if candidate else None
+    def _scored(self, find: Callable[[], int]) -> ScoredCandidate | None:
+        with self._store.lock:
+            return self._library.relative(candidate) if (candidate := find()) else None
 
     def _check(self, candidate: int) -> None:
         last = len(self._state.lineage)

@@ -1,18 +1,104 @@
-"""Which parent an attempt starts from, and who its operator is shown beside it."""
+"""Which parent an attempt starts from, and who its operator is shown beside it.
+
+All are deterministic in the generator. To add one: write the function, name it in SELECTORS; its weight comes from the
+settings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import islice, permutations
 from pathlib import Path
 
 import numpy as np
 
 from evo_kernel.errors import PopulationError
+from populations.archive import Archive, Contender
 from populations.candidate_cache import Library
-from populations.leaderboard import Leaderboard, Lineage
-from populations.parent_selectors import Mix
+from populations.search_state import Leaderboard, Lineage
+
+CaseTimes = Callable[[int], Mapping[str, float]]
+"""Log time (µs) of a candidate by search case."""
+
+
+Selector = Callable[[Archive, CaseTimes, np.random.Generator], Contender]
+"""Takes one contender of an archive that is not empty."""
+
+
+def thompson(archive: Archive, cases: CaseTimes, rng: np.random.Generator) -> Contender:
+    """Draw, for every contender, the log time that its next child may have; take the smallest.
+
+    draw = N(mean, variance) − N(gain mean, gain sd of its cell), both posteriors as in archive.py. A cell that was
+    tried little has a wide gain and is tried; one whose children never gain sinks to its elite's own time.
+    """
+    entries = archive.contenders()
+    noise = rng.standard_normal((2, len(entries))).tolist()
+    gains = {name: cell.gain_posterior() for name, cell in archive.cells.items()}
+
+    def draw(index: int) -> float:
+        name, contender = entries[index]
+        mean, spread = gains[name]
+        own = contender.mean + math.sqrt(contender.variance) * noise[0][index]
+        return own - (mean + spread * noise[1][index])
+
+    return entries[min(range(len(entries)), key=draw)][1]
+
+
+def lexicase(archive: Archive, cases: CaseTimes, rng: np.random.Generator) -> Contender:
+    """ε-lexicase over cases: cases in random order, each keeps who is within ε of the best on it.
+
+    ε is the median absolute deviation of the log times of all contenders on that case (La Cava et al. 2016): keeps
+    specialists that a mean over cases would lose. A contender without a time on a case does not survive it.
+    """
+    survivors = [contender for _, contender in archive.contenders()]
+    times = {contender.candidate: cases(contender.candidate) for contender in survivors}
+    names = sorted({name for found in times.values() for name in found})
+    for index in rng.permutation(len(names)):
+        name = names[index]
+        known = [found[name] for found in times.values() if name in found]
+        middle = statistics.median(known)
+        epsilon = statistics.median([abs(value - middle) for value in known])
+        scored = [(times[c.candidate][name], c) for c in survivors if name in times[c.candidate]]
+        if scored:
+            limit = min(value for value, _ in scored) + epsilon
+            survivors = [contender for value, contender in scored if value <= limit]
+        if len(survivors) == 1:
+            break
+    return survivors[int(rng.integers(len(survivors)))]
+
+
+def uniform(archive: Archive, cases: CaseTimes, rng: np.random.Generator) -> Contender:
+    """Any cell, then any contender in it: unlike kernels get equal chances, however slow."""
+    names = list(archive.cells)
+    contenders = archive.cells[names[int(rng.integers(len(names)))]].contenders
+    return contenders[int(rng.integers(len(contenders)))]
+
+
+SELECTORS: Mapping[str, Selector] = {"thompson": thompson, "lexicase": lexicase, "uniform": uniform}
+
+
+class Mix:
+    """Draws a selector by weight, then lets it draw."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        unknown = sorted(set(weights) - set(SELECTORS))
+        if unknown:
+            raise ValueError(f"no selector named {unknown[0]!r}: choose among {', '.join(sorted(SELECTORS))}")
+        self._names = [name for name, weight in weights.items() if weight > 0]
+        total = math.fsum(weights[name] for name in self._names)
+        self._shares = [weights[name] / total for name in self._names]
+
+    def select(self, archive: Archive, cases: CaseTimes, rng: np.random.Generator) -> tuple[Contender, str]:
+        """(the contender, the name of the selector that chose it)."""
+        point, index = float(rng.random()), 0
+        while index + 1 < len(self._shares) and point >= self._shares[index]:
+            point -= self._shares[index]
+            index += 1
+        name = self._names[index]
+        return SELECTORS[name](archive, cases, rng), name
 
 
 @dataclass(frozen=True)
@@ -21,9 +107,7 @@ class Choice:
 
     parent: int
     island: int
-    selector: (
-        str  # what chose the parent: of parent_selectors.py; "root" while nothing has passed, "untried", "crossing"
-    )
+    selector: str  # what chose the parent: of SELECTORS; "root" while nothing has passed, "untried", "crossing"
     inspirations: tuple[int, ...]
 
 
@@ -32,12 +116,8 @@ class Chooser:
 
     def __init__(self, path: Path, lineage: Lineage, board: Leaderboard, library: Library, mix: Mix) -> None:
         self._path, self._lineage, self._board, self._library, self._mix = path, lineage, board, library, mix
-        self._exhausted: set[int] = set()  # parents with nothing left to try; a later session may try more
+        self.exhausted: set[int] = set()  # parents with nothing left to try: chosen beside other elites alone
         self._crossed: set[tuple[int, int]] = set()
-
-    def exhaust(self, parent: int) -> None:
-        """A parent has nothing left to try: it is not chosen again in this session, but beside other elites."""
-        self._exhausted.add(parent)
 
     def choose(self, rng: np.random.Generator) -> Choice:
         """Raises PopulationError while nothing is planted.
@@ -49,12 +129,12 @@ class Chooser:
         settled = [island for island, archive in enumerate(archives) if archive.cells]
         if not settled:
             return self._root(rng)
-        left = {island: archives[island].without(self._exhausted) for island in settled} if self._exhausted else {}
-        able = [island for island in settled if not self._exhausted or left[island].cells]
+        left = {island: archives[island].without(self.exhausted) for island in settled} if self.exhausted else {}
+        able = [island for island in settled if not self.exhausted or left[island].cells]
         if not able and (beyond := self._beyond(rng)) is not None:
             return beyond
         island = (able or settled)[int(rng.integers(len(able or settled)))]
-        archive = left[island] if able and self._exhausted else archives[island]
+        archive = left[island] if able and self.exhausted else archives[island]
         contender, selector = self._mix.select(archive, self._library.case_times, rng)
         return self._choice(contender.candidate, island, selector, rng)
 
@@ -62,8 +142,8 @@ class Chooser:
         """Whether nothing is left that was not found exhausted in this session."""
         archives = self._board.islands.archives
         if not any(archive.cells for archive in archives):
-            return bool(self._lineage.roots) and self._exhausted.issuperset(self._lineage.roots)
-        if any(archive.without(self._exhausted).cells for archive in archives):
+            return bool(self._lineage.roots) and self.exhausted.issuperset(self._lineage.roots)
+        if any(archive.without(self.exhausted).cells for archive in archives):
             return False
         return next(self._passed(), None) is None and next(self._pairs(), None) is None
 
@@ -72,7 +152,7 @@ class Chooser:
         roots = self._lineage.roots
         if not roots:
             raise PopulationError(f"{self._path} is empty: plant a first kernel before asking for a brief.")
-        able = [root for root in roots if root not in self._exhausted] or roots
+        able = [root for root in roots if root not in self.exhausted] or roots
         return self._choice(able[int(rng.integers(len(able)))], 0, "root", rng)
 
     def _beyond(self, rng: np.random.Generator) -> Choice | None:
@@ -86,7 +166,7 @@ class Chooser:
 
     def _passed(self) -> Iterator[int]:
         """Candidates that passed and are not exhausted, fastest first."""
-        return (candidate for candidate in self._board.leaders() if candidate not in self._exhausted)
+        return (candidate for candidate in self._board.leaders() if candidate not in self.exhausted)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         """(elite, another) of all cells and islands that were not side by side yet, fastest first."""
@@ -121,16 +201,8 @@ def inspirations(
     for pool in (better, others):
         if pool:
             chosen.append(pool[int(rng.integers(len(pool)))])
-    failure = _recent_failure(lineage, board, parent)
-    if failure:
-        chosen.append(failure)
+    # A parent may have thousands of children, and only what is recent helps.
+    youngest = [child for child in islice(lineage.children(parent), 8) if child < len(board.status)]
+    failed = [child for child in youngest if board.status[child] and math.isnan(board.times[child])]
+    chosen += failed[:1] or list(board.recent_failures)[-1:]
     return tuple(dict.fromkeys(candidate for candidate in chosen if candidate != parent))
-
-
-def _recent_failure(lineage: Lineage, board: Leaderboard, parent: int) -> int:
-    for looked, child in enumerate(lineage.children(parent)):
-        if looked >= 8:  # a parent may have thousands of children, and only what is recent helps
-            break
-        if child < len(board.status) and board.status[child] and board.times[child] != board.times[child]:
-            return child
-    return board.recent_failures[-1] if board.recent_failures else 0

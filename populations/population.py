@@ -1,4 +1,4 @@
-"""Memory of the search: ask for a brief, record a proposal, tell the verdict.
+"""The population: ask for a brief, record a proposal, tell the verdict.
 
 Each act is one short transaction; the search state in memory changes only after its rows are committed, so what this
 process knows is always what a replay of the file would know. All methods are thread-safe.
@@ -17,33 +17,21 @@ from typing import Any
 import numpy as np
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import (
-    Brief,
-    Call,
-    Credit,
-    Environment,
-    Evaluation,
-    Proposal,
-    Purpose,
-    Recorded,
-    Source,
-    TaskCard,
-)
+from evo_kernel.types import Brief, Call, Credit, Environment, Evaluation, Proposal, Purpose, Recorded, Source, TaskCard
 from populations import statistics
 from populations.agent_log import AgentLog, open_attempts
-from populations.evaluations import summarise, write_evaluation, write_placements
-from populations.external_tickets import HandedOut, fetch_ticket, hand_out
-from populations.open_population import OpenPopulation
-from populations.parent_selection import Chooser
-from populations.parent_selectors import Mix
-from populations.sessions import SessionStart, last_id
-from populations.settings import PopulationSettings
+from populations.archive import PopulationSettings
+from populations.external_tickets import HandedOut, fetch_ticket
+from populations.open_population import OpenPopulation, SessionStart, last_id
+from populations.parent_selection import Chooser, Mix
 from populations.statistics import SearchTotals
 from populations.store import Store
 from populations.writing import (
     hold_attempt,
+    summarise,
     write_calls,
     write_candidate,
+    write_evaluation,
     write_failure,
     write_proposal,
 )
@@ -133,7 +121,8 @@ class LineagePopulation(OpenPopulation):
             if holder is not None:
                 with self._store.write() as connection:
                     self._store.release(attempt)
-                    hand_out(connection, attempt, holder, expires_at)
+                    ticket = (attempt, holder, expires_at, time.time())
+                    connection.execute("INSERT INTO tickets VALUES (?, ?, ?, ?)", ticket)
             self._attempts = attempt
             return self._brief(attempt, parent, island, shown, self.seed)
 
@@ -159,9 +148,8 @@ class LineagePopulation(OpenPopulation):
             with self._store.write():
                 self._store.release(brief.attempt)
                 strategy = self._store.intern_strategy(proposal.strategy)
-                source = write_candidate(
-                    self._store, len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation
-                )
+                born = (len(lineage) + 1, brief.attempt, proposal, parent, brief.island, generation)
+                source = write_candidate(self._store, *born)
                 write_proposal(self._store, brief.attempt, proposal, parents)
             candidate = lineage.add(brief.attempt, source, strategy or 0, parent, brief.island, generation)
             return Recorded(candidate, brief, proposal)
@@ -203,22 +191,16 @@ class LineagePopulation(OpenPopulation):
     def _tell(self, recorded: Recorded, evaluation: Evaluation, witnessed: bool) -> Sequence[Credit]:
         """One verdict, in a transaction of its own. The population's lock is held."""
         verdict = summarise(evaluation, recorded.candidate, recorded.proposal.probes, witnessed)
-        environment = evaluation.environment
         with self._store.write() as connection:
-            number = write_evaluation(
-                self._store,
-                evaluation,
-                verdict,
-                run=self._run,
-                environment=self._store.intern_environment(environment),
-                source=self._state.lineage.source[recorded.candidate],
-                at=time.time(),
-            )
+            source = self._state.lineage.source[recorded.candidate]
+            number = write_evaluation(self._store, evaluation, verdict, self._run, source)
             # The state changes inside the transaction because placements are its outcome: whatever could raise
             # (values, constraints, a full disk) has been written by now, and a failing COMMIT ends the process.
-            earned, placements = self._state.tell(environment.key, verdict)
-            if placements:
-                write_placements(connection, number, placements)
+            earned, placements = self._state.tell(evaluation.environment.key, verdict)
+            connection.executemany(
+                "INSERT INTO placements (evaluation, candidate, island, cell) VALUES (?, ?, ?, ?)",
+                ((number, *placement) for placement in placements),
+            )
         self._library.told(recorded.candidate, evaluation)
         return self._library.credits(earned)
 
@@ -227,8 +209,9 @@ class LineagePopulation(OpenPopulation):
     ) -> None:
         with self._store.lock:
             if exhausted:
-                self._chooser.exhaust(brief.parent.candidate)
-            if _left_nothing(proposal) and self._store.let_go(brief.attempt):
+                self._chooser.exhausted.add(brief.parent.candidate)
+            thought = proposal and (proposal.decisions or proposal.steps or proposal.calls or proposal.probes)
+            if not thought and self._store.let_go(brief.attempt):
                 self._said[reason] += 1
                 return
             self._tell_no_proposals()
@@ -244,28 +227,24 @@ class LineagePopulation(OpenPopulation):
             found: dict[str, Any] = asdict(statistics.totals(self._store.connection))
             left_nothing = self._said.total()
             found["failures"] += left_nothing
-            found["attempts"] += left_nothing + self._store.held
-            return SearchTotals(
-                **found,
-                candidates=len(self._state.lineage),
-                passed=self._board.passed,
-                wall_s=self._earlier_wall_s + time.time() - self._began,
-                best_score=self._board.score(self._board.best()),
-            )
+            found["attempts"] += left_nothing + len(self._store.held)
+            wall_s, best = self._earlier_wall_s + time.time() - self._began, self._board.score(self._board.best())
+            known: dict[str, Any] = {"candidates": len(self._state.lineage), "passed": self._board.passed}
+            return SearchTotals(**found, **known, wall_s=wall_s, best_score=best)
 
     def close(self) -> None:
         with self._store.lock:
             self._tell_no_proposals()
             with self._store.write():
-                self._store.release_all()  # cut off
+                for attempt in sorted(self._store.held):  # cut off
+                    self._store.release(attempt)
         super().close()
 
     def _tell_no_proposals(self) -> None:
         """One event for a stretch of attempts that left nothing."""
         if self._said:
-            self.event(
-                statistics.NO_PROPOSAL, {"count": self._said.total(), "reasons": dict(self._said.most_common(REASONS))}
-            )
+            reasons = dict(self._said.most_common(REASONS))
+            self.event(statistics.NO_PROPOSAL, {"count": self._said.total(), "reasons": reasons})
             self._said.clear()
 
     def dry(self) -> bool:
@@ -282,8 +261,3 @@ class LineagePopulation(OpenPopulation):
             with self._store.write() as connection:
                 self._store.release(attempt)
                 write_calls(connection, attempt, calls)
-
-
-def _left_nothing(proposal: Proposal | None) -> bool:
-    """Whether a failed attempt decided, edited, probed and asked for nothing."""
-    return proposal is None or not (proposal.decisions or proposal.steps or proposal.calls or proposal.probes)

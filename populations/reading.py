@@ -1,4 +1,4 @@
-"""Looking into a population without touching it: what `status`, `show`, `tree`, `serve` and `export` read.
+"""Read-only view of a population: what `status`, `show`, `tree`, `serve` and `export` read.
 
 Works while a search writes the file, and from a read-only folder. Imports nothing slow: no numpy, no networkx, no
 sqlite-utils (`lineage.py` brings networkx when a graph is asked for).
@@ -16,11 +16,9 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.types import CaseKind, Environment, Evaluation, PipelineState, Rival, ScoredCandidate, Source, TaskCard
 from populations import lineage, statistics
 from populations.candidate_cache import Library
-from populations.connect import connect_reader, fetch_one
+from populations.connect import announced, connect_reader, fetch_dicts, fetch_one, owner
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
-from populations.leaderboard import PASSED_CODE, Leaderboard, Lineage
-from populations.lock import announced, owner
-from populations.row_decoders import (
+from populations.rows import (
     fetch_baseline_faults,
     fetch_baselines,
     fetch_ceilings,
@@ -30,8 +28,8 @@ from populations.row_decoders import (
     fetch_proposal,
     fetch_source,
 )
-from populations.search_state import Replay, SearchState
-from populations.views import Best, CandidateView, CellView, ModelUse, OperatorUse, RunStatus, SessionView
+from populations.search_state import PASSED_CODE, Leaderboard, Lineage, Replay, SearchState
+from populations.statistics import Best, CandidateView, CellView, ModelUse, OperatorUse, RunStatus, SessionView
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -136,7 +134,11 @@ class PopulationReader:
 
     def strategies(self) -> list[dict[str, Any]]:
         """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
-        return statistics.strategies(self.connection, self.environment_row)
+        sql = (
+            "SELECT strategy AS name, family, tried, passed, mean_log_gain, best_log_gain FROM strategy_credit"
+            " WHERE environment_id = ?"
+        )
+        return fetch_dicts(self.connection, sql, (self.environment_row,))
 
     def ceilings(self, environment: Environment | None = None) -> dict[str, float]:
         """What the machine of an environment, else of the one shown, reaches at most; empty where not measured."""
@@ -196,7 +198,12 @@ class PopulationReader:
 
     def confirmation(self, candidate: int) -> Evaluation | None:
         """What settled whether a candidate may be a champion: its refutation, else its latest confirmation."""
-        return statistics.confirmation(self.connection, self.environment_row, candidate)
+        sql = (
+            "SELECT id FROM evaluations WHERE candidate = ? AND environment = ? AND purpose = 'confirm'"
+            " AND status != 'infra_error' ORDER BY status = 'passed', id DESC LIMIT 1"
+        )
+        number = fetch_one(self.connection, sql, (candidate, self.environment_row))
+        return fetch_evaluation(self.connection, number) if number else None
 
     def leaders(self, count: int | None = None) -> list[int]:
         """Candidates that passed and were not refuted; the fastest first, at most `count`."""
@@ -247,18 +254,9 @@ class PopulationReader:
         attempt, island, generation, parent, at = row
         ids = connection.execute("SELECT id FROM evaluations WHERE candidate = ? ORDER BY id", (number,)).fetchall()
         children = connection.execute("SELECT id FROM candidates WHERE parent = ? ORDER BY id", (number,)).fetchall()
-        return CandidateView(
-            candidate=number,
-            attempt=attempt,
-            island=island,
-            generation=generation,
-            parent=parent,
-            proposal=fetch_proposal(connection, number),
-            evaluations=tuple(fetch_evaluation(connection, evaluation) for (evaluation,) in ids),
-            children=tuple(child for (child,) in children),
-            at=at,
-            shown=self._key,
-        )
+        evaluations = tuple(fetch_evaluation(connection, evaluation) for (evaluation,) in ids)
+        born, family = (number, attempt, island, generation, parent), tuple(child for (child,) in children)
+        return CandidateView(*born, fetch_proposal(connection, number), evaluations, family, at, self._key)
 
     def proposed_source(self, number: int) -> Source:
         """A candidate's, without the rest of it, and without the knobs that it was scored with."""
@@ -315,18 +313,11 @@ class PopulationReader:
     def _best(self, candidate: int) -> Best | None:
         if not candidate:
             return None
-        told = self.confirmation(candidate)
+        told, score = self.confirmation(candidate), self.board().score(candidate)
         if told is None:
-            return Best(candidate, self.board().score(candidate), confirmed=False)
+            return Best(candidate, score, confirmed=False)
         hidden = told.gain_over(Rival.FIRST, CaseKind.CONFIRM)
-        return Best(
-            candidate,
-            self.board().score(candidate),
-            True,
-            told.claimed,
-            told.survived,
-            hidden.ratio if hidden else None,
-        )
+        return Best(candidate, score, True, told.claimed, told.survived, hidden.ratio if hidden else None)
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()

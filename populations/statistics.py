@@ -1,4 +1,4 @@
-"""What was done and spent, and what came of it: sums over a population's rows. Everything here only reads.
+"""What a reader of a population is shown: frozen values, and sums over its rows of what was done, spent and gained.
 
 `environment`: a row of environments; None in a file without any, of which nothing can be said.
 """
@@ -7,16 +7,165 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from evo_kernel.types import Evaluation
+from evo_kernel.knobs import apply_knobs
+from evo_kernel.types import Environment, Evaluation, PipelineState, Proposal, Source
 from populations.connect import fetch_dicts, fetch_one
-from populations.encoding import loads
 from populations.external_tickets import open_tickets
-from populations.row_decoders import fetch_evaluation
-from populations.views import ModelUse, OperatorUse
+from populations.rows import loads
+
+
+@dataclass(frozen=True)
+class SessionView:
+    """One time that the population was open for a search."""
+
+    number: int
+    seed: int
+    environment: Environment
+    config: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    pid: int
+    host: str
+    began: float  # Unix time
+
+
+@dataclass(frozen=True)
+class CandidateView:
+    """A candidate with everything that the file knows of it."""
+
+    candidate: int
+    attempt: int
+    island: int
+    generation: int
+    parent: int | None
+    proposal: Proposal  # source, operator, strategy, decisions, steps, calls
+    evaluations: tuple[Evaluation, ...]  # of all purposes and environments, oldest first
+    children: tuple[int, ...]
+    at: float  # Unix time when it was recorded
+    shown: str  # key of the environment that numbers are shown in
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The latest score in the environment shown, as standings go by; the latest anywhere where there is none."""
+        scores = [one for one in reversed(self.evaluations) if one.purpose == "score"]
+        return max(
+            scores, key=lambda one: (one.environment.key == self.shown, one.status != "infra_error"), default=None
+        )
+
+    @property
+    def source(self) -> Source:
+        """As it was scored (`evaluation`), the knobs written in; as it was proposed it is in `proposal`."""
+        knobs = self.evaluation.knobs if self.evaluation is not None else ()
+        return apply_knobs(self.proposal.source, knobs)
+
+
+@dataclass(frozen=True)
+class ModelUse:
+    """What was asked of one language model, over all sessions; tries that failed are calls too."""
+
+    model: str
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int  # of tokens_in, read from the provider's cache
+    dollars: float  # of calls whose price is known
+    unpriced: int  # calls whose price is not
+    errors: int  # calls that brought no usable answer
+    wall_s: float  # summed over calls, which overlap
+
+    @property
+    def cached_share(self) -> float:
+        return self.tokens_cached / self.tokens_in if self.tokens_in else 0.0
+
+
+@dataclass(frozen=True)
+class OperatorUse:
+    """What came of one operator's attempts."""
+
+    operator: str
+    attempts: int  # those that ended
+    candidates: int
+    passed: int  # in the environment shown
+    dollars: float
+    best_score: float | None
+    by_rules: int  # candidates of attempts in which no language model answered
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest candidate of an environment."""
+
+    candidate: int
+    score: float | None
+    confirmed: bool
+    claimed: float | None = None  # of what is confirmed: the gain over the first kernel that the search had measured,
+    survived: float | None = None  # and the share of it that the confirmation still found
+    hidden: float | None = None  # the gain over the first kernel on hidden cases
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A population in numbers; `as_data` is what `status --json` prints."""
+
+    path: str
+    task: str
+    task_identity: str
+    environment: Environment | None
+    sessions: int
+    attempts: int
+    open_attempts: int  # under way, while a writer lives
+    abandoned: int  # opened by a session that ended before they did
+    handed_out: int  # in the hands of somebody outside, and good
+    failures: int  # attempts that ended without a candidate
+    candidates: int
+    pending: int  # candidates without a verdict
+    verdicts: Mapping[str, int]  # scores by status
+    evaluations: Mapping[str, int]  # charged, by purpose
+    gpu_s: float
+    wall_s: float
+    dollars: float
+    tokens: int
+    best: Best | None  # the fastest that no confirmation refuted
+    champion: Best | None  # the fastest that was confirmed
+    writer: tuple[int, str] | None  # (pid, host) of the live process that writes the file
+    pipeline: PipelineState | None  # what that process said last of what it is doing; see its age
+    ceilings: Mapping[str, float]  # of this environment's machine, by name with unit; empty where none were measured
+    baselines: Mapping[str, Mapping[str, float]]  # µs by case and name
+    baseline_faults: Mapping[str, Mapping[str, str]]  # why a baseline has no time, by case and name
+    models: tuple[ModelUse, ...] = ()  # language models, those that were asked most first
+    operators: tuple[OperatorUse, ...] = ()  # by name
+
+    @property
+    def leader(self) -> Best | None:
+        """The champion; the best while nothing is confirmed."""
+        return self.champion or self.best
+
+    def as_data(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["environment"] = None
+        if self.environment is not None:
+            data["environment"] = {**asdict(self.environment), "label": self.environment.label}
+        for one, use in zip(data["models"], self.models, strict=True):
+            one["cached_share"] = use.cached_share
+        data["writer"] = {"pid": self.writer[0], "host": self.writer[1]} if self.writer else None
+        if self.pipeline is not None:
+            data["pipeline"]["age_s"] = self.pipeline.age_s(time.time())
+        return data
+
+
+@dataclass(frozen=True)
+class CellView:
+    """A cell of the archive, over all islands."""
+
+    name: str  # tensor-core path / data path / schedule / launches
+    candidates: int  # that passed and lie in it
+    elite: int  # the fastest of the islands' elites
+    score: float | None
+
 
 NO_PROPOSAL = "no proposal"
 """The kind of event that counts a stretch of attempts that left nothing: how many, and how often what was said."""
@@ -58,15 +207,10 @@ def totals(connection: sqlite3.Connection) -> Totals:
     events = connection.execute("SELECT data FROM events WHERE kind = ?", (NO_PROPOSAL,))
     left_nothing = sum(loads(data)["count"] for (data,) in events)
     sums = {what: sum(amounts.values()) for what, amounts in spent.items()}
-    return Totals(
-        attempts=fetch_one(connection, "SELECT COUNT(*) FROM attempts WHERE parent IS NOT NULL") + left_nothing,
-        failures=fetch_one(connection, "SELECT COUNT(*) FROM failures") + left_nothing,
-        evaluations=spent.get("evaluations", {}),
-        gpu_s=sums.get("gpu", 0.0),
-        dollars=sums.get("money", 0.0),
-        tokens=sums.get("tokens", 0),
-        calls=sums.get("calls", 0),
-    )
+    attempts = fetch_one(connection, "SELECT COUNT(*) FROM attempts WHERE parent IS NOT NULL") + left_nothing
+    failures = fetch_one(connection, "SELECT COUNT(*) FROM failures") + left_nothing
+    paid = (sums.get("gpu", 0.0), sums.get("money", 0.0), sums.get("tokens", 0), sums.get("calls", 0))
+    return Totals(attempts, failures, spent.get("evaluations", {}), *paid)
 
 
 def session_seconds(connection: sqlite3.Connection) -> dict[int, tuple[float, float]]:
@@ -109,16 +253,6 @@ def unended_attempts(connection: sqlite3.Connection, live: bool) -> tuple[int, i
     return len(under_way), abandoned, len(handed_out)
 
 
-def confirmation(connection: sqlite3.Connection, environment: int | None, candidate: int) -> Evaluation | None:
-    """What settled whether a candidate may be a champion: its refutation, else its latest confirmation."""
-    sql = (
-        "SELECT id FROM evaluations WHERE candidate = ? AND environment = ? AND purpose = 'confirm'"
-        " AND status != 'infra_error' ORDER BY status = 'passed', id DESC LIMIT 1"
-    )
-    number = fetch_one(connection, sql, (candidate, environment))
-    return fetch_evaluation(connection, number) if number else None
-
-
 def history(connection: sqlite3.Connection, environment: int | None) -> list[dict[str, Any]]:
     """How the best grew: the rows of the view `improvements`, with what had been spent by then: `evaluations`, `hours`
     (pauses between sessions left out) and `dollars`.
@@ -131,12 +265,11 @@ def history(connection: sqlite3.Connection, environment: int | None) -> list[dic
     for row in rows:
         evaluations += _charged(connection, "evaluations", "id", evaluation, row["evaluation"])
         evaluations += _charged(connection, "turns", "attempt", attempt, row["attempt"])
-        for column, table in (("probes", "candidates"), ("probes", "failures"), ("dollars", "calls")):
-            sql = f"SELECT TOTAL({column}) FROM {table} WHERE attempt > ? AND attempt <= ?"
-            amount = fetch_one(connection, sql, (attempt, row["attempt"]))
-            evaluations, dollars = (
-                (evaluations, dollars + amount) if table == "calls" else (evaluations + int(amount), dollars)
-            )
+        span = "WHERE attempt > ? AND attempt <= ?"
+        for table in ("candidates", "failures"):
+            sql = f"SELECT IFNULL(SUM(probes), 0) FROM {table} {span}"
+            evaluations += fetch_one(connection, sql, (attempt, row["attempt"]))
+        dollars += fetch_one(connection, f"SELECT TOTAL(dollars) FROM calls {span}", (attempt, row["attempt"]))
         evaluation, attempt = row["evaluation"], max(attempt, row["attempt"])
         earlier = sum(seconds for run, (_, seconds) in sessions.items() if run < row["session"])
         hours = (earlier + row["at"] - sessions[row["session"]][0]) / 3600
@@ -146,17 +279,9 @@ def history(connection: sqlite3.Connection, environment: int | None) -> list[dic
 
 def _charged(connection: sqlite3.Connection, table: str, column: str, after: int, until: int) -> int:
     """Evaluations that rows of a table were charged with, whose column lies in (after, until]."""
-    sql = f"SELECT charged, COUNT(*) FROM {table} WHERE {column} > ? AND {column} <= ? GROUP BY charged"
-    return sum(sum(loads(charged).values()) * times for charged, times in connection.execute(sql, (after, until)))
-
-
-def strategies(connection: sqlite3.Connection, environment: int | None) -> list[dict[str, Any]]:
-    """Each strategy by name: how often it was tried, passed, and made the best of all children's gains."""
-    sql = (
-        "SELECT strategy AS name, family, tried, passed, mean_log_gain, best_log_gain FROM strategy_credit"
-        " WHERE environment_id = ?"
-    )
-    return fetch_dicts(connection, sql, (environment,))
+    of = f"{table}.{column}"
+    sql = f"SELECT IFNULL(SUM(j.value), 0) FROM {table}, json_each(charged) j WHERE {of} > ? AND {of} <= ?"
+    return fetch_one(connection, sql, (after, until))
 
 
 def model_uses(connection: sqlite3.Connection) -> tuple[ModelUse, ...]:

@@ -1,4 +1,4 @@
-"""The file: SQLite through sqlite-utils, one writer behind one lock, any number of readers.
+"""The population's SQLite file: one writer behind one lock, any number of readers.
 
 Write-ahead log, synchronous=NORMAL, foreign keys on; every write is one short BEGIN IMMEDIATE transaction. What was
 committed survives SIGKILL (the operating system holds it); the last moments before a power cut may be lost, never a
@@ -22,11 +22,10 @@ from sqlite_utils import Database
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.lru_cache import Recent
-from evo_kernel.types import Environment, Source, Strategy
-from populations.connect import connect_reader
-from populations.encoding import dumps, strategy_key
-from populations.lock import OwnerLock
+from evo_kernel.types import Environment, Strategy
+from populations.connect import OwnerLock, connect_reader
 from populations.migrations import migrate
+from populations.rows import dumps
 
 BUSY_S = 30.0
 INTERNED = 4096  # strategies whose rowid is remembered
@@ -40,12 +39,14 @@ class Store:
         self.lock = threading.RLock()
         self._owner = OwnerLock(path)
         self._strategies: Recent[str, int] = Recent(INTERNED)
-        self._held: dict[int, tuple[Any, ...]] = {}  # attempts that have left nothing yet, by id
+        self.held: dict[int, tuple[Any, ...]] = {}  # attempts that have left nothing yet, by id
         self._released: dict[int, tuple[Any, ...]] = {}  # in the transaction under way
         try:
             self.connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            self.database = Database(self.connection)
-            self._prepare()
+            self.connection.execute("PRAGMA journal_mode=WAL")
+            self.connection.execute("PRAGMA synchronous=NORMAL")
+            migrate(Database(self.connection))
+            self.connection.execute("PRAGMA foreign_keys=ON")  # after migrations, which may rebuild tables
         except sqlite3.DatabaseError as error:
             self._owner.release()
             raise PopulationError(
@@ -55,12 +56,6 @@ class Store:
         except BaseException:
             self._owner.release()
             raise
-
-    def _prepare(self) -> None:
-        self.connection.execute("PRAGMA journal_mode=WAL")
-        self.connection.execute("PRAGMA synchronous=NORMAL")
-        migrate(self.database)
-        self.connection.execute("PRAGMA foreign_keys=ON")  # after migrations, which may rebuild tables
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -72,35 +67,21 @@ class Store:
             except BaseException:
                 self.connection.execute("ROLLBACK")
                 self._strategies.clear()  # some of them may just have been rolled back
-                self._held |= self._released
+                self.held |= self._released
                 self._released.clear()
                 raise
             self.connection.execute("COMMIT")
             self._released.clear()
 
-    def hold(self, attempt: int, values: tuple[Any, ...]) -> None:
-        """Keep an attempt's row until something is written that names it: most that come to nothing leave nothing."""
-        self._held[attempt] = values
-
-    @property
-    def held(self) -> int:
-        """Rows that are kept so."""
-        return len(self._held)
-
     def release(self, attempt: int | None) -> None:
         """Write the row, if it was held. Inside `write`."""
-        if attempt is not None and (values := self._held.pop(attempt, None)) is not None:
+        if attempt is not None and (values := self.held.pop(attempt, None)) is not None:
             self._released[attempt] = values
             self.connection.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?)", (attempt, *values))
 
-    def release_all(self) -> None:
-        """Write every row that is held. Inside `write`."""
-        for attempt in sorted(self._held):
-            self.release(attempt)
-
     def let_go(self, attempt: int) -> bool:
         """Forget a row that is held; False where it was written."""
-        return self._held.pop(attempt, None) is not None
+        return self.held.pop(attempt, None) is not None
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.lock:
@@ -134,10 +115,6 @@ class Store:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def intern_source(self, source: Source) -> int:
-        values = {"sha256": source.sha256, "language": source.language, "text": source.text}
-        return self.intern("sources", "sha256", values)
-
     def intern_environment(self, environment: Environment) -> int:
         values = {"key": environment.key, **asdict(environment), "fp_fusion": int(environment.fp_fusion)}
         return self.intern("environments", "key", values)
@@ -145,7 +122,8 @@ class Store:
     def intern_strategy(self, strategy: Strategy | None) -> int | None:
         if strategy is None:
             return None
-        key = strategy_key(strategy)
+        # Unlike Strategy.key this holds the family too and cannot be ambiguous.
+        key = dumps([strategy.name, strategy.family, strategy.region, strategy.parameters])
         values = {"key": key, "name": strategy.name, "family": strategy.family, "region": strategy.region}
         values["parameters"] = dumps(strategy.parameters)
         return self._strategies.find(key, lambda: self.intern("strategies", "key", values))

@@ -18,11 +18,11 @@ from benchmarks.agents.notebook import Counted, Notebook
 from benchmarks.agents.report import print_no_model, print_report
 from benchmarks.agents.situations import EACH, Situation, situations
 from evo_kernel.errors import EvoKernelError, UserError
-from operators.learning.shipped import TREE
+from operators.learning import TREE
 from operators.learning.tree import Tree
 from operators.llm.base import Model
-from operators.llm.choose import open_model
-from operators.llm.conversation import Patience
+from operators.llm.litellm_model import Patience
+from operators.llm.models import open_model
 
 PARTS = ("macro", "micro")
 A_PAIR = 2  # calls that a pair takes, about

@@ -71,7 +71,7 @@ def _written(pair: Pair, model: Counted, notebook: Notebook, judge: PlanJudge) -
         return judge.evaluate(source, Purpose.PROBE)
 
     try:
-        coded = coder.carry_out(Job(one.source, strategy, brief_of(one, one), probe, np.random.default_rng(0)))
+        coded = coder.carry_out(Job(one.source, strategy, brief_of(one, one), probe))
     except OperatorFailed as failure:
         if failure.reason.startswith(tuple(f"the model failed ({kind})" for kind in NOBODY)):
             return  # nobody answered: asked again in a later session

@@ -17,7 +17,7 @@ from typing import Any
 from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
-from operators.learning.evidence import short
+from operators.learning.tree import short
 
 SHIPPED = Path(__file__).with_name("h200.jsonl.xz")
 _TRAFFIC = {field.name for field in fields(LaunchTraffic)}  # files may hold counts that the model reads no longer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from evo_kernel.app.model_breaker import ModelBreaker
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
-from operators.llm.redaction import redactor
+from operators.llm.transcript import redactor
 
 if TYPE_CHECKING:
     from populations.population import LineagePopulation

@@ -27,9 +27,9 @@ from evo_kernel.tasks.first import beside_first, first_of
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Judge, Recorded, Source
+from populations.archive import PopulationSettings
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
-from populations.settings import PopulationSettings
 
 START_FROM = 8
 """Kernels taken over from another population."""

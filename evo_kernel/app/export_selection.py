@@ -10,7 +10,7 @@ from evo_kernel.errors import UserError
 from evo_kernel.types import Evaluation
 from populations.lineage import PathStep
 from populations.reading import PopulationReader
-from populations.views import CandidateView
+from populations.statistics import CandidateView
 
 WORTH = 1.02
 """A second champion comes along for a case only if it is faster there by this factor."""

@@ -11,7 +11,7 @@ from evo_kernel.app.workbench import rooms_of
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError
-from operators.external.operator import ExternalOperator, ExternalSettings
+from operators.external import ExternalOperator, ExternalSettings
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from populations.population import LineagePopulation
@@ -26,16 +26,13 @@ def external_operator(
     judge: PlanJudge,
     knowledge: KnowledgeBase | None,
     charge: Callable[[Spent], None],
-    elsewhere: str,
 ) -> ExternalOperator:
     """As `[external]` of the configuration has it. `charge`: `Ledger.charge`. Raises UserError."""
     from evo_kernel.app.mcp_tools import over_http
 
     folder = config.external.folder or population.path.with_name(population.path.name + ".agents")
     rooms = rooms_of(population, judge, knowledge, charge)
-    return ExternalOperator(
-        settings_of(config), folder, rooms, population.diary, over_http, config.external.name, elsewhere
-    )
+    return ExternalOperator(settings_of(config), folder, rooms, population.diary, over_http, config.external.name)
 
 
 def settings_of(config: Config) -> ExternalSettings:

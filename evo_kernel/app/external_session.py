@@ -24,9 +24,9 @@ from evo_kernel.errors import PopulationError, PopulationLocked
 from evo_kernel.types import Brief, Evaluation, Proposal, Recorded, Source, Status, Strategy
 from operators.macro import catalogue
 from operators.micro.coder import RewriteCoder
+from populations.archive import PopulationSettings
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
-from populations.settings import PopulationSettings
 
 if TYPE_CHECKING:
     from evo_kernel.app.compose import Prepared
@@ -126,7 +126,7 @@ def judged(path: Path, config: Config, wait_s: float, say: Callable[[str], None]
     """A session with the judge that a run would have. Raises UserError, InfraError."""
     from evo_kernel.app import compose
     from evo_kernel.app.telemetry import announced, kept_baselines
-    from populations.lock import owner
+    from populations.connect import owner
 
     def free() -> None:
         if (writer := owner(path)) is not None:

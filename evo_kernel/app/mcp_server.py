@@ -23,7 +23,6 @@ from evo_kernel.app import external_session
 from evo_kernel.app.compose import Prepared
 from evo_kernel.app.mcp_session import McpSession
 from evo_kernel.app.mcp_tools import server_of
-from evo_kernel.app.prompt_context import prompts_of
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.tool import ToolFailed, checked
@@ -64,8 +63,7 @@ def serve(
     with external_session.judged(population, config, wait_s, say) as opened:
         ending.parts = opened.parts
         knowledge = KnowledgeBase(config.knowledge.folders)
-        elsewhere = prompts_of(config, opened.population.task, None).elsewhere()
-        session = McpSession(opened, folder, allowed, knowledge, elsewhere)
+        session = McpSession(opened, folder, allowed, knowledge)
         say(f"attempt {session.number} of {population}; serving on standard input and output")
         anyio.run(over_stdio, session)
         ending.now(0)

@@ -15,7 +15,7 @@ from typing import Any
 
 from evo_kernel.app.external_session import ExternalSession
 from evo_kernel.app.workbench import open_workbench, rooms_of
-from operators.external.attempt import ExternalAttempt, brief_text, limits_text
+from operators.external import ExternalAttempt, brief_text, limits_text
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.toolset import ToolOutcome
@@ -34,11 +34,9 @@ class McpSession:
         folder: Path,
         allowed: Allowed,
         knowledge: KnowledgeBase | None,
-        elsewhere: str,
     ) -> None:
-        """`elsewhere`: what another population has to say (`Prompts.elsewhere`)."""
         self._session, self._population, self._folder = session, session.population, folder
-        self._allowed, self._knowledge, self._elsewhere = allowed, knowledge, elsewhere
+        self._allowed, self._knowledge = allowed, knowledge
         # What is spent is booked turn by turn.
         self._rooms = rooms_of(self._population, session.parts.judge, knowledge, lambda spent: None)
         self._lock = threading.Lock()
@@ -63,7 +61,7 @@ class McpSession:
         with self._lock:
             head = f"# Attempt {self.number}: {limits_text(self._allowed)}\n{self.attempt.bench.left()}"
             brief = self.attempt.brief
-            return f"{head}\n\n{brief_text(brief, self._knowledge, self._elsewhere)}"
+            return f"{head}\n\n{brief_text(brief, self._knowledge)}"
 
     def give_up(self, reason: str) -> str:
         """End the attempt with nothing, and begin another one."""

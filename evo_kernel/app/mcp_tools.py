@@ -21,7 +21,7 @@ from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
 import evo_kernel
-from operators.external.attempt import ExternalAttempt
+from operators.external import ExternalAttempt
 from operators.workbench.tool import WorkTool
 
 JUDGED = 16  # calls at once that wait for the judge, or for their turn

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from evo_kernel.budget import Ledger
 from operators.llm.base import ModelFailed
-from operators.llm.endpoint import Endpoint
+from operators.llm.limits import Endpoint
 
 WRONG = 3  # answers in a row that say the question itself is wrong, before no more are asked
 

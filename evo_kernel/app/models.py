@@ -13,12 +13,10 @@ from urllib.parse import urlsplit
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError
 from operators.llm.base import Model
-from operators.llm.choose import open_model
-from operators.llm.cost_reservation import Purse
-from operators.llm.endpoint import Endpoint
-from operators.llm.ensemble import Ensemble
+from operators.llm.limits import Endpoint, Purse
 from operators.llm.litellm_model import LiteLLMModel, Patience, Price
 from operators.llm.litellm_request import LiteLLMWire, unready
+from operators.llm.models import Ensemble, open_model
 
 MILLION = 1e6
 PORTS = {"http": 80, "https": 443}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
 from evo_kernel.app.profiles import Profiles
-from evo_kernel.app.prompt_context import knowledge_of, prompts_of
 from evo_kernel.app.run_operator import RunOperator
 from evo_kernel.app.usage import WITH_MODEL
 from evo_kernel.budget import Ledger
@@ -21,8 +20,7 @@ from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import Operator
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
-from operators.macro.memory import StrategyMemory
-from operators.macro.policies import MixedPolicy, Policy, UniformPolicy
+from operators.macro.policies import MixedPolicy, Policy, StrategyMemory, UniformPolicy
 from operators.micro.coder import RewriteCoder
 from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
@@ -30,7 +28,8 @@ from operators.mtmc import MtmcOperator
 if TYPE_CHECKING:
     from evo_kernel.app.model_breaker import ModelBreaker
     from evo_kernel.fitness.judge import PlanJudge
-    from operators.avo.settings import AvoSettings
+    from operators.avo.attempt import AvoSettings
+    from operators.knowledge.base import KnowledgeBase
     from operators.llm.base import Model
     from operators.micro.session import SessionLimits
     from operators.prompts.writer import Prompts
@@ -69,8 +68,8 @@ def policy_of(name: str, config: Config) -> Policy:
         return (POLICIES.get(name) or plugins.factory(plugins.POLICIES, name, (*POLICIES, TRAINED)))()
     import torch
 
-    from operators.learning.shipped import POLICY
-    from operators.macro.trained import TrainedPolicy
+    from operators.learning import POLICY
+    from operators.macro.bandit import TrainedPolicy
 
     torch.set_num_threads(1)  # one small decision at a time; the cores are the judge's
     return TrainedPolicy.load(config.operators.checkpoint or POLICY)
@@ -148,7 +147,7 @@ def check(config: Config) -> None:
         policy_of(config.agents.policy, config)
     if config.models:
         from evo_kernel.app import models
-        from operators.llm.cost_reservation import NoLimit
+        from operators.llm.limits import NoLimit
 
         knowledge_of(config)
         with models.opened(config, NoLimit(), threading.Event()):
@@ -166,7 +165,7 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
 
 
 def _with_model(name: str, config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> Operator:
-    from operators.llm_crossover import LlmCrossover
+    from operators.crossover import LlmCrossover
 
     if name == "llm-mtmc":
         return _llm_mtmc(config, outfit, rewriter)
@@ -195,7 +194,7 @@ def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder)
 
 
 def agent_settings(config: Config) -> AvoSettings:
-    from operators.avo.settings import AttemptLimits, AvoSettings
+    from operators.avo.attempt import AttemptLimits, AvoSettings
 
     agents = config.agents
     return AvoSettings(
@@ -203,6 +202,13 @@ def agent_settings(config: Config) -> AvoSettings:
             turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
         ),
     )
+
+
+def knowledge_of(config: Config) -> KnowledgeBase | None:
+    """What can be looked up. Raises UserError for a folder that is not there."""
+    from operators.knowledge.base import KnowledgeBase
+
+    return KnowledgeBase(config.knowledge.folders) if config.agents.knowledge else None
 
 
 def limits_of(config: Config) -> SessionLimits:
@@ -223,13 +229,12 @@ def operating(
     stop: threading.Event | None = None,
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
-    task, memory = population.task, StrategyMemory()
+    memory = StrategyMemory()
 
     def outside() -> Operator:
         from evo_kernel.app.external_agent import external_operator
 
-        elsewhere = prompts_of(config, task, None, memory).elsewhere()
-        return external_operator(config, population, judge, knowledge_of(config), ledger.charge, elsewhere)
+        return external_operator(config, population, judge, knowledge_of(config), ledger.charge)
 
     with contextlib.ExitStack() as stack:
         if not config.models:
@@ -239,9 +244,12 @@ def operating(
         from evo_kernel.app.call_accounting import CallAccounting, KeptModel
         from evo_kernel.app.model_breaker import ModelBreaker
         from operators.avo.operator import AvoOperator
+        from operators.prompts.writer import Prompts
 
         stop, knowledge = stop or threading.Event(), knowledge_of(config)
-        prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
+        prompts = Prompts(
+            hierarchy=config.agents.hierarchy, knowledge=knowledge, memory=memory, profile=Profiles(judge)
+        )
         opened = stack.enter_context(models.opened(config, ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
         gate, accounting = ModelBreaker(opened.endpoints, ledger, tell), CallAccounting(population)
@@ -250,10 +258,7 @@ def operating(
         rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
 
         def agent(model: Model) -> Operator:
-            return AvoOperator(
-                model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending,
-                elsewhere=prompts.elsewhere(),
-            )  # fmt: skip
+            return AvoOperator(model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending)
 
         outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)
         yield RunOperator(build_operator(config, outfit, outside), stages, memory, accounting, stop)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.fitness.stages import THINKING, Stages
 from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal
-from operators.macro.memory import StrategyMemory
+from operators.macro.policies import StrategyMemory
 
 if TYPE_CHECKING:
     from evo_kernel.app.call_accounting import CallAccounting

@@ -15,7 +15,7 @@ from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph,
 from evo_kernel.observe.formatting import counts_text, held_texts, score_text
 from evo_kernel.types import Environment, Evaluation, Measurement
 from populations.reading import PopulationReader
-from populations.views import CandidateView, RunStatus
+from populations.statistics import CandidateView, RunStatus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

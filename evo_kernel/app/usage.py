@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from populations.views import ModelUse, OperatorUse
+    from populations.statistics import ModelUse, OperatorUse
 
 
 WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo")

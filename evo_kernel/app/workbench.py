@@ -16,7 +16,7 @@ from evo_kernel.types.notes import Version, VersionOrder
 from evo_kernel.types.promotion import GateSettings, GateVerdict, stands, surely_better
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import WorkbenchDeps
+from operators.workbench.tool import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 from populations.population import LineagePopulation

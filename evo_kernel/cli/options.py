@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from evo_kernel.durations import seconds_of
-from operators.learning.shipped import TREE
+from operators.learning import TREE
 
 
 class Duration(click.ParamType):

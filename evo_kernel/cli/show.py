@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from populations.lineage import PathStep
     from populations.reading import PopulationReader
-    from populations.views import CandidateView
+    from populations.statistics import CandidateView
 
 
 @click.command()

@@ -15,7 +15,7 @@ from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.observe.formatting import against, age_text, busy_text, counts_text, fault_lines, stages_text
 
 if TYPE_CHECKING:
-    from populations.views import Best, RunStatus
+    from populations.statistics import Best, RunStatus
 
 
 @click.command()

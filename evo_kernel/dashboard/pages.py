@@ -15,7 +15,7 @@ from evo_kernel.dashboard.intervals import case_times
 from evo_kernel.dashboard.lineage_view import tree
 from evo_kernel.dashboard.runs import Run
 from evo_kernel.types import CaseKind, Evaluation, Rival
-from populations.views import CandidateView
+from populations.statistics import CandidateView
 
 ANCESTORS = 300
 """That a candidate can be compared with, its nearest."""

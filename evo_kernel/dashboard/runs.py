@@ -13,9 +13,9 @@ from typing import Any
 
 from evo_kernel.dashboard.formatting import ratio
 from evo_kernel.observe.formatting import age_text, busy_text, stages_text
-from populations.lock import owner
+from populations.connect import owner
 from populations.reading import PopulationReader, pipeline
-from populations.views import CellView, RunStatus
+from populations.statistics import CellView, RunStatus
 
 LOOK_S = 1.0
 """The file is read no more often than this, however many pages are open."""

@@ -10,25 +10,48 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evo_kernel.types import Call, Step
 from evo_kernel.types.protocols import TurnStore
-from operators.avo.conversation import MOST_CALLS, AgentConversation, fitted
-from operators.avo.memory import AgentEvaluation, AgentMemory
-from operators.avo.prompting import NUDGE
-from operators.avo.settings import AvoSettings
-from operators.llm.base import Message, Model, ModelFailed, Reply, ToolCall
+from operators.avo.conversation import MOST_CALLS, AgentConversation, ContextLimits, fitted
+from operators.avo.memory import AgentEvaluation, AgentMemory, SupervisorLimits
+from operators.llm.base import Message, Model, ModelFailed, Reply, Tool, ToolCall
 from operators.llm.transcript import message_data, message_from
-from operators.workbench.judge_tools import KERNEL
+from operators.workbench.judge_tools import KERNEL, Allowed
 from operators.workbench.tool import Submission, ToolResult, WorkTool, schema
 from operators.workbench.toolset import ToolOutcome, Workbench
 
 OPENING, ANSWER, RESULT, SUMMARY, TROUBLE = "opening", "answer", "result", "summary", "trouble"
 TRIED = 48  # evaluations of this attempt that are remembered, the latest
 LONGER = 2  # times that a prompt which is too long for the model is made shorter
+NUDGE = (
+    "You called no tool. Go on with the tools: look, change {kernel}, probe, evaluate, submit. When you have nothing "
+    "left to try, call give_up and say why."
+)
 CUT_OFF = "Your answer was cut off at its limit. Write shorter ones: one file or a few edits at a time."
+
+
+@dataclass(frozen=True)
+class AttemptLimits:
+    """What ends an attempt without a commit. None: no limit. All sessions of an attempt count together."""
+
+    turns: int = 120  # answers of the model
+    seconds: float | None = 3 * 3600.0  # of work: answers and tools, not the time between two sessions
+    idle: int = 3  # answers in a row that call no tool
+    calls_a_turn: int = 12  # tool calls of one answer that are carried out; of more it is told
+    max_tokens: int = 8192  # of one answer
+    down_waits: int = 10  # times that a model which is down is waited for, before the attempt is set aside
+    down_wait_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class AvoSettings:
+    limits: AttemptLimits = field(default_factory=AttemptLimits)
+    allowed: Allowed = field(default_factory=Allowed)
+    context: ContextLimits = field(default_factory=ContextLimits)
+    supervision: SupervisorLimits = field(default_factory=SupervisorLimits)
 
 
 class Paused(Exception):
@@ -80,7 +103,8 @@ class AvoAttempt:
         self._settings, self._memory = settings, memory
         self._stopping, self._sleep = stopping, sleep
         self._number = workbench.brief.attempt
-        self._tools = tuple(tool.for_model() for tool in workbench.tools.values())
+        tools = workbench.tools.values()
+        self._tools = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in tools)
         self._talk = AgentConversation((), settings.context)
         self._calls: list[Call] = []  # of this session
         # Over all sessions of the attempt: answers, seconds of work, answers in a row without a tool call.
@@ -122,7 +146,11 @@ class AvoAttempt:
                 reply = self._ask()
             except _Unanswered as end:
                 return self._ended(str(end))
-            self._hear(reply)
+            message = replace(reply.message, tool_calls=reply.message.tool_calls[:MOST_CALLS])
+            wall_s = sum(call.wall_s for call in reply.calls)
+            data = {"message": message_data(message), "finish": reply.finish, "wall_s": wall_s}
+            self._keep(ANSWER, data, reply.calls)
+            self._took(message, reply.finish, wall_s)
 
     @property
     def cost(self) -> tuple[Call, ...]:
@@ -135,13 +163,6 @@ class AvoAttempt:
         return self._answers > 0
 
     # ---- turns ----------------------------------------------------------------------------------------------------
-
-    def _hear(self, reply: Reply) -> None:
-        message = replace(reply.message, tool_calls=reply.message.tool_calls[:MOST_CALLS])
-        wall_s = sum(call.wall_s for call in reply.calls)
-        data = {"message": message_data(message), "finish": reply.finish, "wall_s": wall_s}
-        self._keep(ANSWER, data, reply.calls)
-        self._took(message, reply.finish, wall_s)
 
     def _carry_out(self, call: ToolCall) -> None:
         self._check_stop()
@@ -175,8 +196,9 @@ class AvoAttempt:
                 if failure.kind == "down" and waits < self._settings.limits.down_waits:
                     waits += 1
                     self._wait(self._settings.limits.down_wait_s)
-                elif failure.kind == "too long" and longer < LONGER and self._shorter():
+                elif failure.kind == "too long" and longer < LONGER and (half := self._talk.count // 2):
                     longer += 1
+                    self._sum_up(half)
                 elif failure.kind in ("down", "budget", "stopped"):
                     raise Paused(failure.reason) from None
                 else:
@@ -186,13 +208,6 @@ class AvoAttempt:
                 self._keep(TROUBLE, {"kind": "refused", "reason": reply.message.content[:500]}, reply.calls)
                 raise _Unanswered(f"the model declines: {reply.message.content[:300]}")
             return reply
-
-    def _shorter(self) -> bool:
-        """Sum up half of the turns that are left; False where there is nothing to sum up."""
-        count = self._talk.count // 2
-        if count:
-            self._sum_up(count)
-        return count > 0
 
     # ---- what a turn changes, new or replayed ---------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the model sees of an attempt: a stable opening, a summary of what was long ago, the latest turns. Bounded."""
+"""The conversation of an attempt, of bounded size: a stable opening, a summary of older turns, the latest turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from operators.avo.settings import ContextLimits
 from operators.llm.base import Message, ToolCall, size
 from operators.workbench.tool import bounded
 
@@ -16,6 +15,15 @@ OPENING_SHARE = 0.4  # of the bound, at most
 MOST_CALLS = 64  # tool calls that an answer is kept with
 ARGUMENT_LINE = 160
 SUMMARY = "[Earlier turns of this conversation are summed up here. Your files are as you left them.]"
+
+
+@dataclass(frozen=True)
+class ContextLimits:
+    """`bytes`: hard bound of a prompt's text. `keep_turns`: the latest turns, which are never summed up."""
+
+    bytes: int = 240_000
+    keep_turns: int = 8
+    summary_bytes: int = 16_000
 
 
 @dataclass
@@ -51,7 +59,8 @@ class AgentConversation:
     def answer(self, message: Message) -> None:
         """A new turn begins with the model's answer."""
         kept = replace(message, tool_calls=message.tool_calls[:MOST_CALLS], stable=False)
-        self._turns.append(Turn([kept], _said(message)))
+        said = " ".join(message.content.split())
+        self._turns.append(Turn([kept], [f"- you said: {said[:300]}"] if said else []))
         self.hold()
 
     def result(self, call: ToolCall, text: str, failed: bool) -> None:
@@ -114,19 +123,9 @@ def fitted(opening: Sequence[Message], limits: ContextLimits) -> tuple[Message, 
 
 
 def _cut(message: Message, cap: int) -> Message:
-    calls = tuple(
-        call
-        if len(call.arguments) <= cap
-        else replace(call, arguments=json.dumps({"left_out": f"{len(call.arguments)} characters"}))
-        for call in message.tool_calls
-    )
+    calls = [(call, json.dumps({"left_out": f"{len(call.arguments)} characters"})) for call in message.tool_calls]
+    calls = tuple(call if len(call.arguments) <= cap else replace(call, arguments=cut) for call, cut in calls)
     return replace(message, content=bounded(message.content, cap), tool_calls=calls)
-
-
-def _said(message: Message) -> list[str]:
-    """The first line of what was said beside the calls."""
-    text = " ".join(message.content.split())
-    return [f"- you said: {text[:300]}"] if text else []
 
 
 def _line(call: ToolCall, text: str, failed: bool) -> str:

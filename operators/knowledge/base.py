@@ -49,7 +49,12 @@ class KnowledgeBase:
     """
 
     def __init__(self, folders: Sequence[Path] = (), *, api: bool = True) -> None:
-        self._folders = tuple(_existing(folder) for folder in folders)
+        self._folders = tuple(Path(folder).expanduser() for folder in folders)
+        for folder in self._folders:
+            if not folder.exists():
+                why = f"there is no knowledge folder {folder}. Mend knowledge.folders (or --folder), or make it."
+                raise UserError(why)
+        self._folders = tuple(folder.resolve() for folder in self._folders)
         self._api = api
         self._lock = threading.Lock()
         self._index: sqlite3.Connection | None = None
@@ -99,7 +104,8 @@ class KnowledgeBase:
             for passage, weight, names in self._gather():
                 self._passages.append(passage)
                 above, _, heading = passage.title.rpartition(" › ")
-                parts = (heading, f"{above} {_stem(passage.source)}", passage.text)
+                stem = passage.source.split("#", maxsplit=1)[0].rsplit("/", 1)[-1].rsplit(".", 1)[0]  # the file's name
+                parts = (heading, f"{above} {stem}", passage.text)
                 row = (len(self._passages), *(" ".join(tokens(part)) for part in parts))
                 index.execute("INSERT INTO passages(rowid, heading, above, text) VALUES (?, ?, ?, ?)", row)
                 index.execute("INSERT INTO ranks VALUES (?, ?)", (row[0], weight))
@@ -110,15 +116,16 @@ class KnowledgeBase:
 
     def _gather(self) -> Iterator[tuple[Passage, float, tuple[str, ...]]]:
         """(passage, weight, the API names that it describes) of everything."""
-        for passage in self._read(
-            NOTES, "evo-kernel"
-        ):  # a note's lead says where its facts come from: seldom the answer
+        for passage in self._read(NOTES, "evo-kernel"):
+            # A note's lead says where its facts come from: seldom the answer.
             yield passage, 1.0 if " › " in passage.title else LISTING_WEIGHT, ()
-        for folder, label in zip(self._folders, _labels(self._folders), strict=True):
+        names = ["evo-kernel", *(folder.name for folder in self._folders)]
+        for folder in self._folders:  # its sources start with its name, or with its path where names repeat
+            label = folder.as_posix() if names.count(folder.name) > 1 else folder.name
             yield from ((passage, 1.0, ()) for passage in self._read(folder, label))
         if not self._api:
             return
-        from operators.knowledge.api import api_passages  # here, because it imports triton: 0.3 s
+        from operators.knowledge.passages import api_passages  # here, because it imports triton: 0.3 s
 
         try:
             for entry in api_passages():
@@ -182,19 +189,6 @@ def _within(found: Iterable[Passage], budget_tokens: int) -> Iterator[Passage]:
             yield Passage(passage.source, passage.title, text)
 
 
-def _existing(folder: Path) -> Path:
-    place = Path(folder).expanduser()
-    if not place.exists():
-        raise UserError(f"there is no knowledge folder {folder}. Mend knowledge.folders (or --folder), or make it.")
-    return place.resolve()
-
-
-def _labels(folders: Sequence[Path]) -> list[str]:
-    """What the sources of each folder start with: its name, or its path where names repeat."""
-    names = ["evo-kernel", *(folder.name for folder in folders)]
-    return [folder.as_posix() if names.count(folder.name) > 1 else folder.name for folder in folders]
-
-
 def _files(folder: Path) -> Iterator[Path]:
     """Notes below a folder (or the file itself) in a fixed order; hidden folders and links to folders are left out."""
     if folder.is_file():
@@ -203,8 +197,3 @@ def _files(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(place, name) for name in sorted(names) if name.lower().endswith(SUFFIXES))
-
-
-def _stem(source: str) -> str:
-    """The file's own name: notes are named after what they are about."""
-    return source.split("#", maxsplit=1)[0].rsplit("/", 1)[-1].rsplit(".", 1)[0]

@@ -1,4 +1,4 @@
-"""The policy network: a small transformer that gives every offer of a decision a score, and the decision a value.
+"""The policy network, which scores the offers of a decision and values it, and files of trained weights.
 
     context numbers ──────────────────────────┐
     earned, path, tried and offered actions ──┴─> transformer ─> score an offer, value
@@ -9,17 +9,65 @@ parameters with the defaults; one decision takes a few milliseconds on a CPU cor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from evo_kernel.errors import UserError
 from operators.learning.policy_features import ACTION_NUMBERS, STRATEGIES, VOCABULARY, Observation, encoded
 from operators.macro.catalogue import FAMILIES
 from operators.macro.features import FEATURES
+
+
+@dataclass(frozen=True)
+class WeightsFormat:
+    """`name` and `version` stand in the file; `what` it holds, for people, and the command that `makes` one."""
+
+    name: str
+    version: int
+    what: str  # "policy"
+    makes: str
+
+    def write(self, path: Path, data: Mapping[str, Any]) -> int:
+        """The file, whole or not at all; its size in bytes."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        torch.save({"format": self.name, "version": self.version, **data}, part)
+        part.replace(path)
+        return path.stat().st_size
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Raises UserError for a file that is not there, holds something else, or is of another version."""
+        with self.described(path):
+            data = torch.load(path, map_location="cpu", weights_only=True)
+            if data["format"] != self.name:
+                raise ValueError(f"its format is {data['format']!r}")
+            version = data["version"]
+        if version != self.version:
+            advice = "update it" if version > self.version else f"train it anew with `{self.makes}`"
+            raise UserError(f"{path} has version {version}; this evo-kernel reads {self.version}: {advice}.")
+        return data
+
+    @contextmanager
+    def described(self, path: Path) -> Iterator[None]:
+        """What goes wrong with the contents of a file, as a UserError."""
+        try:
+            yield
+        except UserError:
+            raise
+        except OSError as error:
+            raise UserError(f"{path}: the {self.what} cannot be read: {error.strerror or error}.") from None
+        except Exception as error:  # noqa: BLE001 (a torn or foreign file fails in as many ways as there are bytes)
+            told = str(error).partition("\n")[0][:200]
+            raise UserError(
+                f"{path} is no trained {self.what} ({type(error).__name__}: {told}). Make one with `{self.makes}`."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -51,7 +99,9 @@ class PolicyNetwork(nn.Module):
 
     def forward(self, sights: Sequence[Observation]) -> tuple[Tensor, Tensor]:
         rows = [encoded(sight) for sight in sights]
-        packed = {name: self._padded([row[name] for row in rows]) for name in rows[0]}
+        parts = {name: [torch.from_numpy(row[name]) for row in rows] for name in rows[0]}
+        device = self.name.weight.device
+        packed = {name: pad_sequence(some, batch_first=True).to(device) for name, some in parts.items()}
         counts = torch.tensor([len(row["names"]) for row in rows], device=packed["names"].device)
         absent = torch.arange(packed["names"].shape[1], device=counts.device)[None] >= counts[:, None]
         words = packed["words"]
@@ -65,5 +115,32 @@ class PolicyNetwork(nn.Module):
         offered = [row[end - len(one.offered) : end] for row, end, one in zip(scores, ends, sights, strict=True)]
         return pad_sequence(offered, batch_first=True, padding_value=float("-inf")), self.value(seen[:, 0])[..., 0]
 
-    def _padded(self, parts: Sequence[np.ndarray]) -> Tensor:
-        return pad_sequence([torch.from_numpy(part) for part in parts], batch_first=True).to(self.name.weight.device)
+
+FORMAT = WeightsFormat("evo-kernel policy", 1, "policy", "evo-kernel train policy")
+WORDS = {"features": list(FEATURES), "strategies": list(STRATEGIES)}
+SEEN = {"source": False, "history": True, "plan": True}
+"""What a policy sees; earlier versions could train others."""
+
+
+def save_policy(path: Path, model: PolicyNetwork, about: Mapping[str, str | int | float | bool]) -> int:
+    """Writes it at once or not at all; returns its size in bytes. `about`: how it came to be."""
+    weights = {name: value.cpu() for name, value in model.state_dict().items()}
+    data = {"kind": "network", "settings": asdict(model.settings), "model": weights, "words": WORDS}
+    return FORMAT.write(path, {**data, "about": dict(about)})
+
+
+def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
+    """The model, ready to score, and what is told about it. Raises UserError."""
+    data = FORMAT.read(path)
+    with FORMAT.described(path):
+        settings: dict[str, Any] = data["settings"]
+        if data["words"] != WORDS or data["kind"] != "network" or settings.get("seen", SEEN) != SEEN:
+            raise UserError(
+                f"{path} is a policy with other features, strategies or of another kind than this evo-kernel has: "
+                f"train it anew with `{FORMAT.makes}`."
+            )
+        known = NetworkSettings.__dataclass_fields__.keys() & settings.keys()
+        model = PolicyNetwork(NetworkSettings(**{name: settings[name] for name in known}))
+        # Earlier versions stored layers for source text too, which such a policy never saw.
+        model.load_state_dict({name: data["model"][name] for name in model.state_dict()})
+        return model.eval(), dict(data["about"])

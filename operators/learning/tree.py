@@ -10,6 +10,16 @@ tree is a graph without a direction of time: gains along any path add up to the 
 
 The file is gzipped JSON lines: a header with the version, environments, problems, texts (once each, by hash),
 strategies (once each), states and edges. The same tree gives the same bytes.
+
+A tree is split by whole families: kernels of one family are so alike (layernorm and rmsnorm, attention and its causal
+form) that a policy which saw one has all but seen the other. Held out are the losses and the elementwise tasks. What
+the rewriter offers on them also occurs in training, so that a policy *can* know it, on kernels that are not like them;
+their kernels compile fast, so that live comparisons are cheap; and what pays differs (rows of 128,256 logits that no
+register file holds, tasks that are bound by memory alone), so that always doing the same does not.
+
+Verdicts are compact JSON: all that a policy, a prompt or a witness reads. Numbers keep six digits. Not kept:
+temperatures, clocks and the like, checks (what fails says why in `reason`), and verdicts of the plans that tuning
+passed by.
 """
 
 from __future__ import annotations
@@ -24,16 +34,80 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evo_kernel.errors import UserError
-from evo_kernel.types import Environment, Evaluation, ScoredCandidate, Source, Status, Strategy, TaskCard
-from operators.learning.evidence import (
-    Row,
-    evaluation_data,
-    evaluation_of,
-    short,
-    strategy_data,
-    strategy_of,
+from evo_kernel.types import (
+    Environment,
+    Evaluation,
+    KernelFeatures,
+    Measurement,
+    PlanFeatures,
+    Purpose,
+    ScoredCandidate,
+    Source,
+    Status,
+    Strategy,
+    TaskCard,
 )
 from operators.macro.features import MacroState
+
+Row = dict[str, Any]
+DIGITS = 6
+
+
+def short(value: Any) -> Any:
+    """The same with DIGITS significant digits of each float, mappings and sequences as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(name): short(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [short(one) for one in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    return value
+
+
+def evaluation_data(found: Evaluation) -> Row:
+    """Without its environment: `found.environment.key` says which it was."""
+    return {
+        "source": found.source, "task": found.task, "environment": found.environment.key,
+        "status": str(found.status), "reason": found.reason[:500], "score": found.score, "knobs": found.knobs,
+        "measurements": [
+            {
+                "case": one.case, "plan": one.plan[:16], "us": [one.median_us, one.iqr_us, one.low_us, one.high_us],
+                "n": one.n, "baselines": one.baselines_us, "light": one.light_share,
+                "features": None if one.features is None else asdict(one.features),
+            } for one in found.measurements
+        ],
+    }  # fmt: skip
+
+
+def evaluation_of(data: Mapping[str, Any], environments: Mapping[str, Environment]) -> Evaluation:
+    """Raises KeyError, TypeError or ValueError where the data is not what `evaluation_data` makes."""
+    return Evaluation(
+        data["source"], data["task"], Purpose.SCORE, environments[data["environment"]], Status(data["status"]),
+        data["reason"], data["score"], tuple((str(name), int(value)) for name, value in data["knobs"]),
+        measurements=tuple(_measurement_of(one) for one in data["measurements"]),
+    )  # fmt: skip
+
+
+def strategy_data(strategy: Strategy) -> list[Any]:
+    return [strategy.name, strategy.family, strategy.region, [list(pair) for pair in strategy.parameters]]
+
+
+def strategy_of(data: Sequence[Any]) -> Strategy:
+    name, family, region, parameters = data
+    return Strategy(name, family, region, tuple((key, value) for key, value in parameters))
+
+
+def _measurement_of(data: Mapping[str, Any]) -> Measurement:
+    median_us, iqr_us, low_us, high_us = data["us"]
+    features = data["features"]
+    if features is not None:
+        kernels = tuple(KernelFeatures(**{**one, "grid": tuple(one["grid"])}) for one in features["kernels"])
+        features = PlanFeatures(**{**features, "kernels": kernels})
+    return Measurement(
+        data["case"], data["plan"], median_us, iqr_us, data["n"], low_us, high_us, data["baselines"], data["light"],
+        features,
+    )  # fmt: skip
+
 
 FORMAT, VERSION = "evo-kernel transitions", 1
 HORIZON = 8  # steps of an episode at most, as in MTMC's search
@@ -169,10 +243,6 @@ class Tree:
         relative = ScoredCandidate(0, source, len(path), 0, state.evidence, path)
         return MacroState(self.problems[state.task].card, relative, source)
 
-    def within(self, split: Split) -> Tree:
-        """The part of one split."""
-        return self.only(lambda problem: problem.split == split)
-
     def only(self, wanted: Callable[[TreeProblem], bool]) -> Tree:
         """The part of some problems."""
         problems = {name: one for name, one in self.problems.items() if wanted(one)}
@@ -189,14 +259,8 @@ def state_id(problem: str, text: str) -> str:
 
 
 def _rows(tree: Tree) -> Iterable[Row]:
-    yield {
-        "format": FORMAT,
-        "version": VERSION,
-        "plans": tree.plans,
-        "settings": tree.settings,
-        "candidates": tree.candidates,
-        "command": tree.command,
-    }
+    counts = {name: getattr(tree, name) for name in ("plans", "settings", "candidates", "command")}
+    yield {"format": FORMAT, "version": VERSION, **counts}
     for key, environment in sorted(tree.environments.items()):
         yield {"kind": "environment", "key": key, "environment": asdict(environment)}
     for name, problem in sorted(tree.problems.items()):
@@ -207,9 +271,8 @@ def _rows(tree: Tree) -> Iterable[Row]:
     states = sorted(tree.states.values(), key=lambda one: (one.task, one.depth, one.id))
     texts = {text: number for number, text in enumerate(dict.fromkeys(one.text for one in states))}
     yield from ({"kind": "text", "text": text} for text in texts)
-    strategies = {
-        one: number for number, one in enumerate(dict.fromkeys(s for o in states for s in (*o.offers, *o.path)))
-    }
+    every = dict.fromkeys(s for one in states for s in (*one.offers, *one.path))
+    strategies = {one: number for number, one in enumerate(every)}
     yield from ({"kind": "strategy", "strategy": strategy_data(one)} for one in strategies)
     for one in states:
         yield {
@@ -237,10 +300,8 @@ def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
             case "environment":
                 environments[row["key"]] = Environment(**row["environment"])
             case "problem":
-                name = row["name"]
-                problems[name] = TreeProblem(
-                    name, row["task"], row["family"], row["split"], TaskCard.from_data(row["card"])
-                )
+                told = (row["name"], row["task"], row["family"], row["split"])
+                problems[row["name"]] = TreeProblem(*told, TaskCard.from_data(row["card"]))
             case "text":
                 texts.append(row["text"])
             case "strategy":
@@ -260,3 +321,32 @@ def _tree_of(head: Mapping[str, Any], rows: Iterable[Row]) -> Tree:
                 raise ValueError(f"it has a row of kind {kind!r}")
     counts = int(head["settings"]), int(head["candidates"])
     return Tree(problems, states, transitions, environments, int(head["plans"]), str(head["command"]), *counts)
+
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "row": (
+        "softmax", "layernorm", "rmsnorm", "add_rmsnorm", "layernorm_backward", "rmsnorm_backward", "qk_norm",
+        "router_softmax",
+    ),
+    "loss": ("cross_entropy", "cross_entropy_backward"),
+    "elementwise": ("swiglu", "rotary"),
+    "contraction": ("matmul", "linear_gelu", "fp8_matmul", "int4_matmul", "grouped_matmul"),
+    "attention": (
+        "attention", "attention_causal", "attention_full", "attention_backward", "gqa", "decode_attention",
+        "shared_prompt", "shared_prompt_backward",
+    ),
+    "convolution": ("conv2d", "conv2d_bf16", "conv2d_channels_last", "conv2d_tf32"),
+}  # fmt: skip
+HELD_OUT = ("loss", "elementwise")
+INVENTED = "invented"  # tasks of no use but as lessons (learning/coder/walks.py); nobody can load them again
+
+
+def family_of(task: str) -> str:
+    """The family of a built-in task; a task of one's own is a family by itself."""
+    if task.startswith(f"{INVENTED}_"):
+        return INVENTED
+    return next((family for family, tasks in FAMILIES.items() if task in tasks), task)
+
+
+def split_of(family: str, held_out: tuple[str, ...] = HELD_OUT) -> Split:
+    return "held-out" if family in held_out else "train"

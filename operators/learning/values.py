@@ -66,7 +66,7 @@ def learnable(tree: Tree) -> list[TreeState]:
 
 def parted(tree: Tree) -> tuple[Tree, Tree]:
     """Training tasks, and those kept back to validate; the held-out ones are in neither. The same in every run."""
-    tree = tree.within("train")
+    tree = tree.only(lambda problem: problem.split == "train")
     tasks = sorted({problem.task for problem in tree.problems.values()})
     kept_back = tasks[VALIDATE_EVERY - 1 :: VALIDATE_EVERY]
     return tree.only(lambda one: one.task not in kept_back), tree.only(lambda one: one.task in kept_back)

@@ -1,4 +1,4 @@
-"""The protocol of language models: what operators say to one, and what they hear."""
+"""The protocol of language models: messages, tools, requests, replies, failures."""
 
 from __future__ import annotations
 

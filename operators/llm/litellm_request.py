@@ -1,4 +1,4 @@
-"""litellm, and nothing else: one request out, one answer or one fault back. The seam at which tests may stand in.
+"""One request to litellm: an answer or a fault comes back. Tests replace this part.
 
 litellm is imported by the first call (seconds, 170 MB). Requests run on an event loop in a thread of their own: only
 there can a call be cancelled for good when its time is up, however slowly the endpoint drips.
@@ -22,8 +22,8 @@ from functools import cache
 from typing import Any
 
 from operators.llm.base import ToolCall, sound
-from operators.llm.cost_reservation import Price
-from operators.llm.redaction import redact
+from operators.llm.limits import Price
+from operators.llm.transcript import redact
 
 LOOK_S = 0.5  # how often a waiting thread looks whether it is to stop
 OURS = "evo-kernel"  # the source of entries that this process added to litellm's table
@@ -117,7 +117,10 @@ class LiteLLMWire:
         except Exception:  # noqa: BLE001 (litellm raises plain exceptions for models that are not in its table)
             info = {}
             if local:
-                _introduce(litellm, model)
+                # litellm prices every answer, and looks for a name that it does not know in a dozen ways each time, a
+                # fifth of what an answer costs: it goes into its table. What it finds is not used.
+                entry = {"litellm_provider": model.partition("/")[0], "mode": "chat", "source": OURS}
+                litellm.register_model({model: entry})
         if litellm.model_cost.get(model, {}).get("source") == OURS:
             info = {}
         marks = "claude" in model.lower() and not local
@@ -146,7 +149,11 @@ class LiteLLMWire:
 
     @staticmethod
     async def _ask(litellm: Any, request: Mapping[str, Any], timeout_s: float) -> ModelAnswer:
-        _unheard()
+        # In this task litellm writes no log entries: nobody listens, and they are a fifth of what an answer costs.
+        with contextlib.suppress(ImportError):  # a switch inside of litellm: where it is gone, all is right, but slower
+            from litellm._internal_context import is_internal_call
+
+            is_internal_call.set(True)
         # max_retries: the OpenAI client would otherwise retry by itself, unseen.
         try:
             async with asyncio.timeout(timeout_s):
@@ -177,20 +184,6 @@ class LiteLLMWire:
                 self._thread = threading.Thread(target=self._loop.run_forever, name="model-calls", daemon=True)
                 self._thread.start()
             return self._loop
-
-
-def _introduce(litellm: Any, model: str) -> None:
-    """Put the model of a user's own server into litellm's table: it prices every answer, and looks for a name that it
-    does not know in a dozen ways each time, a fifth of what an answer costs. What it finds is not used."""
-    litellm.register_model({model: {"litellm_provider": model.partition("/")[0], "mode": "chat", "source": OURS}})
-
-
-def _unheard() -> None:
-    """In this task litellm writes no log entries: nobody listens, and they are a fifth of what an answer costs."""
-    with contextlib.suppress(ImportError):  # a switch inside of litellm: where it is gone, all is right, but slower
-        from litellm._internal_context import is_internal_call
-
-        is_internal_call.set(True)
 
 
 async def _cancel_others() -> None:
@@ -246,7 +239,9 @@ FILTERED = re.compile(r"['\"]?code['\"]?:\s*['\"]content_(policy|filter)")
 
 def _fault(error: Exception, litellm: Any) -> ModelFault:
     """litellm's exceptions, sorted into what can be done about them."""
-    status, said = _status(error), f"{error} {getattr(error, 'body', '')}"
+    status, said = 0, f"{error} {getattr(error, 'body', '')}"
+    with contextlib.suppress(TypeError, ValueError):
+        status = int(getattr(error, "status_code", 0))
     reason = redact(f"{type(error).__name__}: {error}")[:1000]
     if isinstance(error, litellm.ContextWindowExceededError) or (status in {400, 413, 422} and OVERFLOW.search(reason)):
         return ModelFault("overflow", reason)
@@ -266,13 +261,6 @@ def _fault(error: Exception, litellm: Any) -> ModelFault:
     # answered with an error is free, and so is what never reached it.
     said_so = "HTTPStatusError" in causes or getattr(error, "litellm_response_headers", None) is not None
     return ModelFault("broken", reason, _retry_after(error), billed=not said_so and not unreached)
-
-
-def _status(error: Exception) -> int:
-    try:
-        return int(getattr(error, "status_code", 0))
-    except (TypeError, ValueError):
-        return 0
 
 
 def _causes(error: BaseException | None) -> set[str]:

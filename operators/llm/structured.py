@@ -95,9 +95,9 @@ def strict(schema: Any) -> bool:
 def _objects(text: str) -> list[dict[str, Any]]:
     """Outermost JSON objects: the text as a whole, else those inside fences, else those anywhere."""
     for piece in ([text], FENCE.findall(text)):
-        whole = [value for value in map(_whole, piece) if isinstance(value, dict)]
-        if whole:
-            return whole
+        values = [value for value in map(whole, piece) if isinstance(value, dict)]
+        if values:
+            return values
     found, at = [], text.find("{")
     while at >= 0:
         try:
@@ -109,7 +109,8 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def _whole(text: str) -> Any:
+def whole(text: str) -> Any:
+    """What a text says as JSON; None where it is none."""
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The contextual bandit: discounted linear Thompson sampling over strategy × features.
+"""The contextual bandit (discounted linear Thompson sampling over strategy × features), and the trained policy.
 
 The reward of strategy s in context c is modeled as x·θ + noise, with x = `features.design(c, s)`. With discount γ,
 prior precision Λ (diagonal) and noise variance σ²:
@@ -18,12 +18,18 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evo_kernel.types import Credit, Decision, Strategy
+from operators.learning.policy_features import UNIT, Earnings, sight_of
 from operators.macro.features import CONTEXT_AT, DESIGN_SIZE, FEATURES, MacroState, context, design
 from operators.macro.policies import draw
+
+if TYPE_CHECKING:
+    from operators.learning.network import PolicyNetwork
 
 DRAWS = 512  # posterior draws by which propensities are estimated
 PRIOR_WEIGHT = 10.0
@@ -94,15 +100,18 @@ class BanditPolicy:
         for this decision alone."""
         kinds: dict[object, int] = {}
         known = expected.spreads < UNKNOWN if expected is not None else np.zeros(len(offered), bool)
-        told_apart = [
-            one if apart else (one.name, one.family, one.parameters) for one, apart in zip(offered, known, strict=True)
-        ]
-        group = [kinds.setdefault(one, len(kinds)) for one in told_apart]
+        alike = [(one.name, one.family, one.parameters) for one in offered]
+        keys = [one if apart else kind for one, kind, apart in zip(offered, alike, known, strict=True)]
+        group = [kinds.setdefault(key, len(kinds)) for key in keys]
         rows = np.zeros((len(kinds), DESIGN_SIZE))
         for strategy, row in zip(offered, group, strict=True):
             positions, values = design(seen, strategy)
             rows[row, positions] = values
-        mean, covariance = self._predict(rows)
+        with self._lock:
+            if self._posterior is None:
+                self._posterior = self._solve()
+            coefficients, inverse, variance = self._posterior
+        mean, covariance = rows @ coefficients, variance * (rows @ inverse @ rows.T)
         if expected is not None:
             gains, spreads = np.zeros(len(kinds)), np.zeros(len(kinds))
             gains[group], spreads[group] = expected.log_gains, expected.spreads
@@ -142,14 +151,6 @@ class BanditPolicy:
         self._squares += self._weight * reward * reward
         self._observed += self._weight
 
-    def _predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Posterior mean and covariance of rows · θ."""
-        with self._lock:
-            if self._posterior is None:
-                self._posterior = self._solve()
-            coefficients, inverse, variance = self._posterior
-        return rows @ coefficients, variance * (rows @ inverse @ rows.T)
-
     def _solve(self) -> tuple[np.ndarray, np.ndarray, float]:
         inverse = np.linalg.inv(self._precision / self._weight + np.diag(self._prior))
         response = self._response / self._weight
@@ -165,3 +166,53 @@ def _root(covariance: np.ndarray) -> np.ndarray:
     """A matrix whose square is the covariance; rounding may have left it a hair from positive."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+SPREAD = 0.2
+"""Standard deviation of what a model expects, in log gain: chosen on families of the training tasks that a model was
+not trained on (docs/guides/learning.md)."""
+
+
+class TrainedPolicy:
+    """Thompson sampling from what the run has taught, given what the model expects. Thread-safe; torch is imported with
+    the first one made.
+
+    `explore`: the share of uniform choice mixed in, so that every propensity is at least explore / number of offers.
+    """
+
+    name = "trained"
+
+    def __init__(self, model: PolicyNetwork, explore: float = 0.05) -> None:
+        self._model = model
+        self._bandit = BanditPolicy(explore=explore)
+        self._lock = threading.Lock()
+        self._earnings = Earnings()
+
+    @staticmethod
+    def load(path: Path, explore: float = 0.05) -> TrainedPolicy:
+        """Raises UserError where the file is no checkpoint of this version."""
+        from operators.learning.network import load_policy
+
+        return TrainedPolicy(load_policy(path)[0], explore)
+
+    def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
+        return draw(self.name, offered, self.propensities(state, offered, rng), context(state), rng)
+
+    def propensities(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> np.ndarray:
+        """The probability of each offer; sums to 1."""
+        import torch
+
+        with self._lock, torch.inference_mode():
+            scores, values = self._model([sight_of(state, offered, self._earnings.outcomes)])
+        found = scores[0].double().cpu().numpy()
+        expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
+        told = ExpectedGain(expected, np.full(len(offered), SPREAD))
+        return self._bandit.propensities(context(state), offered, rng, told)
+
+    def learn(self, credit: Credit) -> None:
+        """The model is told an action's own gain; shares of what its descendants gained say little of the action."""
+        self._bandit.learn(credit)
+        if credit.decision is None or credit.depth != 0 or not math.isfinite(credit.log_gain):
+            return
+        with self._lock:
+            self._earnings.add(credit.decision.offered[credit.decision.chosen], credit.log_gain)

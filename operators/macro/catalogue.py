@@ -5,18 +5,150 @@ a text that claims a fusion and still launches two kernels gets no credit for it
 witness must survive other tile sizes: it looks at launches, scratch bytes, shapes of grids, paths, and at *ratios* of
 instruction counts (a larger tile repeats loads and stores alike). Where nothing specific can be seen, the witness is
 "the code changed", and its sign says so.
+
+Each takes the features of the parent's plan and of the child's plan for the same case. Instruction classes are those
+of the machine-code reader (`ld.global`, `cp.async`, `tma.load`, `st.global`, `mufu`, `fma`, `fmul`, `int`, ...).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from evo_kernel.types import Evaluation, PlanFeatures, Strategy
-from operators.macro import strategy_witnesses
-from operators.macro.strategy_witnesses import arithmetic_mix, programs, with_path
+from evo_kernel.types import Evaluation, KernelFeatures, PlanFeatures, Strategy
+
+LOADS = ("ld.global", "cp.async", "tma.load")
+STORES = ("st.global", "tma.store", "atomic")
+ARITHMETIC = ("fma", "fmul", "fadd", "mma", "wgmma", "tcgen05", "convert")
+INDEXING = ("int", "int.uniform", "move")
+MULTIPROCESSORS = 132  # of an H200; fewer on its smaller relatives
+RESIDENT_PROGRAMS = 32  # thread blocks that one multiprocessor of sm_90 holds at most (CUDA programming guide)
+MARGIN = 0.98  # a ratio must fall by more than this to count as less: code generators shuffle a few instructions
+
+
+def changed(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    """The least that can be asked: something in the compiled plan is different."""
+    return _shape(parent) != _shape(child)
+
+
+def fused(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    return (_nodes(child), child.scratch_bytes) < (_nodes(parent), parent.scratch_bytes)
+
+
+def reads_less(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    """Fewer loads a store; where nothing is stored that could be compared, fewer loads."""
+    return _loads_per_store(child) < _loads_per_store(parent) * MARGIN
+
+
+def fewer_passes(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    """A row held in registers is walked over by fewer loops; its loads are unrolled and say nothing."""
+    return reads_less(parent, child) or count(child, "loops") < count(parent, "loops")
+
+
+def row_in_blocks(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    fewer_registers = most(child, "registers") < most(parent, "registers")
+    return fewer_registers or _loads_per_store(child) * MARGIN > _loads_per_store(parent)
+
+
+def split(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    """A launch that adds the parts up; or, with atomics for that, a larger grid."""
+    atomics = count(child, "atomic") > count(parent, "atomic")
+    return child.launches > parent.launches or (atomics and max(programs(child)) > max(programs(parent)))
+
+
+def index_arithmetic(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    """Another rank of grid, or another share of index and predicate arithmetic."""
+    if [_rank(kernel) for kernel in parent.kernels] != [_rank(kernel) for kernel in child.kernels]:
+        return True
+    return not math.isclose(_share(parent, *INDEXING), _share(child, *INDEXING), rel_tol=1e-6)
+
+
+def persistent(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    if count_schedule(child, "persistent") > count_schedule(parent, "persistent"):
+        return True
+    before, after = (sorted(programs(plan), reverse=True) for plan in (parent, child))
+    resident, pairs = MULTIPROCESSORS * RESIDENT_PROGRAMS, zip(before, after, strict=False)
+    return len(before) == len(after) and any(new < old and new <= resident for old, new in pairs)
+
+
+def pipelined(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    overlapped = count_schedule(child, "pipelined") > count_schedule(parent, "pipelined")
+    asynchronous = any(with_path(child, path) > with_path(parent, path) for path in ("cp.async", "tma"))
+    held = most(child, "registers") > most(parent, "registers")
+    shared = most(child, "shared_bytes") > most(parent, "shared_bytes")
+    return overlapped or asynchronous or held or shared
+
+
+def cheaper_exponentials(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    """`exp(x)` compiles to a multiplication by log2(e) and `ex2`; folded into a scale, the multiplication goes."""
+    if not count(child, "mufu"):
+        return False
+    before = count(parent, "fmul", "fma") / max(count(parent, "mufu"), 1)
+    return count(child, "fmul", "fma") / count(child, "mufu") < before
+
+
+def tensor_path(parent: PlanFeatures, child: PlanFeatures) -> bool:
+    paths = [sorted(kernel.tensor_core for kernel in plan.kernels) for plan in (parent, child)]
+    return paths[0] != paths[1] or arithmetic_mix(parent) != arithmetic_mix(child)
+
+
+# -- reading features ----------------------------------------------------------------------------------------------
+
+
+def count(plan: PlanFeatures, *classes: str) -> int:
+    """Static instructions of these classes over all kernels."""
+    return sum(kernel.instructions.get(name, 0) for kernel in plan.kernels for name in classes)
+
+
+def count_schedule(plan: PlanFeatures, schedule: str) -> int:
+    return sum(kernel.schedule == schedule for kernel in plan.kernels)
+
+
+def _shape(plan: PlanFeatures) -> tuple[object, ...]:
+    """All but names and shares of time."""
+    kernels = [
+        (k.grid, k.num_warps, k.registers, k.spill_bytes, k.shared_bytes, dict(k.instructions)) for k in plan.kernels
+    ]
+    return plan.launches, plan.aten_nodes, plan.scratch_bytes, kernels
+
+
+def _nodes(plan: PlanFeatures) -> int:
+    return plan.launches + plan.aten_nodes
+
+
+def most(plan: PlanFeatures, name: str) -> int:
+    """The largest of a feature over all kernels."""
+    return max((getattr(kernel, name) for kernel in plan.kernels), default=0)
+
+
+def programs(plan: PlanFeatures) -> list[int]:
+    return [math.prod(kernel.grid) for kernel in plan.kernels]
+
+
+def _loads_per_store(plan: PlanFeatures) -> float:
+    return count(plan, *LOADS) / max(count(plan, *STORES), 1)
+
+
+def _share(plan: PlanFeatures, *classes: str) -> float:
+    return count(plan, *classes) / max(count(plan, "all"), 1)
+
+
+def arithmetic_mix(plan: PlanFeatures) -> tuple[float, ...]:
+    """Shares of the arithmetic classes among arithmetic: unmoved by unrolling."""
+    every = max(count(plan, *ARITHMETIC), 1)
+    return tuple(round(count(plan, name) / every, 3) for name in ARITHMETIC)
+
+
+def _rank(kernel: KernelFeatures) -> int:
+    return sum(extent > 1 for extent in kernel.grid)
+
+
+def with_path(plan: PlanFeatures, path: str) -> int:
+    return sum(kernel.data_path == path for kernel in plan.kernels)
+
 
 FAMILIES = ("tiling", "fusion", "pipeline", "reordering", "memory", "launch", "algorithm", "repair")
 OTHER = "other"
@@ -43,15 +175,15 @@ class StrategySpec:
 _SPECS = (
     StrategySpec(
         "one-pass-row", "algorithm", "hold a whole row in registers and read it once",
-        "fewer loads a store, or fewer loops", strategy_witnesses.fewer_passes,
+        "fewer loads a store, or fewer loops", fewer_passes,
     ),
     StrategySpec(
         "multi-pass-row", "algorithm", "walk over a row in blocks, so that long rows fit",
-        "fewer registers, or another ratio of loads to stores", strategy_witnesses.row_in_blocks, rewritten=False,
+        "fewer registers, or another ratio of loads to stores", row_in_blocks, rewritten=False,
     ),
     StrategySpec(
         "online-row", "algorithm", "fuse two passes over a row into one that corrects itself as it goes",
-        "fewer loads a store, or fewer loads", strategy_witnesses.reads_less,
+        "fewer loads a store, or fewer loads", reads_less,
     ),
     StrategySpec(
         "rows-per-program", "tiling", "several rows a program",
@@ -64,28 +196,28 @@ _SPECS = (
     ),
     StrategySpec(
         "split-k", "tiling", "share a contraction's loop among programs and add the parts up",
-        "one more launch, or atomics and a larger grid", strategy_witnesses.split,
+        "one more launch, or atomics and a larger grid", split,
     ),
     StrategySpec(
         "swizzle", "launch", "visit tiles in an order that finds operands in L2",
-        "a one-dimensional grid or other index arithmetic", strategy_witnesses.index_arithmetic,
+        "a one-dimensional grid or other index arithmetic", index_arithmetic,
     ),
     StrategySpec(
         "hoist", "reordering", "move out of a loop what does not change in it",
-        "the code changed (nothing more specific can be seen)", strategy_witnesses.changed,
+        "the code changed (nothing more specific can be seen)", changed,
     ),
     StrategySpec(
         "persistent", "launch", "as many programs as the GPU holds, each looping over tiles",
-        "schedule `persistent`, or a smaller grid that is resident at once", strategy_witnesses.persistent,
+        "schedule `persistent`, or a smaller grid that is resident at once", persistent,
         rewritten=False,
     ),
     StrategySpec(
         "drop-masks", "memory", "no bounds checks where tiles divide the shape",
-        "fewer instructions, or another mix", strategy_witnesses.index_arithmetic,
+        "fewer instructions, or another mix", index_arithmetic,
     ),
     StrategySpec(
         "cache-hints", "memory", "tell the cache what will be read again",
-        "the code changed: other hints, or the policies that they need", strategy_witnesses.changed,
+        "the code changed: other hints, or the policies that they need", changed,
     ),
     StrategySpec(
         "tensor-descriptor", "memory", "move tiles with the tensor memory accelerator",
@@ -94,16 +226,16 @@ _SPECS = (
     StrategySpec(
         "software-pipeline", "pipeline", "load the next tile while this one is used",
         "schedule `pipelined` or data path `cp.async` where it was not, or more registers or shared memory",
-        strategy_witnesses.pipelined,
+        pipelined,
     ),
     StrategySpec(
         "causal-skip", "algorithm", "never visit blocks that a causal mask hides from the whole program",
-        "other index arithmetic", strategy_witnesses.index_arithmetic,
+        "other index arithmetic", index_arithmetic,
     ),
     StrategySpec(
         "exp2", "algorithm", "exponentials in base 2 with the scale folded in",
         "fewer multiplications or multiply-adds a special-function instruction",
-        strategy_witnesses.cheaper_exponentials,
+        cheaper_exponentials,
     ),
     StrategySpec(
         "accumulate-type", "algorithm", "another type for the accumulator, within the precision contract",
@@ -111,15 +243,15 @@ _SPECS = (
     ),
     StrategySpec(
         "input-precision", "algorithm", "another precision for the inputs of a contraction, within the contract",
-        "another tensor-core path or another arithmetic mix", strategy_witnesses.tensor_path,
+        "another tensor-core path or another arithmetic mix", tensor_path,
     ),
     StrategySpec(
         "fuse-producer", "fusion", "take the elementwise kernel before into this one",
-        "fewer launches or less scratch", strategy_witnesses.fused,
+        "fewer launches or less scratch", fused,
     ),
     StrategySpec(
         "fuse-consumer", "fusion", "take the elementwise kernel after into this one",
-        "fewer launches or less scratch", strategy_witnesses.fused,
+        "fewer launches or less scratch", fused,
     ),
     StrategySpec(
         "stop", "repair", "leave the source as it is: the last step of a walk of several",
@@ -216,10 +348,7 @@ def shows(
 
 
 def table() -> str:
-    rows = [
-        "| strategy | family | what it does | witness: the sign in the plan | offline |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    rows = ["| strategy | family | what it does | witness: the sign in the plan | offline |", "| --- " * 5 + "|"]
     for spec in CATALOGUE.values():
         known = "yes" if spec.rewritten else "no"
         rows.append(f"| `{spec.name}` | {spec.family} | {spec.summary} | {spec.sign} | {known} |")

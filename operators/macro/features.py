@@ -24,8 +24,7 @@ from evo_kernel.types import (
     TaskCard,
     Tried,
 )
-from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES
-from operators.macro.strategy_witnesses import LOADS, MULTIPROCESSORS, STORES, count
+from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES, LOADS, MULTIPROCESSORS, STORES, count
 
 FEATURES = (
     "bias",  # 1
@@ -80,10 +79,10 @@ def context(state: MacroState) -> tuple[float, ...]:
     return (
         1.0,
         *_time(evaluation),
-        _log2(_elements(state.task)) / 32,
+        math.log2(_elements(state.task)) / 32,
         *_plan(plan),
         float("tl.dot" in state.source.text),
-        _log2(len(state.parent.strategies) + state.steps + 1) / 5,
+        math.log2(len(state.parent.strategies) + state.steps + 1) / 5,
     )
 
 
@@ -128,11 +127,11 @@ def _plan(plan: PlanFeatures | None) -> tuple[float, ...]:
         return (0.0,) * 9
     every = max(sum(k.instructions.get("all", 0) for k in plan.kernels), 1)
     return (
-        _held(_log2(max(plan.launches, 1)) / 4),
-        _log2(plan.scratch_bytes + 1) / 40,
+        _held(math.log2(max(plan.launches, 1)) / 4),
+        math.log2(plan.scratch_bytes + 1) / 40,
         _TENSOR.get(kernel.tensor_core, 0.0),
         _PATH.get(kernel.data_path, 0.0),
-        _held(_log2(max(math.prod(kernel.grid), 1) / MULTIPROCESSORS) / 8),
+        _held(math.log2(max(math.prod(kernel.grid), 1) / MULTIPROCESSORS) / 8),
         kernel.registers / 255,
         float(any(k.spill_bytes for k in plan.kernels)),
         count(plan, *LOADS, *STORES) / every,
@@ -144,10 +143,6 @@ def _elements(task: TaskCard) -> int:
     """Input elements of the largest search case, or of the largest case when none is a search case; at least 1."""
     searched = [case for case in task.cases if case.kind is CaseKind.SEARCH] or list(task.cases)
     return max((sum(math.prod(shape) for _, shape, _ in case.inputs) for case in searched), default=1) or 1
-
-
-def _log2(value: float) -> float:
-    return math.log2(value)
 
 
 def _held(value: float) -> float:

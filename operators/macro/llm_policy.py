@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Call, Credit, Decision, Strategy
+from evo_kernel.types import Credit, Decision, Strategy
 from operators.llm.base import Message, Model, ModelFailed
 from operators.llm.structured import problem
 from operators.macro.catalogue import FAMILIES, MAX_DESCRIPTION, PAYS, description, proposed
@@ -56,17 +56,16 @@ class LlmPolicy:
         except ModelFailed as failure:
             if failure.kind == "stopped":  # no time for anybody else's choice either
                 raise OperatorFailed(failure.reason, calls=failure.calls) from None
-            return self._instead(state, offered, rng, failure.calls)
+            return dataclasses.replace(self._fallback.choose(state, offered, rng), calls=failure.calls)
         try:
             chosen, confidence = read_answer(reply.message.content, offered, state.free)
         except ValueError as error:
             call = dataclasses.replace(reply.call, error=reply.call.error or f"unusable choice: {error}")
-            return self._instead(state, offered, rng, (*reply.earlier, call))
+            return dataclasses.replace(self._fallback.choose(state, offered, rng), calls=(*reply.earlier, call))
         if chosen not in offered:
             offered = (*offered, chosen)
         at = offered.index(chosen)
-        chances = stated(confidence, len(offered), at)
-        return Decision(self.name, offered, chances, at, context(state), reply.calls)
+        return Decision(self.name, offered, stated(confidence, len(offered), at), at, context(state), reply.calls)
 
     def learn(self, credit: Credit) -> None:
         self._fallback.learn(credit)
@@ -85,11 +84,6 @@ class LlmPolicy:
             Part("Choose one", offers_text(offered, budgets.offers, state.free)),
         ]
         return prompts.system(brief.task, brief.environment, "macro"), user(parts)
-
-    def _instead(
-        self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator, calls: tuple[Call, ...]
-    ) -> Decision:
-        return dataclasses.replace(self._fallback.choose(state, offered, rng), calls=calls)
 
     def _own(self, state: MacroState, offered: Sequence[Strategy]) -> list[Strategy]:
         """Strategies that were proposed in this run, without those offered or tried here."""
@@ -149,10 +143,8 @@ def read_answer(text: str, offered: Sequence[Strategy], free: bool) -> tuple[Str
 
 def stated(confidence: float, count: int, at: int) -> tuple[float, ...]:
     """Propensities from a stated confidence; they sum to 1."""
-    if count == 1:
-        return (1.0,)
     held = min(max(confidence, 1.0 / count), 1.0)
-    rest = (1.0 - held) / (count - 1)
+    rest = (1.0 - held) / max(count - 1, 1)
     return tuple(held if index == at else rest for index in range(count))
 
 
@@ -172,7 +164,5 @@ def offers_text(offered: Sequence[Strategy], budget: int, free: bool) -> str:
         short, full, pays = [*short, last], [*full, last], [*pays, last]
     if tokens("\n".join(pays)) <= budget:
         return "\n".join(pays)
-    said = len(full)
-    while said and tokens("\n".join([*full[:said], *short[said:]])) > budget:
-        said -= 1
-    return "\n".join([*full[:said], *short[said:]])
+    texts = ("\n".join([*full[:said], *short[said:]]) for said in range(len(full), -1, -1))
+    return next((text for text in texts if tokens(text) <= budget), "\n".join(short))

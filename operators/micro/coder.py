@@ -1,19 +1,25 @@
-"""Coders: who carries a strategy out. `RewriteCoder` does it by source transformations, with no model."""
+"""Coders, which carry strategies out, and an attempt's walk of steps, each kept or rolled back.
+
+`RewriteCoder` carries strategies out by source transformations, with no model.
+
+Each thing tried leaves a Decision and a Step of that name, in the same order; a coder's own steps stand before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import Protocol, runtime_checkable
-
-import numpy as np
+from typing import Any, Protocol, runtime_checkable
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Call, Probe, Source, Step, Strategy, TaskCard
+from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, ScoredCandidate, Source, Step, Strategy, TaskCard
 from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites import REWRITES, Rewrite, RewriteFailed
+from operators.micro.rewrites.base import kernels_of
 
 PARSED = 512  # sources kept parsed: parents return, and a few kilobytes each is cheap
 
@@ -23,14 +29,12 @@ class Job:
     """One strategy to carry out, and what a coder may need for it.
 
     `source`: as it stands after the steps so far; the parent, its evidence and its relatives are in the brief.
-    `rng`: for coders that draw; the attempt's own.
     """
 
     source: Source
     strategy: Strategy
     brief: Brief
     probe: Probe
-    rng: np.random.Generator = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,9 @@ class RewriteCoder:
 
     free, tries = False, 1
 
-    def __init__(self, rewrites: Mapping[str, Rewrite] = REWRITES, parsed: int = PARSED) -> None:
-        """`parsed`: sources that are kept with their offers: a good parent is asked about again and again."""
+    def __init__(self, rewrites: Mapping[str, Rewrite] = REWRITES) -> None:
         self._rewrites = rewrites
-        self._known = lru_cache(maxsize=parsed)(_parsed)
+        self._known = lru_cache(maxsize=PARSED)(_parsed)
 
     def offer(self, source: Source, task: TaskCard) -> tuple[Strategy, ...]:
         module, offers = self._known(source)
@@ -81,11 +84,10 @@ class RewriteCoder:
         return offers[task.name]
 
     def carry_out(self, job: Job) -> Coded:
-        return Coded(self.implement(job.source, job.strategy, job.brief.task, job.rng))
+        return Coded(self.implement(job.source, job.strategy))
 
-    def implement(self, source: Source, strategy: Strategy, task: TaskCard, rng: np.random.Generator) -> str:
+    def implement(self, source: Source, strategy: Strategy) -> str:
         """The text with the strategy carried out; rewriting is deterministic. Raises OperatorFailed."""
-        del task, rng
         rewrite = self._rewrites.get(strategy.name)
         if rewrite is None:
             raise OperatorFailed(f"no rewrite is called {strategy.name!r}; there are {', '.join(self._rewrites)}")
@@ -109,3 +111,103 @@ def _parsed(source: Source) -> tuple[KernelModule | SourceError, dict[str, tuple
         return KernelModule.parse(source.text), {}
     except SourceError as error:
         return error, {}
+
+
+KEPT, ROLLED_BACK = "kept", "rolled back"
+
+
+class StepWalk:
+    """From the parent's source, step by step. One attempt, one thread."""
+
+    def __init__(self, brief: Brief, coder: Coder, probe: Probe) -> None:
+        self.source: Source = brief.parent.source
+        self.kept: list[Strategy] = []
+        self._brief, self._coder, self._probe = brief, coder, probe
+        self._decisions: list[Decision] = []
+        self._steps: list[Step] = []
+        self._outcomes: list[str] = []  # one a decision
+        self._calls: list[Call] = []
+        self._probes = 0
+        self._failed: set[str] = set()  # keys that failed on the source as it stands
+        self._known = brief.known_sources
+        self._started = time.monotonic()
+
+    def offers(self) -> tuple[Strategy, ...]:
+        """What may be tried on the source as it stands, without what already failed on it."""
+        offered = self._coder.offer(self.source, self._brief.task)
+        idle = set() if self.kept else _idle(self._brief.parent)
+        return tuple(s for s in offered if s.key not in self._failed and not idle.intersection(kernels_of(s)))
+
+    def take(self, decision: Decision) -> bool:
+        """Carry out what was chosen. False when it was rolled back."""
+        started = time.monotonic()
+        self._calls.extend(decision.calls)
+        strategy = decision.offered[decision.chosen]
+        source, reason = self._carry_out(strategy)
+        if source is None:
+            self._failed.add(strategy.key)
+        else:
+            self.source = source
+            self.kept.append(strategy)
+            self._failed.clear()
+        outcome = ROLLED_BACK if source is None else KEPT
+        self._note(decision, Step(strategy.key, outcome, reason, time.monotonic() - started))
+        return source is not None
+
+    def trail(self) -> tuple[tuple[Strategy, str], ...]:
+        """(strategy, outcome) of what this walk has tried so far, oldest first."""
+        chosen = [decision.offered[decision.chosen] for decision in self._decisions]
+        return tuple(zip(chosen, self._outcomes, strict=True))
+
+    def stop(self, decision: Decision) -> None:
+        """Write down that the policy chose to end here."""
+        self._calls.extend(decision.calls)
+        self._note(decision, Step(decision.offered[decision.chosen].key, KEPT))
+
+    def proposal(self, operator: str, parents: Iterable[tuple[str, int]] = ()) -> Proposal:
+        """What was kept, claimed by its first strategy; there must be one."""
+        spent = {"probes": self._probes, "wall_s": time.monotonic() - self._started}
+        return Proposal(self.source, operator, self.kept[0], tuple(parents), **self._left(), **spent)
+
+    def failure(self, operator: str, reason: str) -> OperatorFailed:
+        """The exception to raise when nothing was kept, with what it cost."""
+        return OperatorFailed(reason, operator=operator, **self._left())
+
+    def _left(self) -> dict[str, Any]:
+        """What the walk leaves behind."""
+        return {"decisions": tuple(self._decisions), "steps": tuple(self._steps), "calls": tuple(self._calls)}
+
+    def _note(self, decision: Decision, step: Step) -> None:
+        self._decisions.append(dataclasses.replace(decision, calls=()))
+        self._steps.append(step)
+        self._outcomes.append(f"{step.outcome}: {step.detail}" if step.detail else step.outcome)
+
+    def _carry_out(self, strategy: Strategy) -> tuple[Source | None, str]:
+        """The new source, or None and the reason."""
+        try:
+            coded = self._coder.carry_out(Job(self.source, strategy, self._brief, self._probe))
+        except OperatorFailed as failure:
+            self._steps.extend(failure.steps)
+            self._calls.extend(failure.calls)
+            return None, failure.reason
+        self._steps.extend(coded.steps)
+        self._calls.extend(coded.calls)
+        self._probes += coded.probes
+        source = Source(coded.text, self.source.language)
+        if source.sha256 in self._known:
+            return None, f"that is candidate {self._known[source.sha256]} again"
+        return source, ""
+
+
+def _idle(parent: ScoredCandidate) -> set[str]:
+    """Kernels of the parent that no timed case launched, such as one for longer rows: a change there shows nowhere.
+
+    Nothing where no case was timed, or where a name is not the one in the source: then all may run.
+    """
+    measured = parent.evaluation.measurements if parent.evaluation else ()
+    ran = {kernel.name for m in measured if m.features for kernel in m.features.kernels}
+    try:
+        launched = {launch.kernel for launch in KernelModule.parse(parent.source.text).launches}
+    except SourceError:
+        return set()
+    return launched - ran if ran and ran <= launched else set()

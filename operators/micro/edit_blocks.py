@@ -127,7 +127,7 @@ def _blocks(lines: Sequence[str]) -> tuple[tuple[EditBlock, ...], list[str]]:
         if search is None:
             if mark == SEARCH:
                 search = []
-            elif _MARKER.match(line) and not _is_rule(line):
+            elif _MARKER.match(line) and (set(mark) != {"="} or mark == DIVIDE):  # else: a heading's underline
                 raise MalformedAnswer(f"line {number} is {mark!r} outside a block; the markers are {_MARKERS_SAID}")
             else:
                 outside.append(line)
@@ -151,11 +151,6 @@ def _blocks(lines: Sequence[str]) -> tuple[tuple[EditBlock, ...], list[str]]:
 
 def _wants_more(lines: Sequence[str]) -> bool:
     return any(line.strip() == CONTINUE for line in lines)
-
-
-def _is_rule(line: str) -> bool:
-    """A row of `=` in prose (a heading's underline) is no marker unless it is the divider itself."""
-    return set(line.rstrip()) == {"="} and line.rstrip() != DIVIDE
 
 
 def _checked(search: list[str], replace: list[str], number: int) -> EditBlock:
@@ -221,12 +216,8 @@ def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> str:
 
 def _trimmed(lines: Sequence[str]) -> list[str]:
     """Without blank lines at either end."""
-    kept = list(lines)
-    while kept and not kept[0].strip():
-        kept.pop(0)
-    while kept and not kept[-1].strip():
-        kept.pop()
-    return kept
+    filled = [at for at, line in enumerate(lines) if line.strip()]
+    return list(lines[filled[0] : filled[-1] + 1]) if filled else []
 
 
 # -- whole files ---------------------------------------------------------------------------------------------------
@@ -287,7 +278,5 @@ def _fenced(lines: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list[str
 def _elision(new: Sequence[str], old: Sequence[str]) -> str:
     """A line of the new text that stands for others, and was not in the old."""
     known = {line.strip() for line in old}
-    for line in new:
-        if line.strip() not in known and (line.strip() in ("...", "…") or _ELIDED.match(line)):
-            return line
-    return ""
+    fresh = (line for line in new if line.strip() not in known)
+    return next((line for line in fresh if line.strip() in ("...", "…") or _ELIDED.match(line)), "")

@@ -2,6 +2,8 @@
 
 A tiny evaluator of host expressions over shapes. Whatever it does not know is None, and a branch it cannot decide is
 followed both ways: an answer is a hint for what is worth offering, never a proof of correctness.
+
+From the sizes also follows what a fusion saves by removing a buffer.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evo_kernel.types import CaseCard, TaskCard
+import numpy as np
+
+from evo_kernel.types import CaseCard, CaseKind, Evaluation, Source, Strategy, TaskCard
 from operators.micro.kernels import SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
+from operators.micro.module import KernelModule, SourceError
 from operators.micro.syntax import called
 
 Value = object  # int, float, bool, str, tuple, HostTensor, or None for unknown
@@ -38,12 +42,12 @@ class HostLaunch:
     values: dict[str, Value] = field(default_factory=dict)
 
 
-def launches_for(module: KernelModule, task: TaskCard) -> list[HostLaunch]:
-    """Every launch of every case that the card shows, in order."""
+def launches_for(module: KernelModule, task: TaskCard, kernel: SourceKernel | None = None) -> list[HostLaunch]:
+    """Every launch (of one kernel, if given) of every case that the card shows, in order."""
     found: list[HostLaunch] = []
     for case in task.cases:
         _Host(module, case, found).block(module.run.body)
-    return found
+    return [one for one in found if kernel is None or one.launch.kernel == kernel.name]
 
 
 def live_kernels(module: KernelModule, task: TaskCard) -> list[SourceKernel]:
@@ -137,19 +141,16 @@ class _Host:
                     return None
                 return all(parts) if isinstance(node.op, ast.And) else any(parts)
             case ast.Attribute():
-                return self._attribute(node)
+                owner = self.value(node.value)
+                if isinstance(owner, HostTensor):
+                    return {"shape": owner.shape, "dtype": owner.dtype, "ndim": len(owner.shape)}.get(node.attr)
+                is_torch = isinstance(node.value, ast.Name) and node.value.id == "torch"
+                return node.attr if is_torch else None
             case ast.Subscript():
                 return self.value(node.value)[self.value(node.slice)]  # type: ignore[index]
             case ast.Call():
                 return self._call(node)
         return None
-
-    def _attribute(self, node: ast.Attribute) -> Value:
-        owner = self.value(node.value)
-        if isinstance(owner, HostTensor):
-            return {"shape": owner.shape, "dtype": owner.dtype, "ndim": len(owner.shape)}.get(node.attr)
-        is_torch = isinstance(node.value, ast.Name) and node.value.id == "torch"
-        return node.attr if is_torch else None
 
     def _call(self, node: ast.Call) -> Value:
         name = called(node)
@@ -196,3 +197,50 @@ def _strides(shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         strides.append(step)
         step = step * size if step is not None and size is not None else None
     return tuple(reversed(strides))
+
+
+BYTES_PER_US = 4.2e6
+"""Memory bandwidth of an H200 (measured copy). Other GPUs differ; the ranking of fusions hardly does."""
+LAUNCH_US = 2.0
+MOST = 0.8
+"""A fusion is not expected to save a larger share of the time than this."""
+
+
+def fusion_gains(
+    source: Source, task: TaskCard, parent: Evaluation | None, offered: Iterable[Strategy]
+) -> Mapping[str, float]:
+    """Natural log of the expected gain by key, of each offered fusion whose buffer has a known size on a timed case.
+
+    With t the parent's time on a case and b the buffer's bytes: log(t / (t - 2 b / bandwidth - launch)), averaged over
+    the search cases.
+    """
+    wanted = {s.key: str(dict(s.parameters)["buffer"]) for s in offered if "buffer" in dict(s.parameters)}
+    times = {m.case: m.median_us for m in parent.measurements} if parent is not None else {}
+    if not wanted or not times:
+        return {}
+    try:
+        module = KernelModule.parse(source.text)
+        found: dict[tuple[str, str], int] = {}
+        for one in launches_for(module, task):
+            if one.case.kind is not CaseKind.SEARCH:
+                continue
+            for parameter, argument in one.launch.arguments.items():
+                tensor, root = one.values.get(parameter), module.root_of(argument)
+                if root in module.buffers and isinstance(tensor, HostTensor) and None not in tensor.shape:
+                    kind = tensor.dtype.removeprefix("torch.").replace("bfloat16", "float16")
+                    item = 1 if kind.startswith("float8") else np.dtype(kind).itemsize
+                    size = math.prod(size for size in tensor.shape if size is not None) * item
+                    found[one.case.name, str(root)] = max(size, found.get((one.case.name, str(root)), 0))
+        sizes = found
+    except SourceError:
+        return {}
+    gains: dict[str, float] = {}
+    for key, buffer in wanted.items():
+        shares = [
+            min(MOST, (2 * sizes[case, buffer] / BYTES_PER_US + LAUNCH_US) / us)
+            for case, us in times.items()
+            if (case, buffer) in sizes
+        ]
+        if shares:
+            gains[key] = -sum(math.log1p(-share) for share in shares) / len(shares)
+    return gains

@@ -158,11 +158,6 @@ def is_jit(node: ast.FunctionDef) -> bool:
     return any(spell(decorator).split("(")[0] in ("triton.jit", "jit") for decorator in node.decorator_list)
 
 
-def has_escapes(kernel: SourceKernel) -> bool:
-    """Whether the kernel passes pointers to something this file does not read (a device function, a descriptor)."""
-    return bool(kernel.calls("tl.make_block_ptr")) or any(a.base is None for a in kernel.accesses)
-
-
 def constants_of(tree: ast.Module) -> dict[str, int]:
     found = {}
     for statement in tree.body:
@@ -205,11 +200,10 @@ def _scan(
                 loops.append(loop)
             _scan(function, statement.body, inner, accesses, loops, parameters)
             _scan(function, statement.orelse, inner, accesses, loops, parameters)
-        else:
-            calls = [part for part in ast.walk(statement) if isinstance(part, ast.Call)]
-            for call in calls:
-                if (access := _access(function, call, statement, outer, parameters)) is not None:
-                    accesses.append(access)
+            continue
+        for call in [part for part in ast.walk(statement) if isinstance(part, ast.Call)]:
+            if (access := _access(function, call, statement, outer, parameters)) is not None:
+                accesses.append(access)
 
 
 def _loop(node: ast.For, outer: tuple[ast.For | ast.While, ...]) -> Loop | None:
@@ -218,9 +212,8 @@ def _loop(node: ast.For, outer: tuple[ast.For | ast.While, ...]) -> Loop | None:
         return None
     assert isinstance(node.iter, ast.Call)
     bounds = node.iter.args
-    zero, one = ast.Constant(0), ast.Constant(1)
-    start, stop = (zero, bounds[0]) if len(bounds) == 1 else (bounds[0], bounds[1])
-    step = bounds[2] if len(bounds) > 2 else one
+    start, stop, *rest = [ast.Constant(0), *bounds] if len(bounds) == 1 else bounds
+    step = rest[0] if rest else ast.Constant(1)
     return Loop(node, node.target.id, start, stop, step, outer, function)
 
 
@@ -254,11 +247,9 @@ def _base(function: ast.FunctionDef, pointer: ast.expr, parameters: set[str], de
     if pointer.id in parameters:
         return pointer.id
     found = set()
-    for part in ast.walk(function):
-        to_it = isinstance(part, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == pointer.id for t in part.targets
-        )
-        if isinstance(part, ast.Assign) and to_it and pointer.id not in names_read(part.value):
+    for part in [part for part in ast.walk(function) if isinstance(part, ast.Assign)]:
+        targets = {t.id for t in part.targets if isinstance(t, ast.Name)}
+        if pointer.id in targets and pointer.id not in names_read(part.value):
             found.add(_base(function, part.value, parameters, depth + 1))
     return found.pop() if len(found) == 1 else None
 

@@ -1,4 +1,4 @@
-"""A language model at work on one change: answer, edit, probe, repair, and back to the last good step.
+"""A session of a coder model on one change: answer, edit, probe, repair, and back to the last good step.
 
 The repair of a failed edit applies to the source with that edit in it, so a mistake of one line costs one block.
 """
@@ -6,19 +6,19 @@ The repair of a failed edit applies to the source with that edit in it, so a mis
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Call, Probe, Source, Step
 from operators.llm.base import Message, Model, ModelFailed, Reply
-from operators.micro.coder import Coded
+from operators.micro.coder import KEPT, ROLLED_BACK, Coded
 from operators.micro.edit_blocks import EditAnswer, MalformedAnswer, apply, feedback, given_up, parse
-from operators.micro.faults import ADVICE, EditFault, fault_of
+from operators.prompts.evidence import ADVICE, EditFault, fault_of
 from operators.prompts.parts import tokens, without_middle
 
-KEPT, REPAIRED, ROLLED_BACK = "kept", "repaired", "rolled back"
+REPAIRED = "repaired"
 DETAIL = 600  # characters of a reason that a step keeps
 QUOTED = 2  # times the tokens that an answer may have: estimates differ
 MAX_SOURCE = 400_000  # bytes of a source: what no tool reads was written by no mind
@@ -82,18 +82,16 @@ class CoderSession:
         worst: _Fault | None = None  # the last one that says more than that an answer did not fit
         pending: _Fault | None = None  # what the present edit last failed by
         while True:
-            started = time.monotonic()
+            started, reason = time.monotonic(), ""
             action = f"repair {failures} of edit {edits + 1}" if pending else f"edit {edits + 1}"
             try:
                 reply = self._ask()
             except ModelFailed as failure:
                 self._calls.extend(failure.calls)
-                reason = f"the model failed ({failure.kind}): {failure.reason}"
-                self._note(action, ROLLED_BACK, reason, started)
-                return self._ended(reason)
-            declined = given_up(reply.message.content)
-            if declined:
+                reply, reason = None, f"the model failed ({failure.kind}): {failure.reason}"
+            if reply is not None and (declined := given_up(reply.message.content)):
                 reason = f"the model gave up: {declined}"
+            if reply is None or reason:
                 self._note(action, ROLLED_BACK, reason, started)
                 return self._ended(reason)
             try:
@@ -141,14 +139,10 @@ class CoderSession:
         reason = _syntax_fault(self._source.text)
         if reason:
             raise self._failing(EditFault.COMPILE, reason)
-        if self._source.sha256 in self._failed:
-            raise _Fault(
-                EditFault.FORMAT, f"this is the very source that failed before: {self._failed[self._source.sha256]}"
-            )
-        if self._source.sha256 in self._known and not self._more:
-            raise self._failing(
-                EditFault.FORMAT, f"this is candidate {self._known[self._source.sha256]} again; make it differ"
-            )
+        if (why := self._failed.get(self._source.sha256)) is not None:
+            raise _Fault(EditFault.FORMAT, f"this is the very source that failed before: {why}")
+        if (candidate := self._known.get(self._source.sha256)) is not None and not self._more:
+            raise self._failing(EditFault.FORMAT, f"this is candidate {candidate} again; make it differ")
         self._probes += 1
         evaluation = self._probe(self._source)
         fault = fault_of(evaluation)
@@ -195,11 +189,9 @@ class CoderSession:
 
     def _request(self, found: _Fault) -> str:
         reason = without_middle(_broken(found.reason), self._limits.fault_tokens)
-        stands = (
-            "Blocks now apply to the source with your edits in it."
-            if self._source != self._good
-            else "The source is as it was before this edit."
-        )
+        stands = "The source is as it was before this edit."
+        if self._source != self._good:
+            stands = "Blocks now apply to the source with your edits in it."
         return f"Failed ({found.fault}).\n{reason}\n\n{ADVICE[found.fault]} {stands}"
 
     def _say(self, reply: Reply, text: str) -> None:
@@ -234,15 +226,12 @@ def _syntax_fault(text: str) -> str:
     except SyntaxError as error:
         if error.lineno is None:
             return f"not valid Python: {error.msg}"
-        return f"not valid Python: {error.msg} at line {error.lineno}\n{_around(text, error.lineno)}"
+        first = max(error.lineno - 3, 1)
+        around = enumerate(text.split("\n")[first - 1 : error.lineno + 2], start=first)
+        shown = "\n".join(f"{number:4d} {line}" for number, line in around)
+        return f"not valid Python: {error.msg} at line {error.lineno}\n{shown}"
     except (ValueError, RecursionError) as error:
         return f"not valid Python: {error}"
     if not any(getattr(node, "name", "") == "run" for node in tree.body):
         return "the module has no top-level `def run(...)`; keep it"
     return ""
-
-
-def _around(text: str, line: int) -> str:
-    lines: Sequence[str] = text.split("\n")
-    first = max(line - 3, 1)
-    return "\n".join(f"{number:4d} {lines[number - 1]}" for number in range(first, min(line + 2, len(lines)) + 1))

@@ -1,4 +1,4 @@
-"""Small questions to syntax trees: names, calls, spelling, copies with substitutions."""
+"""Helpers on syntax trees: names, calls, spelling, copies with substitutions."""
 
 from __future__ import annotations
 

@@ -27,8 +27,6 @@ class Budgets:
     tried: int = 700  # the oldest go first
     paid: int = 400  # strategies that moved least go first
     trail: int = 400  # the oldest go first
-    hint: int = 800  # the middle of the difference between the two tasks goes
-    example: int = 4000  # functions shrink to their signatures, then the middle goes
     profile: int = 800  # lines go from the end
     knowledge: int = 1500  # whole passages go, the least fitting first
     guide: int = 1800  # lines go from the end

@@ -14,11 +14,17 @@ from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, Source
 from evo_kernel.types.notes import Evidence
 from evo_kernel.types.promotion import GateVerdict
 from operators.macro.catalogue import FAMILIES, OTHER, STOP
-from operators.workbench.file_tools import PATH
-from operators.workbench.formatting import facts_of, told
-from operators.workbench.protocols import WorkbenchJudge, WorkbenchLineage
-from operators.workbench.tool import Submission, ToolFailed, ToolResult, WorkTool, schema
-from operators.workbench.workspace import Workspace
+from operators.prompts.evidence import facts_of, told
+from operators.workbench.tool import (
+    Submission,
+    ToolFailed,
+    ToolResult,
+    WorkbenchJudge,
+    WorkbenchLineage,
+    WorkTool,
+    schema,
+)
+from operators.workbench.workspace import PATH, Workspace
 
 KERNEL = "kernel.py"
 """The file that is judged unless another is named."""
@@ -186,7 +192,10 @@ class Judging:
         try:
             if evaluation.status is Status.INFRA_ERROR:
                 raise InfraError(evaluation.reason)
-            verdict = self._gate(source, evaluation)
+            verdict = GateVerdict(False, f"It is not correct: {evaluation.status}.")
+            if evaluation.passed:
+                with self._aside():
+                    verdict = self._bench.gate(source, evaluation)
         except InfraError as error:  # what the evaluation cost is charged all the same
             text = f"Failed: the machine failed, not your kernel ({error}). Submit again later."
             return ToolResult(text, first.facts, charged, first.gpu_s)
@@ -246,12 +255,6 @@ class Judging:
     def _may(self, tool: str, limit: int) -> None:
         if self.used.counts.get(tool, 0) >= limit:
             raise ToolFailed(f"the attempt's {limit} calls of {tool} are used up; {self.left()}")
-
-    def _gate(self, source: Source, evaluation: Evaluation) -> GateVerdict:
-        if not evaluation.passed:
-            return GateVerdict(False, f"It is not correct: {evaluation.status}.")
-        with self._aside():
-            return self._bench.gate(source, evaluation)
 
     @contextlib.contextmanager
     def _counted(self, tool: str, limit: int, known: str | None = None) -> Iterator[str]:

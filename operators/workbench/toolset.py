@@ -12,13 +12,10 @@ from typing import Any
 
 from evo_kernel.errors import InfraError
 from evo_kernel.types import Brief, Source
-from operators.workbench.file_tools import file_tools
 from operators.workbench.judge_tools import KERNEL, Allowed, Judging
-from operators.workbench.lineage_tools import knowledge_tools, lineage_tools
-from operators.workbench.note_tools import Notes
-from operators.workbench.protocols import WorkbenchDeps
-from operators.workbench.tool import Submission, ToolFailed, WorkTool, bounded, checked
-from operators.workbench.workspace import Workspace
+from operators.workbench.lineage_tools import Notes, knowledge_tools, lineage_tools
+from operators.workbench.tool import Submission, ToolFailed, WorkbenchDeps, WorkTool, bounded, checked
+from operators.workbench.workspace import Workspace, file_tools
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,10 @@ class Workbench:
         with contextlib.ExitStack() as held:
             tool, given, wrong = None, {}, None
             try:
-                tool = self._tool(name)
+                if (tool := self.tools.get(name)) is None:
+                    near = difflib.get_close_matches(name, self.tools, 1)
+                    hint = f"; did you mean {near[0]}?" if near else "."
+                    raise ToolFailed(f"there is no tool {name[:60]!r}{hint} There are: {', '.join(self.tools)}")
                 given = checked(name, tool.parameters, arguments)
             except ToolFailed as failure:
                 tool, wrong = None, failure
@@ -146,14 +146,6 @@ class Workbench:
 
     def _failed(self, failure: ToolFailed | None, began: float) -> ToolOutcome:
         return self._outcome(bounded(f"Failed: {failure}"), began, failed=True)
-
-    def _tool(self, name: str) -> WorkTool:
-        found = self.tools.get(name)
-        if found is None:
-            near = difflib.get_close_matches(name, self.tools, 1)
-            hint = f"; did you mean {near[0]}?" if near else "."
-            raise ToolFailed(f"there is no tool {name[:60]!r}{hint} There are: {', '.join(self.tools)}")
-        return found
 
     def _outcome(self, text: str, began: float, **rest: Any) -> ToolOutcome:
         changes = self.workspace.take_changes()

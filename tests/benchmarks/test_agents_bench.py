@@ -14,7 +14,7 @@ from benchmarks.agents import __main__ as bench
 from benchmarks.agents import macro, micro, situations
 from benchmarks.agents.notebook import DOWN, Counted, Notebook
 from evo_kernel.errors import UserError
-from operators.learning.shipped import TREE
+from operators.learning import TREE
 from operators.learning.tree import Tree
 from operators.llm.base import Message, Model, ModelFailed, Reply
 from operators.micro.coder import RewriteCoder
@@ -185,7 +185,7 @@ def test_micro_is_judged_here(tmp_path, found, capsys):
     (pair,) = [one for one in micro.pairs(found) if one.situation.task.name == "softmax"][:1]
     small = str(small_softmax(tmp_path).path)
     one = replace(pair.situation, task=replace(pair.situation.task, name=small))
-    text = RewriteCoder().implement(one.source, pair.action.strategy, one.task, np.random.default_rng(0))
+    text = RewriteCoder().implement(one.source, pair.action.strategy)
     asked = micro.pairs([replace(one, actions=(pair.action,))])
     assert [each.id for each in asked] == [pair.id]
     out = tmp_path / "bench.jsonl"

@@ -13,8 +13,7 @@ import pytest
 from evo_kernel.app import external_session
 from evo_kernel.cli.main import _terminated
 from evo_kernel.errors import PopulationError, PopulationLocked, UserError
-from populations.connect import fetch_one
-from populations.lock import OwnerLock
+from populations.connect import OwnerLock, fetch_one
 from populations.reading import PopulationReader
 from tests.support.commands import evo, told
 

@@ -59,22 +59,3 @@ def test_within_a_population_what_was_learnt_is_told_after_a_resume(second: str,
     ended = evo("resume", f"{OTHER}.db", "--set", "budget.tokens=60000")
     assert ended.exit_code == 0, ended.output
     assert "## What has paid in this population\n- " in prompts_in(folder / f"{OTHER}.db")
-
-
-def test_prompts_tell_of_the_task_that_the_kernels_come_from(second: str, first: Path) -> None:
-    origin = second.split("## Where the first kernels come from\n")[1].split("\n## ")[0]
-    assert f"another task, {NAME}," in origin
-    assert "-    return torch.tanh(x - 2.0 * y).sum(-1)" in origin
-    assert "+    return torch.tanh(x - 3.0 * y).amax(-1)" in origin
-    example = second.split("## The fastest kernel of that task\n")[1].split("\n## ")[0]
-    best = evo("show", first.name, "best", "--source").output
-    kernels = [line for line in best.splitlines() if line.startswith("def ")]
-    assert len(kernels) >= 2 and all(line in example for line in kernels)
-
-
-def test_an_agent_from_outside_finds_it_in_its_folder(second: str, folder: Path) -> None:
-    told = "cp README.md " + str(folder / "told.md")
-    ended = evo("agent", f"{OTHER}.db", "--command", told, "--minutes", "1", "--json")
-    assert ended.exit_code == 1, ended.output  # nothing committed
-    text = (folder / "told.md").read_text()
-    assert f"another task, {NAME}," in text

@@ -18,8 +18,7 @@ import psutil
 from mcp import Client, StdioServerParameters
 
 from evo_kernel.cli.main import cli
-from populations.connect import fetch_one
-from populations.lock import owner
+from populations.connect import fetch_one, owner
 from populations.reading import PopulationReader
 from tests.cli.test_asking import TASK
 from tests.support.scripts import script

@@ -20,7 +20,7 @@ from evo_kernel.app.run_config import ModelOptions
 from evo_kernel.config import Config, config_from, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.types import Purpose
-from operators.llm.endpoint import Endpoint
+from operators.llm.limits import Endpoint
 from operators.llm.litellm_model import Patience
 from operators.llm.transcript import unpack
 from populations.reading import PopulationReader

@@ -11,7 +11,7 @@ from evo_kernel.app.train.collector import Grower, Want
 from evo_kernel.app.train.problems import problem_names, problem_of_a_tree, problem_task, rows_of
 from evo_kernel.errors import UserError
 from evo_kernel.types import CaseKind
-from operators.learning import pack_tree
+from operators.learning import collecting
 from operators.learning.tree import Tree
 from tests.support.commands import evo
 
@@ -59,16 +59,16 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def taken_up(grown: tuple[Path, Path]) -> tuple[pack_tree.CollectedRows, pack_tree.CollectedRows, Path]:
+def taken_up(grown: tuple[Path, Path]) -> tuple[collecting.CollectedRows, collecting.CollectedRows, Path]:
     """Rows before and after a second slice."""
     task, folder = grown
     problem = f"{task}@wide"
-    before = pack_tree.read_rows(rows_of(folder, problem))
+    before = collecting.read_rows(rows_of(folder, problem))
     grower = Grower(problem, WANT, rows_of(folder, problem), before.baselines)
     grow(grower, len(before.candidates) + 2)
     assert grower.drain(time.monotonic() + 60.0) and not grower.trouble
     grower.close(5.0)
-    return before, pack_tree.read_rows(rows_of(folder, problem)), folder
+    return before, collecting.read_rows(rows_of(folder, problem)), folder
 
 
 def test_a_second_slice_goes_on_where_the_first_was_cut_off(taken_up) -> None:

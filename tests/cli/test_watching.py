@@ -20,8 +20,8 @@ from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.stages import RECORDING, THINKING, Stages
 from evo_kernel.fitness.timing.ceilings import NAMES, Ceilings, KnownCeilings
 from evo_kernel.types import Environment, Purpose, Source
-from populations.lock import SLOT, OwnerLock
-from populations.lock import announced as announcement
+from populations.connect import SLOT, OwnerLock
+from populations.connect import announced as announcement
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
 from tests.support.commands import child

@@ -25,18 +25,17 @@ from evo_kernel.types import (
 )
 from evo_kernel.types.notes import Evidence
 from operators.avo import memory as agents
-from operators.avo.prompting import opening
-from operators.avo.settings import AvoSettings
+from operators.avo.attempt import AvoSettings
+from operators.avo.operator import opening
+from operators.crossover import LlmCrossover
 from operators.llm.base import Message
-from operators.llm_crossover import LlmCrossover
 from operators.macro.catalogue import STOP, UNGUIDED, proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
-from operators.macro.memory import StrategyMemory
-from operators.micro.applicability import applicable
-from operators.micro.llm_coder import LlmCoder
-from operators.prompts.writer import Prompts, transfer_hint
-from operators.workbench.protocols import WorkbenchDeps
+from operators.macro.policies import StrategyMemory
+from operators.micro.llm_coder import LlmCoder, applicable
+from operators.prompts.writer import Prompts
+from operators.workbench.tool import WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 from tests.operators.avo.forgetful import Forgetful
@@ -127,14 +126,6 @@ def prompts(hierarchy: bool = True) -> Prompts:
     )
 
 
-def from_another_task() -> str:
-    """The hint of a run that starts from the kernels of a softmax with a temperature."""
-    other = dataclasses.replace(
-        CARD, name="soft", precision="tf32", reference=CARD.reference.replace("(x, ", "(x / 2, ")
-    )
-    return transfer_hint(other, sample().inspirations[0], CARD)
-
-
 def conversations() -> dict[str, tuple[Message, ...]]:
     """Golden file → the messages that it pins."""
     brief, shared = sample(), prompts()
@@ -142,10 +133,8 @@ def conversations() -> dict[str, tuple[Message, ...]]:
     offered = (*applicable(brief.parent.source, CARD), own, STOP)
     state = MacroState(CARD, brief.parent, brief.parent.source, brief.tried, 1, brief, True, ((ONLINE, "kept"),))
     coder = LlmCoder(FakeModel(""), shared)
-    hinted = Prompts(hint=from_another_task(), example=brief.inspirations[0].source)
     alone = LlmCoder(FakeModel(""), prompts(hierarchy=False))
     return {
-        "prompt_transfer.txt": (hinted.system(CARD, H200, "macro"),),
         "prompt_coder_no_hierarchy.txt": alone.opening(brief, brief.parent.source, UNGUIDED).messages,
         "prompt_macro.txt": LlmPolicy(FakeModel(""), shared).messages(state, offered),
         "prompt_coder.txt": coder.opening(brief, brief.parent.source, ONLINE).messages,
@@ -168,12 +157,11 @@ def agent(brief: Brief) -> tuple[Message, ...]:
     memory.reviewed(agents.Review(brief.attempt, "no commit in 6 attempts", ("Profile first.", "Read each row once.")))
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(Path(folder), start_files(brief.parent.source), task_files(brief))
-        return opening(AvoSettings(), Workbench(workspace, rooms, brief, "avo"), rooms, memory)
+        return opening(AvoSettings().limits.turns, Workbench(workspace, rooms, brief, "avo"), rooms, memory)
 
 
 def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:
     """A whole conversation: a block that does not fit, one that is wrong, one that passes."""
-    import numpy as np
 
     from operators.micro.coder import Job
 
@@ -190,7 +178,7 @@ def repair(brief: Brief, shared: Prompts) -> tuple[Message, ...]:
             (Status.WRONG, "the output has 9 of 10 elements that were never written") if "(1)" in text else None
         )
     )
-    LlmCoder(model, shared).carry_out(Job(brief.parent.source, ONLINE, brief, judged, np.random.default_rng(0)))
+    LlmCoder(model, shared).carry_out(Job(brief.parent.source, ONLINE, brief, judged))
     return model.asked[-1][2:]
 
 

@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 
-import numpy as np
 import pytest
 
 from evo_kernel.errors import OperatorFailed
@@ -31,7 +30,7 @@ def descend(candidate, *names, judged=True):
     source, path = seed_of("softmax"), []
     for name in names:
         strategy = next(s for s in CODER.offer(source, TASK) if s.name == name)
-        source = Source(CODER.implement(source, strategy, TASK, np.random.default_rng(0)))
+        source = Source(CODER.implement(source, strategy))
         path.append(strategy)
     return relative(candidate, source, path, judged)
 

@@ -2,17 +2,22 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from operators.macro.catalogue import CATALOGUE
-from operators.micro.guides import examples, guides
+from operators.micro.llm_coder import guides
 from operators.prompts.parts import Budgets, tokens
 from tests.support.scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def examples(guide: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
 
 
 def answers(how, folder, **settings):

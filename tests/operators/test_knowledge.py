@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evo_kernel.errors import UserError
-from operators.knowledge import api
+from operators.knowledge import passages
 from operators.knowledge.base import KnowledgeBase, tokens
 from operators.knowledge.passages import PASSAGE_CHARS, fit, passages_of, tokens_of
 
@@ -95,7 +95,7 @@ def test_a_name_finds_what_is_installed(base, name, source):
 
 
 def test_api_passages_name_real_things():
-    entries = [entry for entry in api.api_passages() if not entry.listing]
+    entries = [entry for entry in passages.api_passages() if not entry.listing]
     assert len(entries) > 200
     for entry in entries:
         path, name = entry.passage.source.split("/", 1)[1].split("#")
@@ -117,12 +117,12 @@ def test_api_signatures_are_those_of_the_installed_version(base):
 
 
 def test_modules_that_a_version_lacks_are_left_out(monkeypatch):
-    monkeypatch.setitem(api.MODULES, "triton.no_such_module", "nothing")
-    assert list(api.api_passages())
+    monkeypatch.setitem(passages.MODULES, "triton.no_such_module", "nothing")
+    assert list(passages.api_passages())
 
 
 def test_without_triton_the_notes_remain(monkeypatch):
-    monkeypatch.setattr(api.importlib, "import_module", missing)
+    monkeypatch.setattr(passages.importlib, "import_module", missing)
     base = KnowledgeBase()
     assert base.search("online softmax")[0].source.startswith("evo-kernel/attention.md")
     assert "does not import" in base.skipped[0]

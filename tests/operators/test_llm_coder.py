@@ -2,24 +2,21 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Operator, Purpose, Source, Status, Strategy, Tried
 from operators.llm.base import ModelFailed, ToolCall
-from operators.llm.scripted import ScriptedModel
+from operators.llm.models import ScriptedModel
 from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import CATALOGUE, UNGUIDED, proposed
 from operators.macro.llm_policy import LlmPolicy
 from operators.macro.policies import UniformPolicy
-from operators.micro.applicability import MASKS, applicable
 from operators.micro.coder import Coder, Job, RewriteCoder
-from operators.micro.faults import ADVICE, EditFault, fault_of
-from operators.micro.guides import guides
-from operators.micro.llm_coder import CombinedCoder, LlmCoder
+from operators.micro.llm_coder import MASKS, CombinedCoder, LlmCoder, applicable, guides
 from operators.micro.session import SessionLimits
 from operators.mtmc import MtmcOperator
+from operators.prompts.evidence import ADVICE, EditFault, fault_of
 from operators.prompts.parts import Budgets
 from operators.prompts.writer import Prompts
 from tests.operators.answers.source import BOTH, CALL, FUSED, SCALE, SOURCE
@@ -38,7 +35,7 @@ def half(text):
 
 
 def job(probe, strategy=FUSE, parent=PARENT, **more) -> Job:
-    return Job(parent.source, strategy, brief(parent, **more), probe, np.random.default_rng(0))
+    return Job(parent.source, strategy, brief(parent, **more), probe)
 
 
 def outcomes(steps):
@@ -215,11 +212,12 @@ def test_the_rewriter_goes_first_where_it_can():
     assert coder.carry_out(again).calls, "what the rewriter has done to this parent already goes to the model"
 
 
-def test_guides_belong_to_the_catalogue_and_reach_the_prompt():
+def test_guides_belong_to_the_catalogue_and_reach_the_prompt(monkeypatch):
     assert set(guides()) == set(CATALOGUE) - {"stop"}
     opening = LlmCoder(FakeModel("")).opening(brief(PARENT), PARENT.source, FUSE)
     assert guides()["fuse-consumer"][:200] in opening.messages[1].content
-    bare = LlmCoder(FakeModel(""), guides={}).opening(brief(PARENT), PARENT.source, FUSE)
+    monkeypatch.setattr("operators.micro.llm_coder.guides", dict)
+    bare = LlmCoder(FakeModel("")).opening(brief(PARENT), PARENT.source, FUSE)
     assert "Guide" not in bare.messages[1].content
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Operator, Source, Status, Strategy
-from operators.llm_crossover import LlmCrossover
+from operators.crossover import LlmCrossover
 from tests.operators.answers.source import BOTH, CALL, FUSED, SCALE, SOURCE
 from tests.operators.support_model import FakeModel, Judged, block
 from tests.operators.support_search import brief, evaluation, kept_strategies, kernel, no_probe, plan, relative

@@ -11,8 +11,7 @@ import pytest
 
 from evo_kernel.budget import Budget, Ledger
 from operators.llm.base import Message, ModelFailed, Tool
-from operators.llm.cost_reservation import Price
-from operators.llm.endpoint import Endpoint
+from operators.llm.limits import Endpoint, Price
 from operators.llm.litellm_model import LiteLLMModel, Patience
 from operators.llm.litellm_request import LiteLLMWire
 from operators.llm.transcript import unpack

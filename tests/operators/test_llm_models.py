@@ -8,13 +8,10 @@ import pytest
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, Reply, Tool
-from operators.llm.cost_reservation import TokenBound
-from operators.llm.endpoint import Endpoint
-from operators.llm.ensemble import Ensemble
-from operators.llm.redaction import redact
-from operators.llm.scripted import ScriptedModel, smallest
+from operators.llm.limits import Endpoint, TokenBound
+from operators.llm.models import Ensemble, ScriptedModel, smallest
 from operators.llm.structured import problem, strict
-from operators.llm.transcript import messages_payload
+from operators.llm.transcript import messages_payload, redact
 from tests.operators.support_llm import ASK, WIRE
 
 TOOLS = (Tool("read", "Read.", {"type": "object"}),)

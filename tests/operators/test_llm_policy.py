@@ -13,7 +13,7 @@ from operators.macro.catalogue import CATALOGUE, PAYS, STOP, description, propos
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy, answer_schema, offers_text, read_answer, stated
 from operators.macro.policies import MixedPolicy, Policy, UniformPolicy
-from operators.micro.applicability import applicable
+from operators.micro.llm_coder import applicable
 from operators.prompts.parts import tokens
 from tests.operators.answers.source import SOURCE
 from tests.operators.support_model import FakeModel, choice, reply

@@ -4,7 +4,7 @@ import dataclasses
 
 from evo_kernel.types import Decision, Strategy
 from operators.macro.catalogue import UNGUIDED, proposed
-from operators.macro.memory import StrategyMemory
+from operators.macro.policies import StrategyMemory
 from tests.operators.support_search import credit
 
 ONLINE = Strategy("online-row", "algorithm")

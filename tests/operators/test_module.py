@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.micro.edits import Edit, splice
 from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import KernelModule, SourceError
+from operators.micro.module import Edit, KernelModule, SourceError, splice
 from operators.micro.syntax import fresh_name, spell
 from tests.operators.support_rewrites import ATTENTION, CHAIN, LAYERNORM, SAMPLES, SOFTMAX, card
 

@@ -12,10 +12,9 @@ from evo_kernel.types import Operator, Source, Strategy
 from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import STOP
 from operators.macro.policies import UniformPolicy
-from operators.micro.coder import Coder, RewriteCoder
+from operators.micro.coder import Coder, RewriteCoder, StepWalk
 from operators.micro.llm_coder import LlmCoder
-from operators.micro.rewrites import REWRITES, RewriteFailed
-from operators.micro.steps import StepWalk
+from operators.micro.rewrites import RewriteFailed
 from operators.mtmc import TRIES, MtmcOperator
 from tests.operators.support_model import FakeModel
 from tests.operators.support_search import (
@@ -43,10 +42,10 @@ class Unwilling(RewriteCoder):
         super().__init__()
         self.names = names
 
-    def implement(self, source, strategy, task, rng):
+    def implement(self, source, strategy):
         if strategy.name in self.names or not self.names:
             raise OperatorFailed(f"{strategy.name} is refused")
-        return super().implement(source, strategy, task, rng)
+        return super().implement(source, strategy)
 
 
 def untimed(proposal):
@@ -113,7 +112,7 @@ def test_a_kernel_that_no_timed_case_launches_is_not_worked_on():
 
     def regions(ran):
         judged = dataclasses.replace(parent, evaluation=ran and evaluation(plan(kernel(name=ran))))
-        walk = StepWalk(brief(judged), LlmCoder(FakeModel("")), np.random.default_rng(0), no_probe)
+        walk = StepWalk(brief(judged), LlmCoder(FakeModel("")), no_probe)
         return {strategy.region for strategy in walk.offers()}
 
     both = {"kernel short_kernel", "kernel long_kernel", "kernel short_kernel -> long_kernel"}
@@ -160,7 +159,7 @@ def test_several_steps_build_on_each_other_and_stop_may_be_chosen():
         assert proposal.strategy == kept_strategies(proposal)[0]
         text = PARENT.source
         for strategy in kept_strategies(proposal):
-            text = Source(CODER.implement(text, strategy, TASK, np.random.default_rng(0)))
+            text = Source(CODER.implement(text, strategy))
         assert text == proposal.source
 
 
@@ -188,12 +187,11 @@ def test_learning_reaches_the_policy_and_witnessing_the_catalogue():
 
 
 def test_the_coder_refuses_in_words():
-    rng = np.random.default_rng(0)
     with pytest.raises(OperatorFailed, match="no rewrite is called 'magic'"):
-        CODER.implement(PARENT.source, Strategy("magic", "repair"), TASK, rng)
+        CODER.implement(PARENT.source, Strategy("magic", "repair"))
     elsewhere = dataclasses.replace(OFFERED[0], region="kernel nowhere")
     with pytest.raises(OperatorFailed, match="nowhere"):
-        CODER.implement(PARENT.source, elsewhere, TASK, rng)
+        CODER.implement(PARENT.source, elsewhere)
 
 
 class Lazy:
@@ -215,11 +213,12 @@ class Failing(Lazy):
 def test_a_rewrite_that_does_nothing_or_fails_is_the_operators_failure(rewrite, said):
     coder = RewriteCoder({"lazy": rewrite})
     with pytest.raises(OperatorFailed, match=said):
-        coder.implement(PARENT.source, Strategy("lazy", "repair"), TASK, np.random.default_rng(0))
+        coder.implement(PARENT.source, Strategy("lazy", "repair"))
 
 
-def test_the_coder_keeps_few_sources_parsed_and_threads_agree():
-    coder = RewriteCoder(REWRITES, parsed=2)
+def test_the_coder_keeps_few_sources_parsed_and_threads_agree(monkeypatch):
+    monkeypatch.setattr("operators.micro.coder.PARSED", 2)
+    coder = RewriteCoder()
     sources = [seed_of(task) for task in ("softmax", "rmsnorm", "layernorm", "softmax")]
     alone = [coder.offer(source, TASK) for source in sources]
     assert alone[0] == alone[3]

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.types import Decision, Source, Status, Tried
-from operators.llm_crossover import LlmCrossover
+from operators.crossover import LlmCrossover
 from operators.macro.catalogue import proposed
 from operators.macro.features import MacroState
 from operators.macro.llm_policy import LlmPolicy
-from operators.macro.memory import StrategyMemory
+from operators.macro.policies import StrategyMemory
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.session import SessionLimits
 from operators.prompts.evidence import evidence
 from operators.prompts.parts import Budgets, first_lines, rows, tokens, without_middle
-from operators.prompts.relatives import chosen, relatives_text, shown
-from operators.prompts.writer import Prompts, document, task_text, transfer_hint, user
+from operators.prompts.writer import Prompts, chosen, document, relatives_text, shown, task_text, user
 from tests.operators.golden_prompts import (
     CARD,
     GOLDEN,
@@ -27,7 +26,6 @@ from tests.operators.golden_prompts import (
     ONLINE,
     Library,
     conversations,
-    from_another_task,
     prompts,
     sample,
     text_of,
@@ -158,8 +156,7 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
 
     memory = StrategyMemory()
     memory.learn(credit(Decision("uniform", (HOIST,), (1.0,), 0), 0.025))
-    shared = Prompts(knowledge=Floods(), profile=lambda r: flood, memory=memory, hint=flood,
-                     example=brief.inspirations[0].source)  # fmt: skip
+    shared = Prompts(knowledge=Floods(), profile=lambda r: flood, memory=memory)
     state = MacroState(brief.task, brief.parent, brief.parent.source, trail=((ONLINE, flood),) * 900, brief=brief)
     offered = tuple(proposed(f"new-{n}", "memory", flood) for n in range(40))
     macro = LlmPolicy(FakeModel(""), shared).messages(state, offered)
@@ -167,13 +164,12 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
     crossover = LlmCrossover(FakeModel(""), shared).opening(brief, brief.parent.source, brief.inspirations[0]).messages
     budgets, heads = Budgets(), 100
     limits = {
-        "Task": budgets.task, "Where the first kernels": budgets.hint, "Evidence": budgets.evidence,
+        "Task": budgets.task, "Evidence": budgets.evidence,
         "Profile": budgets.profile, "Relatives": budgets.inspirations, "Tried": budgets.tried,
         "Passages": budgets.knowledge, "Source": budgets.source, "What has paid in": budgets.paid,
         "This attempt": budgets.trail, "Choose": budgets.offers,
         "Strategies of B": budgets.tried, "Guide": budgets.guide, "The strategy": 200, "Triton": budgets.api,
         "Hardware": budgets.hardware, "Your part": 600, "How to answer": 600,
-        "The fastest kernel of that task": budgets.example,
     }  # fmt: skip
     for messages in (macro, coder, crossover):
         parts = "\n".join(message.content for message in messages).split("\n## ")[1:]
@@ -183,15 +179,6 @@ def test_no_part_outgrows_its_budget_whatever_others_write():
         assert len(parts) >= 9
     endless = dataclasses.replace(brief.inspirations[1].evaluation, reason=flood)
     assert tokens(evidence(endless, 1000)) <= 150
-
-
-def test_where_first_kernels_come_from_is_told_once_a_run():
-    assert transfer_hint(CARD, sample().parent, dataclasses.replace(CARD, name="again")) == ""
-    hint = from_another_task()
-    assert "another task, soft," in hint and "-    return torch.softmax(x / 2, dim=-1)" in hint
-    assert "online-row" in hint and "may use: tf32" in hint
-    shared = Prompts(hint=hint)
-    assert hint in shared.system(CARD, H200, "coder").content and shared.system(CARD, H200, "coder").stable
 
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/guides/agents.md"

@@ -12,10 +12,10 @@ import pytest
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Purpose, Source, TaskCard
-from operators.micro.fusion_gain import BYTES_PER_US, LAUNCH_US, fusion_gains
+from operators.micro.host_code import BYTES_PER_US, LAUNCH_US, fusion_gains
 from operators.micro.module import KernelModule
 from operators.micro.rewrites import REWRITES
-from operators.micro.rewrites.tidy import tidied
+from operators.micro.rewrites.base import tidied
 from tests.operators.support_rewrites import errors_of
 from tests.support.scripted import scored
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from operators.micro.module import KernelModule
+from operators.micro.rewrites.arithmetic import InputPrecision
 from operators.micro.rewrites.base import Rewrite, RewriteFailed
 from operators.micro.rewrites.causal import CausalSkip
 from operators.micro.rewrites.descriptor import TensorDescriptor
-from operators.micro.rewrites.pipeline import SoftwarePipeline
-from operators.micro.rewrites.precision import InputPrecision
+from operators.micro.rewrites.loops import SoftwarePipeline
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
 from tests.operators.support_grid import FP32_ERROR, PRODUCT, TF32_ERROR, answers, applied, card, seed

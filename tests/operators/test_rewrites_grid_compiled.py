@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from operators.micro.rewrites.arithmetic import InputPrecision
 from operators.micro.rewrites.causal import CausalSkip
 from operators.micro.rewrites.descriptor import TensorDescriptor
-from operators.micro.rewrites.pipeline import SoftwarePipeline
-from operators.micro.rewrites.precision import InputPrecision
+from operators.micro.rewrites.loops import SoftwarePipeline
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
 from tests.operators.support_grid import PRODUCT, answers, applied, seed

@@ -20,7 +20,7 @@ from sqlite_utils import Database
 
 from evo_kernel.errors import PopulationError, PopulationLocked
 from evo_kernel.types import CaseKind, PairedComparison, Purpose, Rival, Source, Status
-from populations.lock import owner
+from populations.connect import owner
 from populations.migrations import migrations
 from populations.population import open_population
 from populations.reading import PopulationReader

@@ -10,9 +10,9 @@ import pytest
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import Population, Proposal, Purpose, Source, Status
+from populations.archive import PopulationSettings
 from populations.population import open_population
 from populations.reading import PopulationReader
-from populations.settings import PopulationSettings
 from tests.populations.samples import (
     CARD,
     MEASURED,
@@ -281,11 +281,11 @@ def test_an_island_that_was_emptied_is_not_asked(opened):
         search(population, 12, random.Random(11))
         archives = population._board.islands.archives
         assert len(archives) == 2
-        for one in {contender.candidate for _, _, contender in archives[1].contenders()}:
+        for one in {contender.candidate for _, contender in archives[1].contenders()}:
             ticket = population.recorded(one)
             population.tell(ticket, replace(failed(ticket.proposal.source), purpose=Purpose.CONFIRM))
         assert not archives[1].cells
-        keep = {contender.candidate for _, _, contender in archives[0].contenders()}
+        keep = {contender.candidate for _, contender in archives[0].contenders()}
         assert keep
         assert {population.ask().parent.candidate for _ in range(20)} <= keep
 

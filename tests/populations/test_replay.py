@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evo_kernel.types import Purpose, Source, Status
+from populations.archive import PopulationSettings
 from populations.connect import connect_reader
 from populations.population import open_population
 from populations.reading import PopulationReader
 from populations.search_state import Replay
-from populations.settings import PopulationSettings
 from tests.populations.samples import CARD, MEASURED, MODELED, TASK, failed, passed, propose
 
 ACTS = st.lists(

@@ -14,8 +14,7 @@ from sqlite_utils import Database
 from docs import generated_pages
 from evo_kernel.types import Purpose
 from populations.connect import MIGRATIONS
-from populations.migrations import migrate, migrations
-from populations.migrations.views import VIEWS
+from populations.migrations import VIEWS, migrate, migrations
 from populations.population import open_population
 from populations.reading import PopulationReader
 from tests.populations.samples import CARD, MODELED, TASK, passed, search

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from populations.archive import Archive, Cell, Contender, combine
+from populations.archive import Archive, Cell, Contender, Islands, PopulationSettings, combine
 from populations.credit import DISCOUNT, FAILED, UNKNOWN_LIGHT, CreditLedger, light_bucket
-from populations.islands import Islands
-from populations.parent_selectors import SELECTORS, Mix, lexicase, thompson, uniform
-from populations.settings import PopulationSettings
+from populations.parent_selection import SELECTORS, Mix, lexicase, thompson, uniform
 
 NAN = math.nan
 OFFERS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 30), st.floats(0.0, 5.0)), max_size=60)

@@ -21,7 +21,7 @@ from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.types import Evaluation, Purpose, Source
 from operators.avo.operator import AvoOperator
 from operators.llm.base import Message, Model, ModelRequest, Reply
-from operators.llm.scripted import Asked, ScriptedModel
+from operators.llm.models import Asked, ScriptedModel
 from operators.mix import MixOperator
 from populations.population import open_population
 from populations.statistics import SearchTotals

@@ -19,7 +19,7 @@ RESULTS = "results.jsonl"
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Make a suite's folder, and keep other suites out of it. Raises UserError."""
-    from populations.lock import OwnerLock
+    from populations.connect import OwnerLock
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

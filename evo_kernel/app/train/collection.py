@@ -15,7 +15,7 @@ from evo_kernel.app.train.collector import Grower, Want
 from evo_kernel.app.train.problems import problem_names, rows_of
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.tasks.loading import builtin_names
-from operators.learning.pack_tree import assemble, read_rows
+from operators.learning.collecting import assemble, read_rows
 from operators.learning.tree import Tree
 
 ENDING_S = 20.0

@@ -20,11 +20,9 @@ from evo_kernel.fitness.timing.baselines import COMPILED
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status, Strategy
-from operators.learning import pack_tree
+from operators.learning import collecting
 from operators.learning.collecting import Frontier
-from operators.learning.evidence import evaluation_data, strategy_data, strategy_of
-from operators.learning.families import family_of, split_of
-from operators.learning.tree import state_id
+from operators.learning.tree import evaluation_data, family_of, split_of, state_id, strategy_data, strategy_of
 from operators.micro.coder import RewriteCoder
 
 EVERY_KERNEL = 1e9  # tune_within: slow kernels are tuned too, for a gain compares parent and child treated alike
@@ -54,7 +52,7 @@ class Grower:
 
     def __init__(self, problem: str, want: Want, path: Path, baselines: Mapping[str, Mapping[str, float]]) -> None:
         self.problem, self._want, self._path = problem, want, path
-        self.rows = pack_tree.read_rows(path)
+        self.rows = collecting.read_rows(path)
         self._task = problem_of_a_tree(problem)
         self.name = self._task.name
         self._card, self._coder = self._task.card(), RewriteCoder()
@@ -181,7 +179,7 @@ class Grower:
         edge = {"kind": "edge", "parent": parent, "strategy": strategy_data(strategy)}
         try:
             source = Source(self._texts[parent])
-            child = Source(self._coder.implement(source, strategy, self._card, np.random.default_rng(0)))
+            child = Source(self._coder.implement(source, strategy))
         except OperatorFailed as failure:
             return None, edge | {"sha": None, "reason": str(failure)[:200]}
         known = child.sha256 in self.rows.candidates
@@ -221,7 +219,7 @@ class Grower:
 
     def _write(self, row: dict[str, Any]) -> None:
         """To the file, flushed, and to what is known."""
-        text = pack_tree.line(row)
+        text = collecting.line(row)
         with self._writing:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(text)

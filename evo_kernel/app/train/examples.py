@@ -21,8 +21,7 @@ from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.types import Environment, Evaluation, Source, TaskCard
 from operators.learning.coder.examples import Example, Wanted, kept, of_tree, reasoning_in, write
-from operators.learning.families import INVENTED
-from operators.learning.tree import Tree
+from operators.learning.tree import INVENTED, Tree
 from operators.macro.catalogue import UNGUIDED, witnessed
 from populations.reading import PopulationReader
 
@@ -156,7 +155,7 @@ def _walk(
 
 def _invented(count: int, worker: int, rng: np.random.Generator) -> Iterator[tuple[TaskCard, Source]]:
     """Made-up tasks with their first kernels; fewer where some cannot be lowered."""
-    from operators.learning.coder.invented import fused, invented
+    from operators.learning.coder.walks import fused, invented
 
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):

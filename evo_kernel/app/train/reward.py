@@ -23,7 +23,7 @@ from evo_kernel.errors import UserError
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.types import Strategy
 from operators.learning.coder.rewards import Ask, RewardParts, grades, parts_of
-from operators.learning.evidence import strategy_of
+from operators.learning.tree import strategy_of
 
 Completion = str | Sequence[Mapping[str, Any]]
 """A text, or the messages that a conversational dataset's completion consists of."""

@@ -118,7 +118,7 @@ def _settings(start: Path | None, reward: RewardParts, options: Mapping[str, Any
     from evo_kernel.fitness.gpus import usable_cores
     from operators.learning.coder.scratch.grpo import GrpoSettings
     from operators.learning.coder.scratch.run import RunSettings
-    from operators.learning.coder.scratch.sft import SftSettings
+    from operators.learning.coder.scratch.training import SftSettings
 
     seed, steps = options["seed"], options["sft_steps"]
     return RunSettings(

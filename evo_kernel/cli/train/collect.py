@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from evo_kernel.cli.options import DEVICE, PATH, UNCONFINED
-from operators.learning.families import HELD_OUT
+from operators.learning.tree import HELD_OUT
 
 
 @click.command()

@@ -52,7 +52,7 @@ def policy(
     `--set operators.policy=trained --set operators.checkpoint=FILE`.
     """
     from evo_kernel.app.train.device import chosen_device
-    from operators.learning.policy_run import train_policy
+    from operators.learning.policy_training import train_policy
 
     def tell(told: Mapping[str, Any]) -> None:
         if not as_json:

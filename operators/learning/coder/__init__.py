@@ -1,9 +1,7 @@
 """A Triton coder that learns: examples from lineages, rewards from the judge, supervised training, then GRPO.
 
     examples.py   what a coder learns from: (task, parent, strategy) -> edit; filtered, deduplicated, split by family
-    walks.py      examples that the offline rewriter makes, with names changed so that copying must be learnt
-    invented.py   references that nobody asked for, so that walks have more programs than there are tasks
-    lines.py      the short form of an edit: numbered lines
+    walks.py      examples that the offline rewriter makes, of tasks and of random references
     answers.py    from a completion to a kernel: a whole file, search/replace blocks, or numbered lines
     rewards.py    what a judged completion earns; each part can be switched off
     scratch/      a small transformer from nothing: vocabulary, model, sampling, checkpoints, SFT and GRPO loops

@@ -1,4 +1,4 @@
-"""What a coder learns from: (task, parent kernel, strategy) -> the kernel that came of it, and why.
+"""Training examples of coders: (task, parent kernel, strategy) -> the kernel that came of it, and why.
 
 A file of examples is JSON lines: a conversation in `messages` (what TRL and most trainers read), and beside it the
 columns that our own loops and the reward need: task, family, split, parent, child, action, gain, witnessed, origin.
@@ -14,16 +14,13 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import UserError
 from evo_kernel.types import Status, Strategy
 from operators.learning.coder.answers import answer_text, reasoning_of
-from operators.learning.evidence import strategy_data, strategy_of
-from operators.learning.families import HELD_OUT, INVENTED, family_of
-from operators.learning.tree import Tree
+from operators.learning.tree import HELD_OUT, INVENTED, Tree, family_of, strategy_data, strategy_of
 from operators.llm.transcript import unpack
 from operators.macro.catalogue import description
 from operators.micro.edit_blocks import given_up, parse
@@ -176,9 +173,13 @@ def write(
     path: Path, examples: Iterable[Example], about: Callable[[str], str] = lambda task: "", workers: int = 1
 ) -> int:
     """Writes a file, whole or not at all; returns how many lines it has. `workers`: processes that write lines."""
-    part, count = path.with_name(path.name + ".part"), 0
-    with part.open("w", encoding="utf-8") as file, _mapping(workers) as mapped:
-        for line in mapped(_line, ((one, about(one.task)) for one in examples)):
+    part, count, given = path.with_name(path.name + ".part"), 0, ((one, about(one.task)) for one in examples)
+    with contextlib.ExitStack() as stack:
+        file, lines = stack.enter_context(part.open("w", encoding="utf-8")), map(_line, given)
+        if workers > 1:
+            pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+            lines = stack.enter_context(pool).map(_line, given, chunksize=LINES_AT_ONCE)
+        for line in lines:
             file.write(line)
             count += 1
     part.replace(path)
@@ -187,16 +188,6 @@ def write(
 
 def _line(given: tuple[Example, str]) -> str:
     return json.dumps(row(*given), ensure_ascii=False) + "\n"
-
-
-@contextlib.contextmanager
-def _mapping(workers: int) -> Iterator[Callable[..., Iterator[str]]]:
-    """`map`, by so many processes."""
-    if workers <= 1:
-        yield map
-        return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield partial(pool.map, chunksize=LINES_AT_ONCE)
 
 
 def read(path: Path) -> list[Example]:

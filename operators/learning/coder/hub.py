@@ -1,4 +1,6 @@
-"""Both stages for a Hugging Face model, by name or path: TRL's trainers with LoRA. Extra `rl`; imported when called.
+"""Supervised training and GRPO of a Hugging Face model, by name or path: TRL's trainers with LoRA.
+
+The extra `rl` is imported when called.
 
     out/sft-run, out/grpo-run   TRL's checkpoints: the same command goes on from the last one
     out/sft, out/grpo           adapters, as PEFT and every server that knows LoRA load them
@@ -87,12 +89,8 @@ def _supervised(settings: HubSettings, rows: list[dict[str, Any]], out: Path) ->
         learning_rate=settings.sft_rate, max_length=settings.longest, packing=False, lr_scheduler_type="cosine",
         warmup_steps=max(1, settings.sft_steps // 20), gradient_checkpointing=not settings.cpu, **_shared(settings),
     )  # fmt: skip
-    trainer = SFTTrainer(
-        model=settings.model,
-        args=config,
-        train_dataset=Dataset.from_list(said),
-        peft_config=_lora(LoraConfig, settings),
-    )
+    data, lora = Dataset.from_list(said), _lora(LoraConfig, settings)
+    trainer = SFTTrainer(model=settings.model, args=config, train_dataset=data, peft_config=lora)
     trainer.train(resume_from_checkpoint=_last(out / "sft-run"))
     trainer.save_model(str(done))
     _tokenizer(settings.model).save_pretrained(str(done))

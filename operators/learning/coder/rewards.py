@@ -1,4 +1,4 @@
-"""What a completion earns: valid and right, faster, with the sign of the strategy asked for, minus cheating.
+"""Rewards of completions: valid and right, faster, with the sign of the strategy asked for, minus cheating.
 
     reward = form · (it is an edit) + valid · (it is Triton, right, and another plan than the parent's)
            + speed · log(parent's time ÷ its own), within ± speed_limit

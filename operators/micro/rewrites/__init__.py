@@ -1,19 +1,15 @@
-"""Every rewrite that the offline coder knows, by strategy name. Adding one: a file here, and a line in `_ALL`."""
+"""Every rewrite that the offline coder knows, by strategy name. Adding one: a class here, and a line in `_ALL`."""
 
 from __future__ import annotations
 
+from operators.micro.rewrites.accesses import CacheHints, DropMasks
+from operators.micro.rewrites.arithmetic import Exp2, InputPrecision
 from operators.micro.rewrites.base import Rewrite, RewriteFailed
-from operators.micro.rewrites.cache_hints import CacheHints
 from operators.micro.rewrites.causal import CausalSkip
 from operators.micro.rewrites.descriptor import TensorDescriptor
-from operators.micro.rewrites.drop_masks import DropMasks
-from operators.micro.rewrites.exp2 import Exp2
 from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
-from operators.micro.rewrites.hoist import Hoist
-from operators.micro.rewrites.one_pass import OnePassRow
-from operators.micro.rewrites.online import OnlineRow
-from operators.micro.rewrites.pipeline import SoftwarePipeline
-from operators.micro.rewrites.precision import InputPrecision
+from operators.micro.rewrites.loops import Hoist, SoftwarePipeline
+from operators.micro.rewrites.passes import OnePassRow, OnlineRow
 from operators.micro.rewrites.row_tiles import RowsPerProgram
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle

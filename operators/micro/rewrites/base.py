@@ -1,15 +1,106 @@
-"""What a rewrite is: it offers strategies on a parsed source, and carries one out."""
+"""What a rewrite is: it offers strategies on a parsed source, and carries one out; the new text is tidied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import live_kernels
 from operators.micro.kernels import SourceKernel
-from operators.micro.module import KernelModule
-from operators.micro.rewrites.tidy import tidied
+from operators.micro.module import Edit, KernelModule, wrapped
+from operators.micro.syntax import called, names_read, names_written, statements
+
+LONGEST = 120  # characters a line
+ROUNDS = 5  # a dead name may keep another alive inside a loop
+PURE = (
+    "tl.exp", "tl.exp2", "tl.log", "tl.log2", "tl.sqrt", "tl.rsqrt", "tl.abs", "tl.where", "tl.maximum", "tl.minimum",
+    "tl.sigmoid", "tl.fma", "tl.floor", "tl.ceil", "tl.cos", "tl.sin", "tl.erf", "tl.clamp", "tl.zeros", "tl.full",
+    "tl.load", "tl.arange", "tl.program_id", "tl.num_programs", "tl.sum", "tl.max", "tl.min",
+    "tl.cdiv", "tl.dot", "tl.trans", "float", "min", "max",
+)  # fmt: skip
+
+
+def tidied(text: str, before: KernelModule) -> str:
+    """The text without dead assignments in new kernels, and without overlong heads and launches."""
+    old = {before.source_of(kernel.node) for kernel in before.kernels.values()}
+    for _ in range(ROUNDS):
+        module = KernelModule.parse(text)
+        new = [k for k in module.kernels.values() if module.source_of(k.node) not in old]
+        edits = [module.delete(s) for k in new for s in _dead(k.body, set()) if _keeps_one(k.node.body, s)]
+        if not edits:
+            break
+        text = module.edited(edits)
+    module = KernelModule.parse(text)
+    return module.edited(list(_heads(module)), list(_launches(module, before)))
+
+
+def _dead(body: Sequence[ast.stmt], live: set[str]) -> Iterator[ast.stmt]:
+    """Assignments whose names are overwritten, or not read, before the end; `live` becomes what the suite needs."""
+    for statement in reversed(body):
+        if isinstance(statement, ast.For | ast.While):
+            live |= names_read(statement)  # an earlier step may have written what a later one reads
+            yield from _dead(statement.body, set(live))
+        elif not isinstance(statement, ast.Assign):
+            live |= names_read(statement)
+        elif names_written(statement) & live or not _is_pure(statement):
+            live -= names_written(statement)
+            live |= names_read(statement)
+        else:
+            yield statement
+
+
+def _is_pure(statement: ast.Assign) -> bool:
+    """Whether a plain assignment does nothing but give names values."""
+    calls = [part for part in ast.walk(statement.value) if isinstance(part, ast.Call)]
+    plain = all(called(c) in PURE or (isinstance(c.func, ast.Attribute) and c.func.attr == "to") for c in calls)
+    return plain and all(isinstance(target, ast.Name) for target in statement.targets)
+
+
+def _keeps_one(body: list[ast.stmt], dead: ast.stmt) -> bool:
+    """Whether the suite keeps another statement that does something, and the dead one's lines are its own."""
+    suites = [body, *[s.body for s in statements(body) if isinstance(s, ast.For | ast.While)]]
+    suite = next(suite for suite in suites if any(s is dead for s in suite))
+    lines = range(dead.lineno, (dead.end_lineno or dead.lineno) + 1)
+    alone = all(s is dead or (s.lineno not in lines and s.end_lineno not in lines) for s in suite)
+    return alone and any(not isinstance(s, ast.Assign) for s in suite)
+
+
+def _heads(module: KernelModule) -> Iterator[Edit]:
+    lines = module.text.splitlines()
+    for kernel in module.kernels.values():
+        node, first = kernel.node, kernel.node.body[0]
+        head = lines[node.lineno - 1 : first.lineno - 1]
+        if not head or max(map(len, head)) <= LONGEST or any("#" in line for line in head):
+            continue
+        if node.args.kwonlyargs or node.args.posonlyargs or node.args.vararg or node.returns is not None:
+            continue
+        start = sum(len(line) for line in module.text.splitlines(keepends=True)[: node.lineno - 1])
+        text = f"def {node.name}(\n{wrapped(_parameters(node.args))}\n):"
+        if head[-1].rstrip().endswith(":"):
+            yield Edit(start, start + len("\n".join(head)), text)
+
+
+def _parameters(arguments: ast.arguments) -> list[str]:
+    missing = len(arguments.args) - len(arguments.defaults)
+    tails = [""] * missing + [f"={ast.unparse(default)}" for default in arguments.defaults]
+    return [ast.unparse(a) + tail for a, tail in zip(arguments.args, tails, strict=True)]
+
+
+def _launches(module: KernelModule, before: KernelModule) -> Iterator[Edit]:
+    lines, old = module.text.splitlines(), set(before.text.splitlines())
+    for launch in module.launches:
+        call, statement = launch.call, launch.statement
+        mine = lines[statement.lineno - 1 : statement.end_lineno]
+        long = [line for line in mine if len(line) > LONGEST and line not in old]
+        if not long or any("#" in line for line in mine) or not isinstance(statement, ast.Expr):
+            continue
+        words = [module.source_of(a) for a in call.args]
+        words += [f"{k.arg}={module.source_of(k.value)}" for k in call.keywords if k.arg is not None]
+        if len(words) != len(call.args) + len(call.keywords) or any("\n" in word for word in words):
+            continue
+        yield module.replace(statement, f"{module.source_of(call.func)}(\n{wrapped(words, statement.col_offset)}\n)")
 
 
 class RewriteFailed(Exception):

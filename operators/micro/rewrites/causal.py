@@ -7,22 +7,20 @@ a few abstract values, and every value that outlives the iteration must come out
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from operators.micro.edits import Edit
 from operators.micro.kernels import Loop, SourceKernel
-from operators.micro.module import KernelModule
-from operators.micro.rewrites.blocks import (
-    COLUMN,
-    ROW,
+from operators.micro.module import Edit, KernelModule
+from operators.micro.rewrites.grids import GridRewrite
+from operators.micro.rewrites.indices import (
+    COLUMN_AXIS,
+    ROW_AXIS,
     IndexBlock,
     Reader,
     defined_before,
-    holder_of,
     read_names,
     suite_of,
 )
-from operators.micro.rewrites.grids import GridRewrite
 from operators.micro.syntax import argument, called, int_value, names_read, names_written, spell
 
 TOP, LOWEST, ZERO, ONE = "?", "-inf", "0", "1"  # abstract values; "=name" is the value that a name had on entry
@@ -34,29 +32,17 @@ class CausalSkip(GridRewrite):
     name, family, lacks = "causal-skip", "algorithm", "has no loop over keys under a causal mask"
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
-        return [module.replace(_bound_of(loop), f"tl.minimum({spell(loop.stop)}, {s})") for loop, s in _skips(kernel)]
-
-
-def _bound_of(loop: Loop) -> ast.expr:
-    assert isinstance(loop.node.iter, ast.Call)
-    return loop.node.iter.args[min(1, len(loop.node.iter.args) - 1)]
-
-
-def _skips(kernel: SourceKernel) -> Iterator[tuple[Loop, str]]:
-    """Loops over keys, and the first key past the program's last query."""
-    for loop in kernel.loops:
-        if int_value(loop.start) != 0 or loop.function == "tl.static_range":
-            continue
-        pair = _causal_pair(kernel, loop)
-        if pair is None:
-            continue
-        causal, queries = pair
-        stop = f"{queries.start} + {queries.size}"
-        bounded = "tl.minimum" in spell(loop.stop) and f"{queries.size}" in spell(loop.stop)
-        holder = loop.node if loop.node in kernel.body else holder_of(kernel, loop.node)
-        known = defined_before(kernel, read_names(stop), holder) or loop.node not in kernel.body
-        if not bounded and known and _is_idle(kernel, loop, causal):
-            yield loop, stop
+        edits = []
+        for loop in kernel.loops:
+            causal, queries = _causal_pair(kernel, loop) or ("", None)
+            if int_value(loop.start) != 0 or loop.function == "tl.static_range" or queries is None:
+                continue
+            stop, past = spell(loop.stop), f"{queries.start} + {queries.size}"  # the first key past the last query
+            bounded = "tl.minimum" in stop and queries.size in stop
+            known = loop.node not in kernel.body or defined_before(kernel, read_names(past), loop.node)
+            if not bounded and known and _is_idle(kernel, loop, causal):
+                edits.append(module.replace(loop.stop, f"tl.minimum({stop}, {past})"))
+        return edits
 
 
 def _causal_pair(kernel: SourceKernel, loop: Loop) -> tuple[str, IndexBlock] | None:
@@ -72,7 +58,7 @@ def _causal_pair(kernel: SourceKernel, loop: Loop) -> tuple[str, IndexBlock] | N
                 if keys is None or queries is None or keys.offset != (loop.target,) or keys.size != spell(loop.step):
                     continue
                 fixed = not read_names(queries.start) & (names_written(loop.node) | {loop.target})
-                if {keys.axis, queries.axis} == {ROW, COLUMN} and fixed:
+                if {keys.axis, queries.axis} == {ROW_AXIS, COLUMN_AXIS} and fixed:
                     return spell(condition), queries
     return None
 
@@ -113,18 +99,14 @@ def _lasting(kernel: SourceKernel, loop: Loop) -> set[str]:
         written |= names_written(statement)
     holders = [loop.node, *reversed(loop.outer)]
     later = [s for node in holders for s in suite_of(kernel, node) if s.lineno > (node.end_lineno or 0)]
-    outside: set[str] = set()
     redefined: set[str] = set()
     for statement in later:
-        if isinstance(statement, ast.For):
-            inner: set[str] = set()
-            for part in [statement.iter, *statement.body]:
-                outside |= names_read(part) - inner - redefined
-                inner |= names_written(part)
-        else:
-            outside |= names_read(statement) - redefined
-            redefined |= names_written(statement)
-    return (early & written) | (outside & written)
+        inner = set(redefined)  # what a loop defines may be read behind it, if it runs no step
+        for part in [statement.iter, *statement.body] if isinstance(statement, ast.For) else [statement]:
+            early |= names_read(part) - inner
+            inner |= names_written(part)
+        redefined = redefined if isinstance(statement, ast.For) else inner
+    return early & written
 
 
 class _Masked:
@@ -157,7 +139,9 @@ class _Masked:
             if ZERO in (left, right):
                 return ZERO
             if LOWEST in (left, right):
-                return LOWEST if _is_positive(node.right if left == LOWEST else node.left) else TOP
+                factor = node.right if left == LOWEST else node.left
+                number = factor.value if isinstance(factor, ast.Constant) else 0
+                return LOWEST if isinstance(number, int | float) and number > 0 else TOP
             return right if left == ONE else left if right == ONE else TOP
         if isinstance(op, ast.Div):
             return ZERO if left == ZERO else left if right == ONE else TOP
@@ -182,7 +166,3 @@ class _Masked:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
             return self(node.func.value)
         return TOP
-
-
-def _is_positive(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and node.value > 0

@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass
 from textwrap import indent
 
-from operators.micro.edits import Edit
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
-from operators.micro.rewrites.blocks import (
-    COLUMN,
-    ROW,
+from operators.micro.module import Edit, KernelModule
+from operators.micro.rewrites.grids import GridRewrite, contracts, grid_launches, statement_text
+from operators.micro.rewrites.indices import (
+    COLUMN_AXIS,
+    ROW_AXIS,
     IndexBlock,
     Reader,
     defined_before,
@@ -25,8 +25,7 @@ from operators.micro.rewrites.blocks import (
     read_names,
     suites,
 )
-from operators.micro.rewrites.grids import GridRewrite, contracts, grid_launches, statement_text
-from operators.micro.syntax import int_value, names_read, spell
+from operators.micro.syntax import called, int_value, names_read, spell
 
 ALIGNMENT_BYTES = 16
 MOST_BOX = 256  # elements along one side of what one TMA instruction fetches; of a larger tile Triton makes several
@@ -53,7 +52,7 @@ class _Tile:
 
     @property
     def is_transposed(self) -> bool:
-        return self.inner.block.axis == ROW
+        return self.inner.block.axis == ROW_AXIS
 
     @property
     def descriptor(self) -> str:
@@ -68,7 +67,19 @@ class TensorDescriptor(GridRewrite):
     name, family, lacks = "tensor-descriptor", "memory", "has no load that is plainly a tile of a matrix"
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[_Tile]:
-        return _tiles(module, kernel)
+        launches = grid_launches(module, kernel)
+        if len(launches) != 1 or not contracts(kernel) or kernel.calls("tl.make_tensor_descriptor"):
+            return []
+        if any("_tma_kernel" in spell(guard) for guard in launches[0].guards):
+            return []
+        tiles = [_tile(kernel, access, launches[0]) for access in kernel.accesses if access.kind == "load"]
+        # all that the descriptor is made of must be known before the top-level statement that loads through it
+        return [
+            tile
+            for tile in tiles
+            if tile is not None
+            and defined_before(kernel, read_names(tile.descriptor), holder_of(kernel, tile.access.statement))
+        ]
 
     def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[_Tile]) -> str:
         launch = module.launches_of(kernel.name)[0]
@@ -79,23 +90,6 @@ class TensorDescriptor(GridRewrite):
         choice = f"if (\n    {guard}\n):\n{indent(new, '    ')}\nelse:\n{indent(old, '    ')}"
         tiled = module.add_kernel(_with_descriptors(module, kernel, found, name))
         return module.edited(module.replace(launch.statement, choice), tiled)
-
-
-def _tiles(module: KernelModule, kernel: SourceKernel) -> list[_Tile]:
-    launches = grid_launches(module, kernel)
-    if len(launches) != 1 or not contracts(kernel) or kernel.calls("tl.make_tensor_descriptor"):
-        return []
-    if any("_tma_kernel" in spell(guard) for guard in launches[0].guards):
-        return []
-    loads = [access for access in kernel.accesses if access.kind == "load"]
-    tiles = [_tile(kernel, access, launches[0]) for access in loads]
-    # all that the descriptor is made of must be known before the top-level statement that loads through it
-    return [
-        tile
-        for tile in tiles
-        if tile is not None
-        and defined_before(kernel, read_names(tile.descriptor), holder_of(kernel, tile.access.statement))
-    ]
 
 
 def _tile(kernel: SourceKernel, access: Access, launch: SourceLaunch) -> _Tile | None:
@@ -116,9 +110,9 @@ def _tile(kernel: SourceKernel, access: Access, launch: SourceLaunch) -> _Tile |
             if side is None or side.block.axis in sides:
                 return None
             sides[side.block.axis] = side
-    if not seen_base or bounds is None or set(sides) != {ROW, COLUMN} or len(offsets) > 1:
+    if not seen_base or bounds is None or set(sides) != {ROW_AXIS, COLUMN_AXIS} or len(offsets) > 1:
         return None
-    ordered = _ordered(sides[ROW], sides[COLUMN], launch)
+    ordered = _ordered(sides[ROW_AXIS], sides[COLUMN_AXIS], launch)
     step = _multiple_of(kernel, reader, offsets[0]) if offsets else None
     sizes = {side.block.size for side in ordered or ()}  # to be tested by `run`
     if ordered is None or (offsets and step is None) or not sizes <= set(kernel.constexprs) & set(launch.arguments):
@@ -160,17 +154,12 @@ def _ordered(row: _Side, column: _Side, launch: SourceLaunch) -> tuple[_Side, _S
         return (column, row) if row.stride is None else (row, column)
     if row.stride is None or column.stride is None:
         return None
-    places = [_dimension(launch.arguments.get(side.stride or "")) for side in (row, column)]
-    if None in places or places[0] == places[1]:
+    strides = [launch.arguments.get(side.stride or "") for side in (row, column)]  # `x.stride(i)`: the dimension is i
+    known = [n for n in strides if isinstance(n, ast.Call) and called(n).endswith(".stride") and n.args]
+    places = [i for n in known if (i := int_value(n.args[0])) is not None]
+    if len(places) < 2 or places[0] == places[1]:
         return None
-    return (row, column) if places[0] < places[1] else (column, row)  # type: ignore[operator]
-
-
-def _dimension(node: ast.expr | None) -> int | None:
-    """`i` of `x.stride(i)`."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "stride" and node.args:
-        return int_value(node.args[0])
-    return None
+    return (row, column) if places[0] < places[1] else (column, row)
 
 
 def _multiple_of(kernel: SourceKernel, reader: Reader, node: ast.expr) -> str | None:
@@ -210,22 +199,13 @@ def _with_descriptors(module: KernelModule, kernel: SourceKernel, tiles: list[_T
             edits.append(module.insert_before(holder, f"{wish} = {tile.descriptor}"))
         load = f"{names[tile.descriptor]}.load([{tile.outer.block.start}, {tile.inner.block.start}])"
         edits.append(module.replace(tile.access.call, f"tl.trans({load})" if tile.is_transposed else load))
-    text = module.edited(edits)
-    while (shorter := _without_dead(KernelModule.parse(text), kernel.name)) != text:
-        text = shorter
-    changed = KernelModule.parse(text)
-    node = changed.kernels[kernel.name].node
-    lines = text.splitlines(keepends=True)[node.decorator_list[0].lineno - 1 : node.end_lineno]
+    while edits:  # another round, as long as there are assignments that nothing reads any more
+        module = KernelModule.parse(module.edited(edits))
+        kernel, edits = module.kernels[kernel.name], []
+        read = names_read(kernel.node)
+        for suite in suites(kernel.body):
+            dead = [s for s in suite if isinstance(s, ast.Assign) and spell(s.targets[0]) not in read]
+            if len(dead) < len(suite):
+                edits += [module.delete(s) for s in dead if isinstance(s.targets[0], ast.Name)]
+    lines = module.lines[kernel.node.decorator_list[0].lineno - 1 : kernel.node.end_lineno]
     return re.sub(rf"\bdef {kernel.name}\b", f"def {name}", "".join(lines), count=1)
-
-
-def _without_dead(module: KernelModule, name: str) -> str:
-    """The text without one round of assignments that nothing reads any more."""
-    kernel = module.kernels[name]
-    read = names_read(kernel.node)
-    edits = []
-    for suite in suites(kernel.body):
-        dead = [s for s in suite if isinstance(s, ast.Assign) and spell(s.targets[0]) not in read]
-        if len(dead) < len(suite):
-            edits += [module.delete(s) for s in dead if isinstance(s.targets[0], ast.Name)]
-    return module.edited(edits)

@@ -7,7 +7,7 @@ row and a loop over its columns.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from operators.micro.kernels import Access, SourceKernel
@@ -214,7 +214,12 @@ def _moved(node: Node, place: Place, masks: Set[str], names: Mapping[str, str]) 
 
     def change(part: ast.AST) -> ast.AST | None:
         if isinstance(part, ast.Name):
-            return _name(part, place, masks, names)
+            if part.id not in masks:
+                name = names.get(part.id, part.id)
+                return ast.Constant(0) if name == "0" else ast.Name(name, part.ctx)
+            if place.mask is None:
+                raise _NoMask
+            return ast.Name(place.mask if place.mask.isidentifier() else f"({place.mask})", ast.Load())
         if not isinstance(part, ast.Call):
             return None
         if id(part) in place.given:
@@ -222,15 +227,6 @@ def _moved(node: Node, place: Place, masks: Set[str], names: Mapping[str, str]) 
         return mapped_call(_load(part, place, names), change) if called(part) == "tl.load" else None
 
     return mapped(node, change)
-
-
-def _name(node: ast.Name, place: Place, masks: Set[str], names: Mapping[str, str]) -> ast.expr:
-    if node.id in masks:
-        if place.mask is None:
-            raise _NoMask
-        return ast.Name(place.mask if place.mask.isidentifier() else f"({place.mask})", ast.Load())
-    name = names.get(node.id, node.id)
-    return ast.Constant(0) if name == "0" else ast.Name(name, node.ctx)
 
 
 def _load(node: ast.Call, place: Place, names: Mapping[str, str]) -> ast.Call:
@@ -242,12 +238,3 @@ def _load(node: ast.Call, place: Place, names: Mapping[str, str]) -> ast.Call:
         if (other := argument(node, "other", 2)) is not None:
             keywords.append(ast.keyword("other", other))
     return ast.Call(node.func, node.args[:1], keywords)
-
-
-def arguments_in_order(names: Sequence[str], values: dict[str, str], constexprs: set[str]) -> str:
-    """Launch arguments: positional up to the first constexpr, keywords from there on."""
-    parts, positional = [], True
-    for name in names:
-        positional = positional and name not in constexprs
-        parts.append(values[name] if positional else f"{name}={values[name]}")
-    return ", ".join(parts)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from evo_kernel.types import TaskCard
-from operators.micro.edits import LINE_LENGTH, Edit, wrapped
 from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
+from operators.micro.module import LINE_LENGTH, KernelModule, wrapped
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.syntax import called, int_value, names_read, names_written, self_root, spell, statements
 
@@ -70,26 +69,17 @@ class GridRewrite(Rewrite):
     """A rewrite of any kernel, launched by a case or not, but those that only serve what another one cannot."""
 
     def kernels(self, module: KernelModule, task: TaskCard) -> list[SourceKernel]:
-        return [kernel for kernel in module.kernels.values() if not is_fallback(module, kernel)]
+        return [kernel for kernel in module.kernels.values() if not _is_fallback(module, kernel)]
 
 
-def fresh_names(kernel: SourceKernel, wishes: Iterable[str]) -> list[str]:
-    """Names that neither the kernel nor one another use."""
-    found: list[str] = []
-    for wish in wishes:
-        found.append(kernel.fresh(wish, *found))
-    return found
-
-
-def is_fallback(module: KernelModule, kernel: SourceKernel) -> bool:
+def _is_fallback(module: KernelModule, kernel: SourceKernel) -> bool:
     """Whether the kernel only serves inputs for which a kernel with descriptors cannot run: nothing to gain there."""
     launches = module.launches_of(kernel.name)
-    return bool(launches) and all(any(_falls_back(guard, launch) for guard in launch.guards) for launch in launches)
-
-
-def _falls_back(guard: ast.If, launch: SourceLaunch) -> bool:
-    others = [part for statement in guard.orelse for part in ast.walk(statement)]
-    return "storage_offset()" in spell(guard.test) and any(part is launch.call for part in others)
+    tests = [[guard for guard in launch.guards if "storage_offset()" in spell(guard.test)] for launch in launches]
+    return bool(launches) and all(
+        any(part is launch.call for guard in guards for s in guard.orelse for part in ast.walk(s))
+        for launch, guards in zip(launches, tests, strict=True)
+    )
 
 
 def contracts(kernel: SourceKernel) -> bool:
@@ -113,11 +103,6 @@ def grid_text(parts: Sequence[str]) -> str:
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
-def set_grid(module: KernelModule, launch: SourceLaunch, parts: Sequence[str]) -> Edit:
-    assert isinstance(launch.call.func, ast.Subscript)
-    return module.replace(launch.call.func.slice, grid_text(parts))
-
-
 def device_of(module: KernelModule, launch: SourceLaunch) -> str | None:
     """`x.device` of some argument of the launch that is certainly a tensor."""
     kernel = module.kernels[launch.kernel]
@@ -130,22 +115,19 @@ def _is_tensor(module: KernelModule, name: str) -> bool:
     """Whether a name of `run` only ever holds inputs, allocations and views of itself: what a library call returns
     may be a tuple (`torch.linalg.svd`)."""
     writes = [s for s in statements(module.run.body) if name in own_targets(s)]
-    known = name in {a.arg for a in module.run.args.args} or bool(writes)
-    return known and all(_makes_tensor(s, name) for s in writes)
+    for statement in writes:
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return False
+        made = call.func.attr in ALLOCATIONS or (call.func.attr in VIEWS and self_root(call) == name)
+        if not made or any(not isinstance(t, ast.Name) for t in statement.targets):  # type: ignore[attr-defined]
+            return False
+    return bool(writes) or name in {a.arg for a in module.run.args.args}
 
 
 def own_targets(statement: ast.stmt) -> set[str]:
     """Names that the statement itself assigns, not the statements inside it."""
     return names_written(*[part for part in ast.iter_child_nodes(statement) if not isinstance(part, ast.stmt)])
-
-
-def _makes_tensor(statement: ast.stmt, name: str) -> bool:
-    if not isinstance(statement, ast.Assign) or any(not isinstance(t, ast.Name) for t in statement.targets):
-        return False
-    call = statement.value
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return False
-    return call.func.attr in ALLOCATIONS or (call.func.attr in VIEWS and self_root(call) == name)
 
 
 def body_text(module: KernelModule, body: Sequence[ast.stmt]) -> str:
@@ -163,20 +145,17 @@ def statement_text(module: KernelModule, statement: ast.stmt) -> str:
     return "\n".join([first, *[line.removeprefix(margin) for line in rest]])
 
 
-def kernel_text(name: str, parameters: Sequence[str], body: str, doc: str = "") -> str:
+def kernel_text(name: str, parameters: Sequence[str], body: str) -> str:
     """A `@triton.jit` function; long signatures are wrapped."""
     head = f"def {name}({', '.join(parameters)}):"
-    if len(head) > LINE_LENGTH:
-        head = f"def {name}(\n" + wrapped(parameters) + "\n):"
-    documented = f'"""{doc}"""\n{body}' if doc else body
-    return f"@triton.jit\n{head}\n{textwrap.indent(documented, '    ')}\n"
+    head = head if len(head) <= LINE_LENGTH else f"def {name}(\n{wrapped(parameters)}\n):"
+    return f"@triton.jit\n{head}\n{textwrap.indent(body, '    ')}\n"
 
 
 def launch_text(name: str, grid: Sequence[str], arguments: Sequence[str]) -> str:
-    head = f"{name}[{grid_text(grid)}]({', '.join(arguments)})"
-    if len(head) > LINE_LENGTH:
-        head = f"{name}[{grid_text(grid)}](\n" + wrapped(arguments) + "\n)"
-    return head
+    head = f"{name}[{grid_text(grid)}]"
+    line = f"{head}({', '.join(arguments)})"
+    return line if len(line) <= LINE_LENGTH else f"{head}(\n{wrapped(arguments)}\n)"
 
 
 def declared(kernel: SourceKernel, names: set[str]) -> list[str]:
@@ -186,23 +165,10 @@ def declared(kernel: SourceKernel, names: set[str]) -> list[str]:
     ]
 
 
-def passed(kernel: SourceKernel, launch: SourceLaunch, names: set[str]) -> list[str]:
-    """The launch's arguments for those parameters: by position up to the first constexpr, then by keyword."""
-    found, by_keyword = [], False
-    for parameter in kernel.parameters:
-        if parameter.name in names and parameter.name in launch.arguments:
-            text = spell(launch.arguments[parameter.name])
-            by_keyword |= parameter.kind == "constexpr"
-            found.append(f"{parameter.name}={text}" if by_keyword else text)
-    return found
-
-
-def written_parameters(kernel: SourceKernel) -> set[str]:
-    """Parameters that the body assigns (pointers advanced in place)."""
-    return {p.name for p in kernel.parameters} & set(kernel.definitions)
-
-
-def plain_statements(body: Sequence[ast.stmt]) -> bool:
-    """Assignments, loops, conditions and calls only: what can be moved and wrapped."""
-    allowed = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Expr, ast.Pass)
-    return all(isinstance(statement, allowed) for statement in statements(body))
+def arguments_in_order(names: Sequence[str], values: Mapping[str, str], constexprs: Collection[str]) -> list[str]:
+    """Launch arguments: positional up to the first constexpr, keywords from there on."""
+    parts, positional = [], True
+    for name in names:
+        positional = positional and name not in constexprs
+        parts.append(values[name] if positional else f"{name}={values[name]}")
+    return parts

@@ -1,17 +1,17 @@
-"""Two launches as one: which pairs may be, and how the fused kernel and the new `run` are put together."""
+"""Fusing two launches: which pairs may be fused, and the text of the fused kernel and of the new `run`."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_expression, parse_module
-from operators.micro.edits import Edit
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
-from operators.micro.module import KernelModule
-from operators.micro.rewrites.flat import Map, Place, arguments_in_order, inlined_body, needed_by
+from operators.micro.module import Edit, KernelModule
+from operators.micro.rewrites.flat import Map, Place, inlined_body, needed_by
+from operators.micro.rewrites.grids import arguments_in_order
 from operators.micro.rewrites.indices import (
     ROW,
     host_spelling,
@@ -48,20 +48,16 @@ def pairs(module: KernelModule) -> Iterator[Pair]:
             for out, buffer in written.items():
                 into = [p for p, root in read.items() if root == buffer]
                 ends = [producer.arguments[out], *[consumer.arguments[p] for p in into]]
-                whole = all(module.is_whole(end) for end in ends)
-                if (
-                    buffer in module.buffers
-                    and len(into) == 1
-                    and whole
-                    and _movable(module, producer, consumer, buffer)
-                ):
+                whole = buffer in module.buffers and len(into) == 1 and all(module.is_whole(end) for end in ends)
+                if whole and _movable(module, producer, consumer, buffer):
                     yield Pair(producer, consumer, buffer, out, into[0])
 
 
 def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunch, buffer: str) -> bool:
     """Whether the producer may run where the consumer does, as one kernel with it, and the buffer may vanish."""
-    inputs = set(module.tensors(producer, "load").values())
-    outputs = set(module.tensors(producer, "store").values())
+    inputs, outputs, also, ends = (
+        set(module.tensors(launch, kind).values()) for launch in (producer, consumer) for kind in ("load", "store")
+    )
     first, last = (producer.block.index(launch.statement) for launch in (producer, consumer))
     between = {id(s) for s in statements(producer.block[first + 1 : last])}
     for launch in module.launches:
@@ -69,18 +65,12 @@ def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunc
             continue
         reads = set(module.tensors(launch, "load").values())
         writes = set(module.tensors(launch, "store").values())
-        if id(launch.statement) in between and (
-            "?" in reads | writes or reads & outputs or writes & (inputs | outputs)
-        ):
-            return False
-        if buffer in reads | writes or "?" in reads:
-            return False  # someone else needs the buffer
-    ends = set(module.tensors(consumer, "store").values())
-    also = set(module.tensors(consumer, "load").values())
-    clear = (
-        "?" not in inputs | outputs | ends | also and not (inputs & outputs) and not (ends & (inputs | outputs | also))
-    )
-    return clear and not module.buffers[buffer].returned and not (outputs & also - {buffer})
+        minds = "?" in reads | writes or reads & outputs or writes & (inputs | outputs)
+        if (minds and id(launch.statement) in between) or buffer in reads | writes or "?" in reads:
+            return False  # someone else needs the buffer, or what lies between
+    if "?" in inputs | outputs | ends | also or inputs & outputs or ends & (inputs | outputs | also):
+        return False
+    return not module.buffers[buffer].returned and not (outputs & also - {buffer})
 
 
 class Join:
@@ -89,16 +79,13 @@ class Join:
     def __init__(self, module: KernelModule, pair: Pair, keep: SourceKernel, moved: SourceKernel) -> None:
         self.module, self.pair, self.keep, self.moved = module, pair, keep, moved
         self.taken = set(keep.names) | set(module.constants)
-        keeps_first = keep.name == pair.producer.kernel
-        self.host_keep, self.host_moved = (
-            (pair.producer, pair.consumer) if keeps_first else (pair.consumer, pair.producer)
-        )
-        self.drop, self.gone = (pair.out, pair.into) if keeps_first else (pair.into, pair.out)
+        self.host_keep, self.host_moved, self.drop, self.gone = pair.producer, pair.consumer, pair.out, pair.into
+        if keep.name != pair.producer.kernel:
+            self.host_keep, self.host_moved, self.drop, self.gone = pair.consumer, pair.producer, pair.into, pair.out
         self.edits: list[Edit] = []
         self.added: dict[str, str] = {}  # moved's parameter → its name in the fused kernel
         self.index = self.row = ""
         self.opened: ast.expr = ast.Constant(0)  # the index at hand, with its name opened
-        self.values: tuple[str, ...] = ()  # the launch arguments of the fused kernel
 
     def fresh(self, wish: str) -> str:
         name = fresh_name(wish, self.taken)
@@ -111,11 +98,8 @@ class Join:
             value = spell(self.host_moved.arguments[name])
             kinds = {p.name: p.kind for p in (*self.keep.parameters, *self.moved.parameters)}
             mine = {p.name: self.host_keep.arguments.get(p.name) for p in self.keep.parameters}
-            same = [
-                n
-                for n, v in mine.items()
-                if v is not None and spell(v) == value and kinds[n] == _kind(self.moved, name) and n != self.drop
-            ]
+            alike = [n for n, v in mine.items() if v is not None and spell(v) == value and n != self.drop]
+            same = [n for n in alike if kinds[n] == _kind(self.moved, name)]
             self.added[name] = same[0] if same and not self.keep.definitions.get(same[0]) else self.fresh(name)
         return self.added[name]
 
@@ -202,14 +186,6 @@ class Join:
             return f"{pointer} + {self.index}"
         return f"{pointer} + {self.row} * {self.parameter(stride)} + {self.index}"
 
-    def replace(self, access: Access, lines: list[str], value: str) -> None:
-        """Put statements before the access's statement, and a value for the load."""
-        self.edits.append(self.module.insert_before(access.statement, "\n".join(lines)))
-        self.edits.append(self.module.replace(access.call, value))
-
-    def statement(self, access: Access, lines: list[str]) -> None:
-        self.edits.append(self.module.replace(access.statement, "\n".join(lines)))
-
     def text(self) -> str | None:
         """The whole new source; None when the dropped pointer is used in other ways too."""
         module, keep, moved, drop = self.module, self.keep, self.moved, self.drop
@@ -218,7 +194,8 @@ class Join:
         if aliases is None:
             return None
         self.edits += [module.delete(statement) for statement in aliases]
-        name = module.fresh(self._name())
+        joined = "_".join(k.removesuffix("_kernel") for k in (self.pair.producer.kernel, self.pair.consumer.kernel))
+        name = module.fresh(f"{joined[:50].rstrip('_') if len(joined) > 50 else joined}_kernel")
         order = [p.name for p in keep.parameters if p.name != drop]
         constexprs = set(keep.constexprs)
         new = [n for n in dict.fromkeys(self.added.values()) if n not in kernel_names or n == drop]
@@ -233,33 +210,28 @@ class Join:
         values = {n: self._without_buffer(value) for n, value in values.items()}
         if set(values) != set(order):
             return None
-        self.values = tuple(values.values())
-        return self._assemble(name, order, values, constexprs | new_constexprs)
-
-    def _assemble(self, name: str, order: list[str], values: dict[str, str], constexprs: set[str]) -> str:
-        module, keep = self.module, self.keep
-        body = _body_text(module.edited(self.edits), keep)
+        constexprs |= new_constexprs
+        text = module.edited(self.edits)
+        changed = KernelModule.parse(text).kernels[keep.name]
+        body = "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"
         signature = ", ".join(f"{n}: tl.constexpr" if n in constexprs else n for n in order)
         kernel = f"@triton.jit\ndef {name}({signature}):\n{body}"
         options = "".join(f", {k}={spell(v)}" for k, v in self.host_keep.options.items())
         grid = spell(self.host_keep.call.func.slice)  # type: ignore[attr-defined]
         grid = grid if grid.startswith("(") else f"({grid})"
-        launch = f"{name}[{grid}]({arguments_in_order(order, values, constexprs)}{options})"
+        launch = f"{name}[{grid}]({', '.join(arguments_in_order(order, values, constexprs))}{options})"
         edits = [module.replace(self.pair.consumer.statement, launch), module.delete(self.pair.producer.statement)]
-        edits += self._leftovers()
+        edits += self._leftovers(values.values())
         edits.append(module.add_kernel(kernel))
-        return self._without_dead_knobs(module.edited(edits))
-
-    def _without_dead_knobs(self, text: str) -> str:
-        """The text without module constants that only the two old launches used."""
-        used = names_read(self.pair.producer.call, self.pair.consumer.call) & set(self.module.constants)
-        for name in sorted(used):
-            if len(re.findall(rf"\b{name}\b", text)) == 1:
-                text = re.sub(rf"^{name} = \d+[^\n]*\n", "", text, flags=re.MULTILINE)
+        text = module.edited(edits)
+        # Module constants that only the two old launches used go.
+        for knob in sorted(names_read(self.pair.producer.call, self.pair.consumer.call) & set(module.constants)):
+            if len(re.findall(rf"\b{knob}\b", text)) == 1:
+                text = re.sub(rf"^{knob} = \d+[^\n]*\n", "", text, flags=re.MULTILINE)
         return text
 
-    def _leftovers(self) -> Iterator[Edit]:
-        """What the fusion made dead: kernels without launches, the buffer's allocation."""
+    def _leftovers(self, values: Iterable[str]) -> Iterator[Edit]:
+        """What the fusion made dead: kernels without launches, the buffer's allocation. `values`: launch arguments."""
         pair, module = self.pair, self.module
         for kernel in {pair.producer.kernel, pair.consumer.kernel}:
             if all(launch in (pair.producer, pair.consumer) for launch in module.launches_of(kernel)):
@@ -267,28 +239,23 @@ class Join:
         allocation = module.buffers[pair.buffer].statement
         ours = (pair.producer.statement, pair.consumer.statement, allocation)
         others = [s for s in statements(module.run.body) if s not in ours and not isinstance(s, ast.If)]
-        if pair.buffer not in names_read(*others, *[parse_expression(v) for v in self.values]):
+        if pair.buffer not in names_read(*others, *map(parse_expression, values)):
             yield module.delete(allocation)
 
     def _without_buffer(self, value: str) -> str:
         """A launch argument with the buffer's sizes and strides spelled by what it was allocated with."""
         call = self.module.buffers[self.pair.buffer].call
         shape = call.args[0] if called(call) in ("torch.empty", "torch.zeros") and len(call.args) == 1 else None
-        if not isinstance(shape, ast.Tuple | ast.List):
-            return self._by_twin(value)
+        if not isinstance(shape, ast.Tuple | ast.List):  # a buffer allocated alike, before the launch, stands for it
+            name, limit = self.pair.buffer, self.pair.consumer.statement.lineno
+            for twin in self.module.buffers.values():
+                if twin.name != name and spell(twin.call) == spell(call) and twin.statement.lineno < limit:
+                    return spell(substitute(parse_expression(value), {name: twin.name}))
+            return value
         sizes = [f"({spell(e)})" if isinstance(e, ast.BinOp) else spell(e) for e in shape.elts]
         for axis in range(len(sizes)):
             value = value.replace(f"{self.pair.buffer}.stride({axis})", " * ".join(sizes[axis + 1 :]) or "1")
             value = value.replace(f"{self.pair.buffer}.shape[{axis}]", sizes[axis])
-        return value
-
-    def _by_twin(self, value: str) -> str:
-        """The same with another buffer that is allocated alike, before the launch."""
-        module, name = self.module, self.pair.buffer
-        wanted, limit = spell(module.buffers[name].call), self.pair.consumer.statement.lineno
-        for twin in module.buffers.values():
-            if twin.name != name and spell(twin.call) == wanted and twin.statement.lineno < limit:
-                return spell(substitute(parse_expression(value), {name: twin.name}))
         return value
 
     def _aliases(self) -> list[ast.stmt] | None:
@@ -311,16 +278,6 @@ class Join:
                 todo.append(target.id)
         return found
 
-    def _name(self) -> str:
-        parts = [k.removesuffix("_kernel") for k in (self.pair.producer.kernel, self.pair.consumer.kernel)]
-        joined = "_".join(parts)
-        return f"{joined if len(joined) <= 50 else joined[:50].rstrip('_')}_kernel"
-
 
 def _kind(kernel: SourceKernel, name: str) -> str:
     return next(p.kind for p in kernel.parameters if p.name == name)
-
-
-def _body_text(text: str, kernel: SourceKernel) -> str:
-    changed = KernelModule.parse(text).kernels[kernel.name]
-    return "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"

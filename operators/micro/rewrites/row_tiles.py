@@ -48,7 +48,7 @@ class RowsPerProgram(Rewrite):
             return None
 
     def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: tuple[str, str, str]) -> bool:
-        seen = [one.grid[0] for one in launches_for(module, task) if one.launch.kernel == kernel.name and one.grid]
+        seen = [one.grid[0] for one in launches_for(module, task, kernel) if one.grid]
         return not seen or any(not isinstance(size, int) or size >= MIN_PROGRAMS for size in seen)
 
     def rewrite(self, module: KernelModule, kernel: SourceKernel, found: tuple[str, str, str]) -> str:
@@ -101,12 +101,9 @@ class _Widen(ast.NodeTransformer):
         self.check = f"{self.row} < {count}"
         loops = [loop for loop in kernel.loops if not loop.outer]
         self.carried = {n for loop in loops for n in names_written(*loop.node.body)}
-        if len(loops) != len(kernel.loops) or any(
-            names_read(loop.node.iter) & set(kernel.definitions) for loop in loops
-        ):
-            raise _Unclear
-        straight = all(is_straight(loop.node.body) for loop in loops)
-        if not straight or not is_straight([s for s in kernel.body if not isinstance(s, ast.For)]):
+        bodies = [[s for s in kernel.body if not isinstance(s, ast.For)], *(loop.node.body for loop in loops)]
+        moving = any(names_read(loop.node.iter) & set(kernel.definitions) for loop in loops)
+        if len(loops) != len(kernel.loops) or moving or not all(map(is_straight, bodies)):
             raise _Unclear
 
     def text(self) -> str:
@@ -134,9 +131,16 @@ class _Widen(ast.NodeTransformer):
             return parse_expression(f"{spell(node)}[None, :]")
         self.generic_visit(node)
         if name in ("tl.zeros", "tl.full"):
-            return self._shaped(node)
+            shape = argument(node, "shape", 0)
+            if not isinstance(shape, ast.List | ast.Tuple) or len(shape.elts) != 1 or not node.args:
+                raise _Unclear
+            tile = ast.List([ast.Name(self.rows, ast.Load()), shape.elts[0]], ast.Load())
+            return ast.Call(node.func, [tile, *node.args[1:]], node.keywords)
         if name in REDUCTIONS:
-            return self._reduced(node)
+            axis = argument(node, "axis", 1)
+            if axis is None or spell(axis) != "0" or len(node.args) + len(node.keywords) != 2:
+                raise _Unclear
+            return parse_expression(f"{called(node)}({spell(node.args[0])}, axis=1, keep_dims=True)")
         if name in ("tl.load", "tl.store"):
             return self._masked(node, 1 if name == "tl.load" else 2)
         method = isinstance(node.func, ast.Attribute) and node.func.attr == "to"
@@ -145,31 +149,15 @@ class _Widen(ast.NodeTransformer):
             raise _Unclear
         return node
 
-    def _shaped(self, node: ast.Call) -> ast.Call:
-        shape = argument(node, "shape", 0)
-        if not isinstance(shape, ast.List | ast.Tuple) or len(shape.elts) != 1 or not node.args:
-            raise _Unclear
-        tile = ast.List([ast.Name(self.rows, ast.Load()), shape.elts[0]], ast.Load())
-        return ast.Call(node.func, [tile, *node.args[1:]], node.keywords)
-
-    def _reduced(self, node: ast.Call) -> ast.AST:
-        axis = argument(node, "axis", 1)
-        if axis is None or spell(axis) != "0" or len(node.args) + len(node.keywords) != 2:
-            raise _Unclear
-        return parse_expression(f"{called(node)}({spell(node.args[0])}, axis=1, keep_dims=True)")
-
     def _masked(self, node: ast.Call, position: int) -> ast.Call:
         """The access with the row's bounds in its mask, where its address depends on the row."""
         mask = argument(node, "mask", position)
         other = argument(node, "other", 2) if position == 1 else None
         kept = [k for k in node.keywords if k.arg not in ("mask", "other")]
-        if position == 1 and not self._of_row(node.args[0]):
+        if position == 1 and not any(self.row in names_read(part) for part in followed(self.kernel, node.args[0])):
             return node
         check = f"({spell(mask)}) & ({self.check})" if mask is not None else self.check
         kept.append(ast.keyword("mask", parse_expression(check)))
         if other is not None or (position == 1 and mask is None):
             kept.append(ast.keyword("other", other if other is not None else ast.Constant(0)))
         return ast.Call(node.func, node.args[:position], kept)
-
-    def _of_row(self, node: ast.expr) -> bool:
-        return any(self.row in names_read(part) for part in followed(self.kernel, node))

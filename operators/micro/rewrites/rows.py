@@ -66,9 +66,8 @@ class Neighbours:
         """Statements of the gap that need what the first pass computed."""
         names, found = names_written(*self.first.node.body), []
         for statement in self.gap:
-            if names_read(statement) & names or any(
-                isinstance(p, ast.Call) and has_effect(p) for p in ast.walk(statement)
-            ):
+            calls = [p for p in ast.walk(statement) if isinstance(p, ast.Call)]
+            if names_read(statement) & names or any(map(has_effect, calls)):
                 names |= names_written(statement)
                 found.append(statement)
         return tuple(found)
@@ -263,9 +262,7 @@ class Numbering:
 def _unpadded(value: ast.expr, load: ast.Call) -> ast.expr:
     """The expression with the load's `other=` left out."""
     bare = ast.Call(load.func, load.args[:2], [k for k in load.keywords if k.arg != "other"])
-    return bare if value is load else ast.Call(ast.Attribute(bare, "to", ast.Load()), *_to_arguments(value))
-
-
-def _to_arguments(value: ast.expr) -> tuple[list[ast.expr], list[ast.keyword]]:
+    if value is load:
+        return bare
     assert isinstance(value, ast.Call)
-    return value.args, value.keywords
+    return ast.Call(ast.Attribute(bare, "to", ast.Load()), value.args, value.keywords)

@@ -16,6 +16,7 @@ from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import (
     CONTRACTIONS,
     GridRewrite,
+    arguments_in_order,
     body_text,
     declared,
     device_of,
@@ -23,12 +24,9 @@ from operators.micro.rewrites.grids import (
     has_plain_axes,
     kernel_text,
     launch_text,
-    passed,
-    plain_statements,
     product,
-    written_parameters,
 )
-from operators.micro.syntax import argument, called, fresh_name, int_value, names_read, names_written, spell
+from operators.micro.syntax import argument, called, fresh_name, int_value, names_read, names_written, spell, statements
 
 SPLITS = 4  # programs that share one tile's contraction: the knob's first value
 MOST_GRID_AXES = 2  # a launch has three; the split takes one
@@ -72,7 +70,9 @@ def _contraction(module: KernelModule, kernel: SourceKernel) -> _Contraction | N
         return None
     if len(launches) != 1 or len(launches[0].grid) > MOST_GRID_AXES or len(loops) != 1:
         return None
-    if not has_plain_axes(kernel) or not plain_statements(body) or written_parameters(kernel):
+    advanced = {p.name for p in kernel.parameters} & set(kernel.definitions)  # pointers that the body assigns
+    movable = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Expr, ast.Pass)
+    if not has_plain_axes(kernel) or advanced or not all(isinstance(s, movable) for s in statements(body)):
         return None
     loop, launch = loops[0], launches[0]
     if loop.function == "tl.static_range" or device_of(module, launch) is None or not _multiplies(loop.node):
@@ -103,12 +103,8 @@ def _state(statement: ast.stmt, carried: set[str]) -> str | None:
     touched = names_written(statement) & carried
     if not touched:
         return "local" if isinstance(statement, ast.Assign) or not names_read(statement) & carried else None
-    if (
-        isinstance(statement, ast.AugAssign)
-        and isinstance(statement.op, ast.Add)
-        and isinstance(statement.target, ast.Name)
-    ):
-        if names_read(statement.value) & touched:
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        if not isinstance(statement.op, ast.Add) or names_read(statement.value) & touched:
             return None
         return "sum" if _multiplies(statement.value) else "advance"
     if isinstance(statement, ast.Assign) and len(touched) == 1 and called(statement.value) == "tl.dot":
@@ -162,7 +158,8 @@ class _Split:
         """The loop over one share of the contraction; sums are stored as they lie in registers."""
         found, module = self.found, self.module
         loop, chunk, first = found.loop, self.kernel.fresh("chunk"), self.kernel.fresh("first")
-        blocks = f"tl.cdiv({_difference(loop.stop, loop.start)}, {spell(loop.step)})"
+        length = spell(loop.stop) if int_value(loop.start) == 0 else f"({spell(loop.stop)}) - ({spell(loop.start)})"
+        blocks = f"tl.cdiv({length}, {spell(loop.step)})"
         shares = [
             f"{self.split} = tl.program_id({self.rank})",
             f"{chunk} = tl.cdiv({blocks}, {self.knob})",
@@ -172,7 +169,12 @@ class _Split:
         step = spell(loop.step) if isinstance(loop.step, ast.Name | ast.Constant) else f"({spell(loop.step)})"
         origin = "" if int_value(loop.start) == 0 else f"{spell(loop.start)} + "
         bounds = [f"{origin}{first} * {step}", f"tl.minimum({spell(loop.stop)}, {origin}({first} + {chunk}) * {step})"]
-        header = _with_bounds(loop, bounds, spell(loop.step))
+        iterator = loop.node.iter
+        assert isinstance(iterator, ast.Call)
+        changed = ast.Call(
+            iterator.func, [parse_expression(text) for text in (*bounds, spell(loop.step))], iterator.keywords
+        )
+        header = f"for {loop.target} in {spell(changed)}:"
         body = [*map(module.source_of, found.before), *shares, header]
         body += [indent(body_text(module, loop.node.body), "    "), *self._places()]
         body += [f"tl.store({self._address(a, self.split)}, {a.name})" for a in found.accumulators]
@@ -221,35 +223,20 @@ class _Split:
         for accumulator in self.found.accumulators:
             sizes = [spell(launch.arguments.get(spell(size), size)) for size in accumulator.shape]
             shape = f"({self.knob}, {product(launch.grid)}, {' * '.join(sizes)})"
-            device = device_of(self.module, launch)
-            found.append(
-                f"{self.buffers[accumulator.name]} = torch.empty({shape}, dtype=torch.float32, device={device})"
-            )
+            made = f"torch.empty({shape}, dtype=torch.float32, device={device_of(self.module, launch)})"
+            found.append(f"{self.buffers[accumulator.name]} = {made}")
         return found
 
     def launches(self, summing: str, reducing: str) -> str:
         launch, grid = self.found.launch, [spell(part) for part in self.found.launch.grid]
         options = [f"{name}={spell(value)}" for name, value in launch.options.items()]
-        lines = []
-        for name, text, shape in (
-            (self.kernel.name, summing, [*grid, self.knob]),
-            (self.reducer, reducing, grid),
-        ):
-            arguments = [*self.buffers.values(), *passed(self.kernel, launch, self._used(text))]
+        lines, split = [], [*grid, self.knob]
+        for name, text, shape in ((self.kernel.name, summing, split), (self.reducer, reducing, grid)):
+            used = [n for p in self.kernel.parameters if (n := p.name) in self._used(text) and n in launch.arguments]
+            values = {n: spell(launch.arguments[n]) for n in used}
+            arguments = [*self.buffers.values(), *arguments_in_order(used, values, self.kernel.constexprs)]
             lines.append(launch_text(name, shape, [*arguments, f"{self.knob}={self.knob}", *options]))
         return "\n".join(lines)
-
-
-def _difference(stop: ast.expr, start: ast.expr) -> str:
-    return spell(stop) if int_value(start) == 0 else f"({spell(stop)}) - ({spell(start)})"
-
-
-def _with_bounds(loop: Loop, bounds: Sequence[str], step: str) -> str:
-    """The loop's first line with other bounds; keywords such as num_stages stay."""
-    iterator = loop.node.iter
-    assert isinstance(iterator, ast.Call)
-    changed = ast.Call(iterator.func, [parse_expression(text) for text in (*bounds, step)], iterator.keywords)
-    return f"for {loop.target} in {spell(changed)}:"
 
 
 def _needed(before: Sequence[ast.stmt], wanted: set[str]) -> list[ast.stmt]:

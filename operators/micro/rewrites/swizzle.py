@@ -10,13 +10,12 @@ from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import (
     GridRewrite,
     axis_calls,
-    fresh_names,
     grid_launches,
+    grid_text,
     grouped,
     has_plain_axes,
     origins,
     product,
-    set_grid,
 )
 from operators.micro.syntax import fresh_name, spell
 
@@ -78,23 +77,27 @@ def _axes(module: KernelModule, kernel: SourceKernel) -> int | None:
 
 def _flatten(module: KernelModule, kernel: SourceKernel, axis: int) -> str:
     """Two grid axes become one, walked in groups."""
-    names = fresh_names(kernel, ["tile", "tile_0", "tile_1", "tiles_0", "tiles_1"])
+    names: list[str] = []
+    for wish in ("tile", "tile_0", "tile_1", "tiles_0", "tiles_1"):
+        names.append(kernel.fresh(wish, *names))
     tile, tile_m, tile_n, tiles_m, tiles_n = names
     knob = _knob(module, kernel)
     order = _order(kernel, knob, tile, (tiles_m, tiles_n), (tile_m, tile_n))
     first = kernel.body[0]
     edits = [module.insert_before(first, f"{tile} = tl.program_id({axis})\n{order}")]
-    for function, names in (("tl.program_id", (tile_m, tile_n)), ("tl.num_programs", (tiles_m, tiles_n))):
+    for function, own in (("tl.program_id", (tile_m, tile_n)), ("tl.num_programs", (tiles_m, tiles_n))):
         for call, at in axis_calls(kernel, function):
             if at in (axis, axis + 1):
-                edits.append(module.replace(call, names[at - axis]))
+                edits.append(module.replace(call, own[at - axis]))
             elif at > axis:
                 edits.append(module.replace(call, f"{function}({at - 1})"))
     edits.append(module.add_parameters(kernel.node, f"{tiles_m}, {tiles_n}, {knob}: tl.constexpr"))
     for launch in module.launches_of(kernel.name):
         grid = [spell(part) for part in launch.grid]
         pair = launch.grid[axis : axis + 2]
-        edits.append(set_grid(module, launch, [*grid[:axis], product(pair), *grid[axis + 2 :]]))
+        assert isinstance(launch.call.func, ast.Subscript)
+        changed = grid_text([*grid[:axis], product(pair), *grid[axis + 2 :]])
+        edits.append(module.replace(launch.call.func.slice, changed))
         counts = f"{tiles_m}={spell(pair[0])}, {tiles_n}={spell(pair[1])}"
         edits.append(module.add_arguments(launch.call, f"{counts}, {knob}={knob}"))
     return module.edited(edits, module.set_constant(knob, GROUP))

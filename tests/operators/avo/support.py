@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from evo_kernel.types import Evaluation, Source
+from operators.avo.attempt import AvoSettings
 from operators.avo.operator import AvoOperator
-from operators.avo.settings import AvoSettings
 from operators.llm.base import Message, ToolCall
-from operators.llm.scripted import Asked, ScriptedModel
-from operators.workbench.protocols import WorkbenchDeps
+from operators.llm.models import Asked, ScriptedModel
+from operators.workbench.tool import WorkbenchDeps
 from tests.operators.avo.forgetful import Forgetful
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeKnowledge, FakeLineage, FakeNotebook, kernel
 

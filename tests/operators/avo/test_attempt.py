@@ -9,9 +9,10 @@ import pytest
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Call, Source
-from operators.avo.settings import AttemptLimits, AvoSettings, ContextLimits
+from operators.avo.attempt import AttemptLimits, AvoSettings
+from operators.avo.conversation import ContextLimits
 from operators.llm.base import ModelFailed, size
-from operators.llm.scripted import ScriptedModel
+from operators.llm.models import ScriptedModel
 from operators.workbench.judge_tools import Allowed
 from tests.operators.avo.forgetful import Forgetful
 from tests.operators.avo.support import (

@@ -7,11 +7,19 @@ import json
 import pytest
 
 from evo_kernel.errors import OperatorFailed
-from operators.avo.memory import AgentEvaluation, AgentMemory, Record, Review, same_idea
-from operators.avo.settings import AvoSettings, SupervisorLimits
-from operators.avo.supervisor import Supervisor, by_rule
+from operators.avo.attempt import AvoSettings
+from operators.avo.memory import (
+    AgentEvaluation,
+    AgentMemory,
+    Record,
+    Review,
+    Supervisor,
+    SupervisorLimits,
+    by_rule,
+    same_idea,
+)
 from operators.llm.base import ModelFailed
-from operators.llm.scripted import ScriptedModel
+from operators.llm.models import ScriptedModel
 from tests.operators.avo.support import Turns, does, evaluates, no_probe, operator, submits, writes
 from tests.operators.workbench.fakes import FakeLineage, brief
 

@@ -23,8 +23,7 @@ from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import OperatorFailed, PopulationError
 from evo_kernel.types import Proposal, Purpose, Source
-from operators.external.attempt import ExternalAttempt
-from operators.external.operator import ExternalOperator, ExternalSettings
+from operators.external import ExternalAttempt, ExternalOperator, ExternalSettings
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from populations.population import LineagePopulation, open_population

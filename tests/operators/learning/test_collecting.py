@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from evo_kernel.types import Strategy
-from operators.learning import pack_tree
+from operators.learning import collecting
 from operators.learning.collecting import Frontier
-from operators.learning.evidence import evaluation_data, strategy_data
-from operators.learning.families import FAMILIES, HELD_OUT, family_of, split_of
-from operators.learning.tree import state_id
+from operators.learning.tree import FAMILIES, HELD_OUT, evaluation_data, family_of, split_of, state_id, strategy_data
 from tests.operators.learning.trees import CARD, ENVIRONMENT, EXP2, HINTS, HOIST, evaluation
 
 
@@ -122,13 +120,13 @@ def folder(tmp_path: Path) -> Path:
         {"kind": "baselines", "case": "m8-n16", "us": {"torch.compile": 50.0}},
         {"kind": "slice", "seconds": 12.0},
     ]
-    text = "".join(pack_tree.line(row) for row in rows)
+    text = "".join(collecting.line(row) for row in rows)
     (tmp_path / "rows.jsonl").write_text(text + '{"kind": "candidate", "sha": "to')
     return tmp_path
 
 
 def test_rows_become_a_tree(folder: Path) -> None:
-    tree = pack_tree.assemble(folder, "the command")
+    tree = collecting.assemble(folder, "the command")
     by_text = {one.text: one for one in tree.states.values()}
     assert set(by_text) == {"root", "a", "b"}
     assert {text: (one.depth, one.path) for text, one in by_text.items()} == {
@@ -143,7 +141,7 @@ def test_rows_become_a_tree(folder: Path) -> None:
 
 
 def test_scores_and_features_are_against_baselines_that_came_later(folder: Path) -> None:
-    tree = pack_tree.assemble(folder)
+    tree = collecting.assemble(folder)
     (root,) = tree.roots()
     assert root.evidence.measurements[0].baselines_us == {"eager": 100.0, "torch.compile": 50.0}
     assert root.evidence.score == pytest.approx(50.0 / np.exp(2.0), rel=1e-4)
@@ -152,5 +150,5 @@ def test_scores_and_features_are_against_baselines_that_came_later(folder: Path)
 def test_a_torn_line_is_left_out(folder: Path) -> None:
     path = folder / "rows.jsonl"
     assert not path.read_text().endswith("\n")
-    found = pack_tree.read_rows(path)
+    found = collecting.read_rows(path)
     assert (len(found.candidates), found.seconds, found.slices) == (5, 12.0, 1)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from evo_kernel.types import Credit, Decision, Strategy
-from operators.learning.evaluation import Interval, credit_of, regret, table, walked
-from operators.learning.replay import TreeWalk
+from operators.learning.evaluation import Interval, TreeWalk, credit_of, regret, table, walked
 from operators.learning.tree import Tree
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import UniformPolicy, draw

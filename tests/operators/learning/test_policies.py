@@ -17,18 +17,23 @@ from tests.operators.learning.planted import FAILS, HEALTHY, SPILLED, planted
 
 torch = pytest.importorskip("torch")
 
-from operators.learning import checkpoint  # noqa: E402
+from operators.learning import POLICY, TREE  # noqa: E402
 from operators.learning.evaluation import regret  # noqa: E402
-from operators.learning.imitation import imitate  # noqa: E402
-from operators.learning.network import NetworkSettings, PolicyNetwork  # noqa: E402
+from operators.learning.network import NetworkSettings, PolicyNetwork, load_policy, save_policy  # noqa: E402
 from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation  # noqa: E402
-from operators.learning.ppo import GAMMA, LAMBDA, Transition, credit, ppo  # noqa: E402
-from operators.learning.shipped import POLICY, TREE  # noqa: E402
+from operators.learning.policy_training import (  # noqa: E402
+    GAMMA,
+    LAMBDA,
+    Transition,
+    credit,
+    imitate,
+    ppo,
+)
 from operators.learning.tree import Tree  # noqa: E402
 from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
+from operators.macro.bandit import TrainedPolicy  # noqa: E402
 from operators.macro.features import context  # noqa: E402
 from operators.macro.policies import UniformPolicy  # noqa: E402
-from operators.macro.trained import TrainedPolicy  # noqa: E402
 
 TINY = NetworkSettings(width=32, layers=1, heads=2, dropout=0.0)
 
@@ -42,7 +47,7 @@ def tree():
 def imitator(tree):
     torch.manual_seed(0)
     model = PolicyNetwork(TINY)
-    steps = imitate(model, tree.within("train"), np.random.default_rng(0), rate=3e-3, batch=16)
+    steps = imitate(model, tree.only(lambda one: one.split == "train"), np.random.default_rng(0), rate=3e-3, batch=16)
     losses = [loss for loss, _ in itertools.islice(steps, 120)]
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
     return model.eval()
@@ -88,7 +93,13 @@ def test_a_decision_scores_the_same_alone_and_among_others(tree):
 
 def test_ppo_earns_more_than_it_did(tree):
     torch.manual_seed(0)
-    steps = ppo(PolicyNetwork(TINY), tree.within("train"), np.random.default_rng(0), rate=3e-3, warm_up=128)
+    steps = ppo(
+        PolicyNetwork(TINY),
+        tree.only(lambda one: one.split == "train"),
+        np.random.default_rng(0),
+        rate=3e-3,
+        warm_up=128,
+    )
     earned = [-loss for loss, _ in itertools.islice(steps, 24)]
     assert np.mean(earned[-6:]) > np.mean(earned[:6]) + 0.1
 
@@ -117,7 +128,9 @@ def test_values_look_ahead_and_discount(tree):
 def test_imitation_carries_the_law_to_problems_that_it_never_saw(tree, imitator):
     assert all(first in wanted for first, wanted in laws(tree, imitator))
     untrained = PolicyNetwork(TINY).eval()
-    assert shortfall(imitator, tree.within("held-out")) < 0.3 * shortfall(untrained, tree.within("held-out"))
+    assert shortfall(imitator, tree.only(lambda one: one.split == "held-out")) < 0.3 * shortfall(
+        untrained, tree.only(lambda one: one.split == "held-out")
+    )
 
 
 def test_tasks_that_are_kept_back_and_held_out_are_not_learnt_from(tree):
@@ -141,8 +154,8 @@ def test_decisions_are_drawn_with_and_without_a_past(tree):
 
 
 def test_a_checkpoint_gives_the_same_scores(tree, imitator, tmp_path):
-    size = checkpoint.save(tmp_path / "p.pt", imitator, {"seconds": 1.5})
-    model, about = checkpoint.load(tmp_path / "p.pt")
+    size = save_policy(tmp_path / "p.pt", imitator, {"seconds": 1.5})
+    model, about = load_policy(tmp_path / "p.pt")
     sights = roots(tree, "held-out")
     with torch.inference_mode():
         assert torch.equal(model(sights)[0], imitator(sights)[0])
@@ -170,15 +183,15 @@ class Bomb:
 )
 def test_other_files_are_refused_with_a_sentence(imitator, tmp_path, change):
     path = tmp_path / "p.pt"
-    checkpoint.save(path, imitator, {})
+    save_policy(path, imitator, {})
     torch.save(torch.load(path, weights_only=True) | change, path)
     with pytest.raises(UserError, match=r"train policy|update"):
-        checkpoint.load(path)
+        load_policy(path)
     path.write_bytes(b"no checkpoint")
     with pytest.raises(UserError, match="train policy"):
-        checkpoint.load(path)
+        load_policy(path)
     with pytest.raises(UserError, match="cannot be read"):
-        checkpoint.load(tmp_path / "absent.pt")
+        load_policy(tmp_path / "absent.pt")
     assert not BOMB.exists()
 
 
@@ -241,7 +254,7 @@ def test_earnings_are_means_of_the_latest_actions():
 
 
 def test_the_policy_that_comes_along_knows_tasks_that_it_never_saw():
-    tree, (model, about) = Tree.load(TREE), checkpoint.load(POLICY)
+    tree, (model, about) = Tree.load(TREE), load_policy(POLICY)
     assert about["tree"] == TREE.name and about["plans"] == tree.plans and POLICY.stat().st_size < 20e6
 
     def found(make):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from evo_kernel.tasks.loading import builtin_names
-from operators.learning.families import HELD_OUT
-from operators.learning.shipped import TREE
-from operators.learning.tree import Tree
+from operators.learning import TREE
+from operators.learning.tree import HELD_OUT, Tree
 
 
 def test_the_shipped_tree_holds_enough_and_no_benchmark() -> None:

@@ -85,6 +85,6 @@ def test_a_policy_sees_the_source_its_evidence_and_the_way_here() -> None:
 
 def test_splits_share_nothing() -> None:
     tree = joined(small(), small("other", "held-out", "elementwise"))
-    held = tree.within("held-out")
+    held = tree.only(lambda one: one.split == "held-out")
     assert {one.task for one in held.states.values()} == {"other"} == set(held.problems)
     assert set(held.transitions) <= set(held.states) and len(held.states) == 4

@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import WorkbenchDeps
-from operators.workbench.tool import MAX_OUTPUT
+from operators.workbench.tool import MAX_OUTPUT, WorkbenchDeps
 from operators.workbench.toolset import ToolOutcome, Workbench, start_files, task_files
 from operators.workbench.workspace import MAX_FILES, Workspace
 from tests.operators.workbench.fakes import PARENT, FakeBench, FakeKnowledge, FakeLineage, FakeNotebook, brief, kernel
@@ -54,9 +53,8 @@ def refused(work, name, **arguments):
 
 def test_every_tool_is_described_and_offered_to_models(work):
     for name, tool in work.tools.items():
-        offered = tool.for_model()
-        assert offered.name == name and len(offered.description) > 20
-        assert offered.parameters["additionalProperties"] is False
+        assert tool.name == name and len(tool.description) > 20
+        assert tool.parameters["additionalProperties"] is False
     assert set(work.tools) == {
         "list_files", "read_file", "search_files", "write_file", "edit_file", "evaluate", "probe", "profile", "submit",
         "lineage", "show_version", "diff_versions", "knowledge", "note", "notes", "refute_note",

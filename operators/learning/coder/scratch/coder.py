@@ -1,4 +1,4 @@
-"""A trained coder at the door to models: `--model scratch:PATH`, like any other model's name.
+"""A trained coder as a language model: `--model scratch:PATH`, like any other model's name.
 
 It reads the strategy and the source out of the conversation that `micro.llm_coder` opens, and answers with blocks. It
 knows nothing but edits: of choices that a policy asks for it takes the first, and repairs are fresh answers.
@@ -16,33 +16,27 @@ import torch
 
 from evo_kernel.types import Call, Strategy
 from operators.learning.coder.answers import answer_text, kernel_of
-from operators.learning.coder.scratch import prompts
-from operators.learning.coder.scratch.sampling import sample
-from operators.learning.coder.scratch.training import Trained, load_coder
+from operators.learning.coder.scratch.network import sample
+from operators.learning.coder.scratch.training import load_coder, request
 from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
-from operators.llm.scripted import smallest
+from operators.llm.models import smallest
 from operators.llm.transcript import message_data, pack, request_data
 from operators.micro.edit_blocks import GIVE_UP
 
 _SOURCE = re.compile(r"^#+ Source[^\n]*\n(?:[^`\n]*\n)*?```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _STRATEGY = re.compile(r"^\*\*([a-z0-9-]+)\*\* \(([a-z-]+)\): .*(?:\nWhere: (.*)\.)?((?:\n\w+: .*)*)", re.MULTILINE)
-MOST = 512  # tokens of an answer
+MOST, TEMPERATURE = 512, 0.8  # tokens of an answer, and how it is drawn
 
 
 class ScratchModel(Model):
     """Thread-safe: answers are made one at a time, on the device that the coder lies on."""
 
-    def __init__(self, coder: Trained, name: str, temperature: float = 0.8, seed: int = 0) -> None:
-        self.name, self._coder, self._temperature = name, coder, temperature
-        self._generator = torch.Generator(coder.device).manual_seed(seed)
-        self._lock = threading.Lock()
-
-    @classmethod
-    def from_file(cls, path: Path, name: str) -> ScratchModel:
+    def __init__(self, path: Path, name: str) -> None:
         """On a GPU where there is one. Raises UserError."""
+        self.name, self._lock = name, threading.Lock()
         device = "cuda" if torch.version.cuda is not None and torch.cuda.is_available() else "cpu"
-        coder, _about = load_coder(path, device)
-        return cls(coder, name)
+        self._coder, _about = load_coder(path, device)
+        self._generator = torch.Generator(self._coder.device).manual_seed(0)
 
     def answer(self, request: ModelRequest) -> Reply:
         began = time.monotonic()
@@ -63,14 +57,12 @@ class ScratchModel(Model):
 
     def _edit(self, strategy: Strategy, source: str, most: int) -> tuple[int, str, int]:
         """Tokens asked, the answer with blocks, tokens answered."""
-        made = prompts.request(self._coder.vocabulary, strategy, source)
+        made = request(self._coder.vocabulary, strategy, source)
         if len(made.prompt) >= self._coder.network.shape.context:
             raise ModelFailed(f"a source of {len(made.prompt)} tokens is too long for this coder", "too long")
         with self._lock:
-            (answer,) = sample(
-                self._coder.network, [made.prompt], temperature=self._temperature, most=min(most, MOST),
-                generator=self._generator,
-            )  # fmt: skip
+            network, prompts = self._coder.network, [made.prompt]
+            (answer,) = sample(network, prompts, TEMPERATURE, min(most, MOST), self._generator)
         written = kernel_of(made.read(self._coder.vocabulary, answer), source)
         if written.text is None:
             return len(made.prompt), f"{GIVE_UP} {written.fault}", len(answer)

@@ -18,12 +18,10 @@ from torch import Tensor
 
 from evo_kernel.types import Strategy
 from operators.learning.coder.rewards import Ask, Grade, RewardJudge, RewardParts, grades
-from operators.learning.coder.scratch.network import CoderNetwork
-from operators.learning.coder.scratch.prompts import Request, request
-from operators.learning.coder.scratch.sampling import sample
-from operators.learning.coder.scratch.training import CoderState, Tell, Trained, clipped_step, rate_at
-from operators.learning.coder.scratch.vocabulary import PAD
+from operators.learning.coder.scratch.network import CoderNetwork, padded, sample
+from operators.learning.coder.scratch.training import CoderState, Tell, Trained, clipped_step, rate_at, request
 
+SAMPLED_AT_ONCE = 256  # answers
 RESAMPLED = 2000  # times, for the interval of a held-out rate
 
 
@@ -74,10 +72,8 @@ def train(
         rate = rate_at(state.step, share, settings.rate, settings.warm_up, least=0.3)
         learnt = learn(state, reference, prompts, answers, advantages_of(found, settings.answers), settings, rate)
         state.step += 1
-        tell(
-            {"stage": "grpo", "step": state.step, **summary(found), **learnt, **took,
-             "seconds": round(state.clock.spent_s, 1)}
-        )  # fmt: skip
+        said = {"stage": "grpo", "step": state.step, **summary(found), **learnt, **took}
+        tell({**said, "seconds": round(state.clock.spent_s, 1)})
         if state.step % settings.every == 0:
             keep()
     keep()
@@ -85,27 +81,22 @@ def train(
 
 
 def answered(
-    coder: Trained, asks: Sequence[Ask], settings: GrpoSettings, seed: int, rows: int = 256
+    coder: Trained, asks: Sequence[Ask], settings: GrpoSettings, seed: int
 ) -> tuple[list[tuple[int, ...]], list[list[int]], list[str]]:
     """Prompts, sampled answers and what these say, one for each ask; what does not fit the context is not answered."""
-    made: dict[tuple[str, str], Request] = {}
-    asked: list[Request] = []
-    for ask in asks:
-        strategy = ask.strategy or Strategy("as-you-see-fit", "algorithm")
-        key = (strategy.key, ask.parent)
-        if key not in made:
-            made[key] = request(coder.vocabulary, strategy, ask.parent)
-        asked.append(made[key])
+    made = {
+        ask: request(coder.vocabulary, ask.strategy or Strategy("as-you-see-fit", "algorithm"), ask.parent)
+        for ask in dict.fromkeys(asks)
+    }
+    asked = [made[ask] for ask in asks]
     prompts = [one.prompt for one in asked]
     generator = torch.Generator(coder.device).manual_seed(seed)
     answers: list[list[int]] = [[] for _ in asks]
     order = sorted(range(len(asks)), key=lambda at: len(prompts[at]))
-    for at in range(0, len(order), rows):
-        some = order[at : at + rows]
-        sampled = sample(
-            coder.network, [prompts[one] for one in some], temperature=settings.temperature, most=settings.most,
-            generator=generator,
-        )  # fmt: skip
+    for at in range(0, len(order), SAMPLED_AT_ONCE):
+        some = order[at : at + SAMPLED_AT_ONCE]
+        asking = [prompts[one] for one in some]
+        sampled = sample(coder.network, asking, settings.temperature, settings.most, generator)
         for one, answer in zip(some, sampled, strict=True):
             answers[one] = answer
     said = [one.read(coder.vocabulary, answer) for one, answer in zip(asked, answers, strict=True)]
@@ -130,11 +121,10 @@ def evaluate(
     rng = np.random.default_rng(0)
     means = right.mean(axis=1)[rng.integers(len(asks), size=(RESAMPLED, len(asks)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
-    rewards = [one.reward for one in drawn if not math.isnan(one.reward)]
     shares = {
         "right": right.mean(), "low": low, "high": high, "likeliest": np.mean([one.right for one in likeliest]),
         "any_right": right.any(axis=1).mean(), "witnessed": np.mean([one.right and one.witnessed for one in drawn]),
-        "reward": np.mean(rewards) if rewards else math.nan,
+        "reward": summary(drawn)["reward"],
     }  # fmt: skip
     return {name: float(share) for name, share in shares.items()} | {"requests": len(asks), "samples": samples}
 
@@ -142,15 +132,9 @@ def evaluate(
 def summary(found: Sequence[Grade]) -> dict[str, float]:
     """Means over what was judged: the reward, and the shares that are right, and right and witnessed."""
     judged = [one for one in found if not math.isnan(one.reward)]
-    if not judged:
-        return {"reward": math.nan, "right": math.nan, "witnessed": math.nan, "edits": math.nan, "judged": 0.0}
-    return {
-        "reward": float(np.mean([one.reward for one in judged])),
-        "right": float(np.mean([one.right for one in judged])),
-        "witnessed": float(np.mean([one.right and one.witnessed for one in judged])),
-        "edits": float(np.mean([one.status != "no edit" for one in judged])),
-        "judged": len(judged) / len(found),
-    }
+    rows = [(one.reward, one.right, one.right and one.witnessed, one.status != "no edit") for one in judged]
+    means = np.mean(np.array(rows, dtype=float), axis=0).tolist() if rows else [math.nan] * 4
+    return dict(zip(("reward", "right", "witnessed", "edits"), means, strict=True), judged=len(judged) / len(found))
 
 
 def advantages_of(found: Sequence[Grade], answers: int) -> Tensor:
@@ -209,14 +193,10 @@ class _Batch:
 
     @staticmethod
     def of(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], device: torch.device) -> _Batch:
-        asked, told = max(map(len, prompts)), max(map(len, answers))
-        rows = [
-            [PAD] * (asked - len(one)) + list(one) + list(two) + [PAD] * (told - len(two))
-            for one, two in zip(prompts, answers, strict=True)
-        ]
-        said = [[1.0] * len(two) + [0.0] * (told - len(two)) for two in answers]
-        start = torch.tensor([asked - len(one) for one in prompts], device=device)
-        return _Batch(torch.tensor(rows, device=device), start, torch.tensor(said, device=device))
+        (asked, start), (told, _) = padded(prompts, device, left=True), padded(answers, device, left=False)
+        lengths = torch.tensor([[len(answer)] for answer in answers], device=device)
+        said = (torch.arange(told.shape[1], device=device) < lengths).float()
+        return _Batch(torch.cat((asked, told), dim=1), start, said)
 
     def chances(self, network: CoderNetwork) -> Tensor:
         """Log probabilities of the answers' tokens (rows, longest answer)."""

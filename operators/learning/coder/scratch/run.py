@@ -19,18 +19,22 @@ import torch
 from evo_kernel.errors import UserError
 from operators.learning.coder.examples import Example, is_of, rewarded
 from operators.learning.coder.rewards import Ask, RewardJudge, RewardParts
-from operators.learning.coder.scratch import grpo, sft
+from operators.learning.coder.scratch import grpo
 from operators.learning.coder.scratch.network import network_of
-from operators.learning.coder.scratch.prompts import PromptLesson, lessons, vocabulary_of
 from operators.learning.coder.scratch.training import (
     Clock,
     CoderState,
+    PromptLesson,
+    SftSettings,
     Tell,
     Trained,
+    lessons,
     load_coder,
     optimiser_of,
     save_coder,
     stored,
+    train_supervised,
+    vocabulary_of,
 )
 
 SFT, GRPO, DONE = "sft", "grpo", "done"
@@ -46,7 +50,7 @@ class RunSettings:
 
     size: str = "base"
     vocabulary: int = 1728  # tokens, bytes, marks and slots among them
-    sft: sft.SftSettings = field(default_factory=sft.SftSettings)
+    sft: SftSettings = field(default_factory=SftSettings)
     grpo: grpo.GrpoSettings = field(default_factory=grpo.GrpoSettings)
     parts: RewardParts = field(default_factory=RewardParts)
     sft_s: float | None = None
@@ -61,12 +65,15 @@ class RunSettings:
 
     def about(self, examples: Sequence[Example]) -> dict[str, Any]:
         """What must not change between sessions of one run, and what a checkpoint says of itself."""
-        text = "\n".join("\0".join(one.key) + one.split for one in examples)
+        text, start = "\n".join("\0".join(one.key) + one.split for one in examples), None
+        try:
+            start = hashlib.sha256(self.start.read_bytes()).hexdigest()[:16] if self.start else None
+        except OSError as error:
+            raise UserError(f"{self.start}: the coder cannot be read: {error.strerror or error}.") from None
         return {
-            "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "seed": self.seed,
+            "examples": hashlib.sha256(text.encode()).hexdigest()[:16], "seed": self.seed, "start": start,
             "size": None if self.start else self.size, "vocabulary": None if self.start else self.vocabulary,
             "parts": asdict(self.parts), "tasks": list(self.tasks), "apart": self.apart,
-            "start": None if self.start is None else _hash_of(self.start),
         }  # fmt: skip
 
 
@@ -103,7 +110,11 @@ def run(
             job.keep()
         if not settings.grpo.steps:
             return Result(True, SFT, job.state.extra.get("before"))
-        job.begin_rewards()
+        # The supervised network stays as the reference; the optimiser begins anew.
+        coder, extra = job.state.coder, job.state.extra
+        save_coder(folder / "sft.pt", coder, {**job.about, "stage": SFT, "step": job.state.step})
+        job.state = CoderState(GRPO, 0, coder, optimiser_of(coder.network), Clock(settings.grpo_s), extra)
+        job.keep()
     if job.state.stage == GRPO and not job.rewarded(bench, stop):
         return Result(False, GRPO, job.state.extra.get("before"))
     if job.state.stage == GRPO:
@@ -147,8 +158,8 @@ class _Run:
             begun, _ = load_coder(settings.start, self.device)
             network, vocabulary = begun.network, begun.vocabulary
         self.tell({
-            "stage": SFT, "step": 0, "parameters": network.parameters_count, "vocabulary": vocabulary.size,
-            "examples": len(self.shown), "held_out": len(self.held_out),
+            "stage": SFT, "step": 0, "parameters": sum(one.numel() for one in network.parameters()),
+            "vocabulary": vocabulary.size, "examples": len(self.shown), "held_out": len(self.held_out),
         })  # fmt: skip
         return CoderState(SFT, 0, Trained(network, vocabulary), optimiser_of(network), Clock(settings.sft_s))
 
@@ -177,14 +188,7 @@ class _Run:
         watched = self._some(self._lessons(self.held_out), self.settings.sft.watched, 2)
         if self.state.step < self.settings.sft.steps and self.state.clock.share < 1.0:
             self.state.extra.pop("before", None)  # it was another network's
-        return sft.train(self.state, taught, watched, self.settings.sft, self.tell, self.keep, stop)
-
-    def begin_rewards(self) -> None:
-        """The supervised network stays as the reference; the optimiser begins anew."""
-        save_coder(self.folder / "sft.pt", self.state.coder, {**self.about, "stage": SFT, "step": self.state.step})
-        coder, clock = self.state.coder, Clock(self.settings.grpo_s)
-        self.state = CoderState(GRPO, 0, coder, optimiser_of(coder.network), clock, self.state.extra)
-        self.keep()
+        return train_supervised(self.state, taught, watched, self.settings.sft, self.tell, self.keep, stop)
 
     def rewarded(self, bench: RewardJudge, stop: Callable[[], bool]) -> bool:
         reference, _ = load_coder(self.folder / "sft.pt", self.device)
@@ -225,13 +229,6 @@ class _Run:
     def _some(self, found: Sequence[Any], count: int, salt: int) -> list[Any]:
         rng = np.random.default_rng([self.settings.seed, salt])
         return [found[at] for at in rng.permutation(len(found))[:count]]
-
-
-def _hash_of(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    except OSError as error:
-        raise UserError(f"{path}: the coder cannot be read: {error.strerror or error}.") from None
 
 
 def printed(told: Mapping[str, Any]) -> str:

@@ -1,14 +1,21 @@
-"""Byte pairs learnt from a corpus of code, in words; line marks (`@12`) and names (names.py) are tokens of their own.
+"""Tokens: byte pairs learnt from a corpus of code; line marks (`@12`) and names are tokens of their own.
 
 Any text can be written: what no pair covers is written byte by byte. Learning is the usual greedy one (Gage 1994;
 Sennrich et al. 2016, arXiv:1508.07909), over words that begin with their blank and lines that begin with their indent.
+
+A small network that sees names learns programs by heart: whoever knows `row_max` knows which line comes next. So each
+identifier that a source binds is a slot, one token, and which one is drawn anew whenever an example is learnt from;
+copying it is the only way to be right. What an answer binds besides has a slot, too: that of its name where many
+answers use it, else a fresh one, spelled when the answer is read.
+
+Nothing is lost by a wrong guess at what is bound: a slot stands for one spelling, wherever it occurs.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -17,7 +24,117 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from operators.learning.coder.scratch.names import KINDS, Names, Slot
+from operators.micro.syntax import fresh_name
+
+SLOTS = 128  # names of one source; further ones stay spelled
+USUAL = 32  # names that answers give again and again, as STAGES
+FRESH = 16  # other new names of an answer, of either case; further ones stay spelled
+KINDS = {"known": SLOTS, "usual": USUAL, "lower": FRESH, "upper": FRESH}
+_IDENTIFIER = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_BINDINGS = re.compile(
+    r"^[ \t]*(?P<targets>[A-Za-z_]\w*(?:, *[A-Za-z_]\w*)*),? (?:[-+*/%|&^]|//|\*\*|<<|>>)?= "
+    r"|^[ \t]*def (?P<function>\w+)\((?P<parameters>[^)]*)"
+    r"|\bfor (?P<each>[\w, ]+) in\b|\bas (?P<alias>[A-Za-z_]\w*)",
+    re.MULTILINE,
+)
+_KEPT = frozenset({"run", "self", "torch", "triton", "tl", "_"})  # what every source calls the same
+_STEMS = ("value", "count", "index", "piece", "first", "part", "offset", "size")
+Slot = tuple[str, int]  # one of KINDS, and its number in it
+
+
+@dataclass(frozen=True)
+class Names:
+    """`known`: what the source binds, in order. `fresh`: what an answer to it binds besides, in order.
+
+    `parameters`: of their functions: `BLOCK=` at a launch is one, `mask=` of a library's call is not.
+    """
+
+    known: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+    parameters: frozenset[str] = field(default=frozenset(), repr=False)
+    words: frozenset[str] = field(default=frozenset(), repr=False)  # of the source, bound or not
+
+    @staticmethod
+    def of(source: str, child: str = "", usual: Sequence[str] = ()) -> Names:
+        """Of a source, and of the child that an answer makes of it."""
+        bound, parameters = _bound(source)
+        later, more = _bound(child)
+        fresh = tuple(name for name in later if name not in set(bound))
+        words = frozenset(_IDENTIFIER.findall(source))
+        return Names(tuple(bound), fresh, tuple(usual[:USUAL]), parameters | more, words)
+
+    @cached_property
+    def _slots(self) -> dict[str, Slot]:
+        later = [name for name in self.fresh if name not in self.usual]
+        numbered = {
+            "usual": self.usual, "lower": [name for name in later if _kind(name) == "lower"],
+            "upper": [name for name in later if _kind(name) == "upper"], "known": self.known,
+        }  # fmt: skip
+        return {
+            name: (kind, at)
+            for kind, names in numbered.items()
+            for at, name in enumerate(names[: KINDS[kind]])
+            if kind != "usual" or name not in self.words  # there it is the source's, seen as bound or not
+        }
+
+    def split(self, text: str) -> Iterator[str | Slot]:
+        """The text in pieces, slots among them."""
+        at = 0
+        for match in _IDENTIFIER.finditer(text):
+            slot = self._slots.get(match[0])
+            keyword = text[match.end() :].startswith("=") and not text[match.end() :].startswith("==")
+            if slot is None or (keyword and match[0] not in self.parameters):
+                continue
+            if match.start() > at:
+                yield text[at : match.start()]
+            yield slot
+            at = match.end()
+        if at < len(text):
+            yield text[at:]
+
+    def spelled(self, pieces: Sequence[str | Slot]) -> str:
+        """The text of an answer; slots that nobody bound are new names."""
+        words = self.words | {word for piece in pieces if isinstance(piece, str) for word in _IDENTIFIER.findall(piece)}
+        made: dict[Slot, str] = {slot: name for name, slot in self._slots.items() if slot[0] != "usual"}
+        for piece in pieces:
+            if isinstance(piece, str) or piece in made:
+                continue
+            kind, number = piece
+            wishes = [stem.upper() if kind == "upper" else stem for stem in _STEMS]
+            if kind == "usual" and number < len(self.usual):
+                wishes = [self.usual[number]]
+            made[piece] = next((wish for wish in wishes if wish not in words), fresh_name(wishes[0], words))
+            words |= {made[piece]}
+        return "".join(piece if isinstance(piece, str) else made[piece] for piece in pieces)
+
+
+def usual_names(answered: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The names that most children bind where their parents do not, from (parent, child)."""
+    counts = Counter(name for parent, child in answered for name in Names.of(parent, child).fresh)
+    often = [name for name, times in counts.most_common(USUAL) if times > 1]
+    return tuple(often)
+
+
+def _kind(name: str) -> str:
+    return "upper" if name == name.upper() else "lower"
+
+
+def _bound(source: str) -> tuple[list[str], frozenset[str]]:
+    """Names that a source binds, each once, in order; and those of them that are parameters."""
+    bound: list[str] = []
+    parameters: list[str] = []
+    for match in _BINDINGS.finditer(source):
+        if match["function"]:
+            said = [one.strip().lstrip("*") for one in match["parameters"].split(",")]
+            own = [found[0] for one in said if (found := re.match(r"[A-Za-z_]\w*", one))]
+            parameters += own
+            bound += [match["function"], *own]
+        else:
+            targets = match["targets"] or match["each"] or match["alias"]
+            bound += [one.strip() for one in targets.split(",") if one.strip()]
+    return [name for name in dict.fromkeys(bound) if name not in _KEPT], frozenset(parameters)
+
 
 LINES = 256  # line marks that are one token; a longer kernel is no task for a context of a thousand tokens
 PAD, BEGIN, ASK, ANSWER, END = range(5)  # BEGIN strategy ASK source ANSWER edit END
@@ -32,7 +149,7 @@ _MARK = re.compile(rb"@(\d{1,4})")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`pairs`: in the order in which they were learnt; pair i makes token `_PAIRS + i`. `usual`: see names.py."""
+    """`pairs`: in the order in which they were learnt; pair i makes token `_PAIRS + i`. `usual`: see Names."""
 
     pairs: tuple[tuple[int, int], ...] = ()
     usual: tuple[str, ...] = ()
@@ -77,18 +194,21 @@ class Vocabulary:
             found.append(found[one] + found[two])
         return found
 
-    def encode(self, text: str, names: Names = Names()) -> list[int]:  # noqa: B008 - it is frozen
+    def encode(self, text: str, names: Names = Names()) -> list[int]:
         found: list[int] = []
         for piece in names.split(text):
             if not isinstance(piece, str):
                 found.append(_OF_KIND[piece[0]] + piece[1])
-            elif (tokens := self._pieces.get(piece)) is not None:
-                found += tokens
-            else:
-                found += self._piece(piece)
+                continue
+            tokens = self._pieces.get(piece)  # what stands between names says the same things again and again
+            if tokens is None:
+                tokens = tuple(token for word in _WORD.findall(piece.encode()) for token in self._word(word))
+                if len(self._pieces) < 100_000:
+                    self._pieces[piece] = tokens
+            found += tokens
         return found
 
-    def decode(self, tokens: Sequence[int], names: Names = Names()) -> str:  # noqa: B008
+    def decode(self, tokens: Sequence[int], names: Names = Names()) -> str:
         """Special tokens are nothing; half a character is a question mark."""
         pieces: list[str | Slot] = []
         spelled = bytearray()
@@ -100,13 +220,6 @@ class Vocabulary:
             pieces += [spelled.decode("utf-8", "replace"), (kind, token - _OF_KIND[kind])]
             spelled.clear()
         return names.spelled([*pieces, spelled.decode("utf-8", "replace")])
-
-    def _piece(self, piece: str) -> tuple[int, ...]:
-        """What stands between names says the same things again and again."""
-        tokens = tuple(token for word in _WORD.findall(piece.encode()) for token in self._word(word))
-        if len(self._pieces) < 100_000:
-            self._pieces[piece] = tokens
-        return tokens
 
     def _word(self, word: bytes) -> tuple[int, ...]:
         if word in self._kept:

@@ -16,11 +16,9 @@ from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Call, Proposal, Source, Status
 from operators.learning.coder import examples as exporting
-from operators.learning.coder.answers import answer_text, kernel_of, reasoning_of
+from operators.learning.coder.answers import BadLines, answer_text, applied, kernel_of, numbered, reasoning_of, written
 from operators.learning.coder.examples import Example, Wanted, kept, of_tree, read, rewarded, write
-from operators.learning.coder.invented import fused, invented
-from operators.learning.coder.lines import BadLines, applied, numbered, written
-from operators.learning.coder.walks import renamed, walks
+from operators.learning.coder.walks import fused, invented, renamed, walks
 from operators.llm.transcript import pack
 from operators.micro.edit_blocks import DIVIDE, REPLACE, SEARCH
 from populations.population import open_population

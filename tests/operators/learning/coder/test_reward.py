@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 
 from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
@@ -11,8 +10,7 @@ from evo_kernel.app.train.problems import problem_task
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Source, Status
-from operators.learning.coder.answers import answer_text
-from operators.learning.coder.lines import written
+from operators.learning.coder.answers import answer_text, written
 from operators.learning.coder.rewards import PRESETS, Ask, RewardOutcome, RewardParts, grades, parts_of
 from operators.micro.coder import RewriteCoder
 
@@ -35,7 +33,7 @@ def honest(seed):
     """(strategy, child) of the rewriter."""
     coder, card = RewriteCoder(), load(TASK).card()
     strategy = next(one for one in coder.offer(Source(seed), card) if one.name == "drop-masks")
-    return strategy, coder.implement(Source(seed), strategy, card, np.random.default_rng(0))
+    return strategy, coder.implement(Source(seed), strategy)
 
 
 def completions(seed, child):

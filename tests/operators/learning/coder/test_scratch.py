@@ -12,21 +12,28 @@ from hypothesis import strategies as st
 
 from evo_kernel.errors import UserError
 from evo_kernel.types import Brief, Environment, ScoredCandidate, Source, Strategy
+from operators.learning.coder.answers import applied, numbered
 from operators.learning.coder.examples import Example, placed
-from operators.learning.coder.lines import applied, numbered
 from operators.learning.coder.rewards import RewardOutcome, RewardParts
-from operators.learning.coder.scratch import grpo, prompts, sft
+from operators.learning.coder.scratch import grpo, training
 from operators.learning.coder.scratch.coder import ScratchModel, asked
-from operators.learning.coder.scratch.names import Names
-from operators.learning.coder.scratch.network import Cache, network_of
-from operators.learning.coder.scratch.prompts import lesson, lessons, request, vocabulary_of
+from operators.learning.coder.scratch.network import Cache, network_of, sample
 from operators.learning.coder.scratch.run import DONE, RunSettings, run
-from operators.learning.coder.scratch.sampling import sample
-from operators.learning.coder.scratch.training import Clock, CoderState, Trained, load_coder, optimiser_of, save_coder
-from operators.learning.coder.scratch.vocabulary import END, Vocabulary
+from operators.learning.coder.scratch.training import (
+    Clock,
+    CoderState,
+    Trained,
+    lesson,
+    lessons,
+    load_coder,
+    optimiser_of,
+    request,
+    save_coder,
+    vocabulary_of,
+)
+from operators.learning.coder.scratch.vocabulary import END, Names, Vocabulary
 from operators.llm.base import ModelFailed
-from operators.llm.choose import open_model
-from operators.llm.scripted import ScriptedModel
+from operators.llm.models import ScriptedModel, open_model
 from operators.micro.edit_blocks import GIVE_UP
 from operators.micro.llm_coder import LlmCoder
 from tests.operators.learning.coder.support import EXAMPLES, FIRSTS
@@ -60,7 +67,7 @@ def test_an_example_is_a_lesson_that_makes_the_child():
 
 
 def test_many_processes_make_the_same_lessons(monkeypatch):
-    monkeypatch.setattr(prompts, "MANY", 3)
+    monkeypatch.setattr(training, "MANY", 3)
     assert lessons(VOCABULARY, EXAMPLES[:5], workers=2) == [lesson(VOCABULARY, one) for one in EXAMPLES[:5]]
 
 
@@ -199,7 +206,7 @@ def test_advantages_are_of_groups_and_of_what_was_judged():
 
 def some_settings(**changes):
     fields = {
-        "size": "tiny", "vocabulary": 800, "sft": sft.SftSettings(steps=4, batch=2, every=2, watched=2),
+        "size": "tiny", "vocabulary": 800, "sft": training.SftSettings(steps=4, batch=2, every=2, watched=2),
         "grpo": grpo.GrpoSettings(steps=2, groups=2, answers=2, most=100), "parts": RewardParts(), "asked": 2, "samples": 2,
     }  # fmt: skip
     return RunSettings(**{**fields, **changes})
@@ -229,7 +236,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
     assert bench.asked == asked_before
     with pytest.raises(UserError, match="other size"):
         run(examples, tmp_path / "parts", some_settings(size="mini"), bench, "cpu", told.append)
-    later = some_settings(start=tmp_path / "parts" / "sft.pt", sft=sft.SftSettings(steps=0), grpo=no_rewards())
+    later = some_settings(start=tmp_path / "parts" / "sft.pt", sft=training.SftSettings(steps=0), grpo=no_rewards())
     begun = run(examples, tmp_path / "later", later, bench, "cpu", told.append)
     assert begun.before == ended.before, "a coder that was trained before begins where it ended"
     assert begun.stage == "sft" and begun.after is None
@@ -254,7 +261,10 @@ def test_examples_of_rewarded_tasks_may_be_kept_apart(tmp_path, monkeypatch):
     apart = some_settings(apart=True, tasks=("rotary",))
     one_case = dataclasses.replace(examples[0], task="rotary@b4-s4096-h32-hk8-d128")
     taught = []
-    monkeypatch.setattr(sft, "train", lambda state, lessons, *rest: taught.append(len(lessons)) or True)
+    monkeypatch.setattr(
+        "operators.learning.coder.scratch.run.train_supervised",
+        lambda state, lessons, *rest: taught.append(len(lessons)) or True,
+    )
     run([*examples, one_case], tmp_path / "one", apart, None, "cpu", told.append)
     assert told[0]["examples"] == taught[0] == sum(one.task != "rotary" for one in examples) > 0
     with pytest.raises(UserError, match="sofmax"):

@@ -1,11 +1,17 @@
-"""Values read back from the file, exactly as they were told. Works on any connection, the writer's or a reader's."""
+"""Values of evo_kernel.types as columns (JSON, with floats exact), and read back from rows as they were told.
+
+Reading works on any connection, the writer's or a reader's.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, fields
 from typing import Any
 
 from evo_kernel.types import (
@@ -15,8 +21,11 @@ from evo_kernel.types import (
     Decision,
     Environment,
     Evaluation,
+    KernelFeatures,
+    Knobs,
     Measurement,
     PairedComparison,
+    PlanFeatures,
     PlanVerdict,
     Proposal,
     Purpose,
@@ -27,7 +36,52 @@ from evo_kernel.types import (
     Strategy,
 )
 from populations.connect import fetch_dicts
-from populations.encoding import decode_features, decode_knobs, decode_strategy, loads
+
+dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+loads = json.loads
+
+_KERNEL_FIELDS = tuple(KernelFeatures.__dataclass_fields__)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode_knobs(knobs: Knobs) -> str:
+    return dumps(knobs) if knobs else "[]"
+
+
+def decode_knobs(text: str) -> Knobs:
+    return tuple((name, value) for name, value in loads(text)) if text != "[]" else ()
+
+
+def encode_features(features: PlanFeatures) -> str:
+    values = [[getattr(kernel, name) for name in _KERNEL_FIELDS] for kernel in features.kernels]
+    kernels = [[dict(one) if isinstance(one, Mapping) else one for one in kernel] for kernel in values]
+    data = {name: getattr(features, name) for name in ("launches", "aten_nodes", "scratch_bytes")}
+    return dumps(data | {"fields": _KERNEL_FIELDS, "kernels": kernels})  # fields: so that a later version may add one
+
+
+def decode_features(text: str) -> PlanFeatures:
+    data = loads(text)
+    kernels = []
+    for values in data["kernels"]:
+        named = dict(zip(data["fields"], values, strict=True))
+        named["grid"] = tuple(named["grid"])
+        kernels.append(KernelFeatures(**named))
+    return PlanFeatures(data["launches"], data["aten_nodes"], tuple(kernels), data["scratch_bytes"])
+
+
+def decode_strategy(name: str, family: str, region: str, parameters: str) -> Strategy:
+    return Strategy(name, family, region, tuple((key, value) for key, value in loads(parameters)))
+
+
+def plan_key(measurements: Sequence[Measurement]) -> str:
+    """The same plans on the same cases are the same kernel, whatever its text: 16 hex digits, "" if nothing ran."""
+    if not measurements:
+        return ""
+    return digest("\n".join(f"{m.case}\0{m.plan}" for m in measurements))[:16]
+
 
 BASELINE_FAULT = "baseline fault"
 """Kind of an event: a baseline that could not be timed, with case, name and reason."""
@@ -37,6 +91,11 @@ EVALUATION = (
     " e.charged, e.measured, e.gpu_s, e.wall_s FROM evaluations e JOIN candidates c ON c.id = e.candidate"
     " JOIN sources s ON s.id = c.source JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = r.task"
 )
+CALLS = (
+    "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, COALESCE(r.error, c.error), messages"
+    " FROM calls c LEFT JOIN call_remarks r USING (attempt, position) WHERE attempt = ? ORDER BY position"
+)
+COMPARED = "case_kind, against, ratio, low, high, pairs, verdict, claimed"
 MEASUREMENT = (
     "SELECT m.case_name, p.hash, m.median_us, m.iqr_us, m.n, m.low_us, m.high_us, m.baselines_us, m.light_share,"
     " f.data, m.details, m.clock_mhz, m.power_w, m.drift FROM measurements m JOIN plans p ON p.id = m.plan"
@@ -96,6 +155,7 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
     row = connection.execute(f"{EVALUATION} WHERE e.id = ?", (number,)).fetchone()
     _, source, task, purpose, environment, status, reason, score, knobs, checks, charged, measured, gpu_s, wall_s = row
     measurements = [_measurement(found) for found in connection.execute(MEASUREMENT, (number,))]
+    plans = _parts(connection, "source_plans", "knobs", number)
     return Evaluation(
         source=source,
         task=task,
@@ -107,9 +167,12 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
         knobs=decode_knobs(knobs),
         checks=tuple(CheckResult(*check) for check in loads(checks)),
         measurements=tuple(measurements[:measured]),
-        plans=_plans(connection, number),
+        plans=tuple((case, decode_knobs(text), plan) for case, plan, text in plans),
         verdicts=_verdicts(connection, number, measurements),
-        comparisons=_comparisons(connection, number),
+        comparisons=tuple(
+            PairedComparison(case, CaseKind(kind), Rival(against), plan, *rest)
+            for case, plan, kind, against, *rest in _parts(connection, "comparisons", COMPARED, number)
+        ),
         charged={Purpose(name): count for name, count in loads(charged).items()},
         gpu_s=gpu_s,
         wall_s=wall_s,
@@ -117,7 +180,7 @@ def fetch_evaluation(connection: sqlite3.Connection, number: int) -> Evaluation:
 
 
 def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iterator[PlanVerdict]:
-    """Everything found out about plans in one environment, oldest first."""
+    """Everything found out about plans in one environment, oldest first: of candidates, then by agents alone."""
     numbers = connection.execute(
         "SELECT e.id FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key = ?"
         " AND EXISTS (SELECT 1 FROM verdicts v WHERE v.evaluation = e.id) ORDER BY e.id",
@@ -126,6 +189,17 @@ def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iter
     for (number,) in numbers:
         measurements = [_measurement(found) for found in connection.execute(MEASUREMENT, (number,))]
         yield from _verdicts(connection, number, measurements)
+    rows = connection.execute(
+        "SELECT f.case_name, f.plan, f.status, f.reason, f.check_result, f.measurement FROM findings f"
+        " JOIN environments n ON n.id = f.environment WHERE n.key = ? ORDER BY f.id",
+        (environment_key,),
+    )
+    for *row, text in rows:
+        data = loads(text) if text is not None else {}
+        features = data.pop("features", None)
+        known = {name: value for name, value in data.items() if name in _FIELDS}
+        known["features"] = decode_features(features) if features is not None else None
+        yield _verdict(row, Measurement(**known) if data else None)
 
 
 def fetch_decisions(
@@ -138,23 +212,9 @@ def fetch_decisions(
         (attempt,),
     )
     return tuple(
-        Decision(
-            policy,
-            tuple(find(rowid) for rowid in loads(offered)),
-            tuple(loads(probabilities)),
-            chosen,
-            tuple(loads(context)),
-        )
-        for policy, offered, probabilities, chosen, context in rows.fetchall()
+        Decision(policy, tuple(map(find, loads(offered))), tuple(loads(chances)), chosen, tuple(loads(context)))
+        for policy, offered, chances, chosen, context in rows.fetchall()
     )
-
-
-def fetch_calls(connection: sqlite3.Connection, attempt: int) -> tuple[Call, ...]:
-    sql = (
-        "SELECT model, tokens_in, tokens_out, tokens_cached, dollars, wall_s, COALESCE(r.error, c.error), messages"
-        " FROM calls c LEFT JOIN call_remarks r USING (attempt, position) WHERE attempt = ? ORDER BY position"
-    )
-    return tuple(Call(*row) for row in connection.execute(sql, (attempt,)))
 
 
 def fetch_parents(connection: sqlite3.Connection, attempt: int) -> tuple[tuple[str, int], ...]:
@@ -174,7 +234,7 @@ def fetch_proposal(connection: sqlite3.Connection, candidate: int) -> Proposal:
         parents=fetch_parents(connection, attempt) if explicit else (),
         decisions=fetch_decisions(connection, attempt),
         steps=tuple(Step(*row) for row in connection.execute(steps, (attempt,))),
-        calls=fetch_calls(connection, attempt),
+        calls=tuple(Call(*row) for row in connection.execute(CALLS, (attempt,))),
         probes=probes,
         wall_s=wall_s,
     )
@@ -188,45 +248,45 @@ def _measurement(row: Sequence[Any]) -> Measurement:
     )  # fmt: skip
 
 
-def _plans(connection: sqlite3.Connection, number: int) -> tuple[tuple[str, tuple[tuple[str, int], ...], str], ...]:
+def _parts(connection: sqlite3.Connection, table: str, columns: str, evaluation: int) -> sqlite3.Cursor:
+    """Rows of an evaluation: case, hash of the plan, the columns."""
     sql = (
-        "SELECT sp.case_name, sp.knobs, p.hash FROM source_plans sp JOIN plans p ON p.id = sp.plan"
-        " WHERE sp.evaluation = ? ORDER BY sp.position"
+        f"SELECT t.case_name, p.hash, {columns} FROM {table} t JOIN plans p ON p.id = t.plan WHERE t.evaluation = ?"
+        " ORDER BY t.position"
     )
-    return tuple((case, decode_knobs(knobs), plan) for case, knobs, plan in connection.execute(sql, (number,)))
+    return connection.execute(sql, (evaluation,))
 
 
 def _verdicts(
     connection: sqlite3.Connection, number: int, measurements: Sequence[Measurement]
 ) -> tuple[PlanVerdict, ...]:
-    sql = (
-        "SELECT v.case_name, p.hash, v.status, v.reason, v.check_result, v.measurement FROM verdicts v"
-        " JOIN plans p ON p.id = v.plan WHERE v.evaluation = ? ORDER BY v.position"
-    )
-    return tuple(
-        PlanVerdict(
-            case,
-            plan,
-            Status(status),
-            reason,
-            CheckResult(*loads(check)) if check is not None else None,
-            measurements[measurement] if measurement is not None else None,
-        )
-        for case, plan, status, reason, check, measurement in connection.execute(sql, (number,))
-    )
+    rows = _parts(connection, "verdicts", "status, reason, check_result, measurement", number)
+    return tuple(_verdict(row, None if at is None else measurements[at]) for *row, at in rows)
 
 
-def _comparisons(connection: sqlite3.Connection, number: int) -> tuple[PairedComparison, ...]:
-    sql = (
-        "SELECT c.case_name, c.case_kind, c.against, p.hash, c.ratio, c.low, c.high, c.pairs, c.verdict, c.claimed"
-        " FROM comparisons c JOIN plans p ON p.id = c.plan WHERE c.evaluation = ? ORDER BY c.position"
-    )
-    return tuple(
-        PairedComparison(case, CaseKind(kind), Rival(against), *rest)
-        for case, kind, against, *rest in connection.execute(sql, (number,))
-    )
+def _verdict(row: Sequence[Any], measurement: Measurement | None) -> PlanVerdict:
+    case, plan, status, reason, check = row
+    checked = CheckResult(*loads(check)) if check is not None else None
+    return PlanVerdict(case, plan, Status(status), reason, checked, measurement)
 
 
 def _nan(value: float | None) -> float:
     """SQLite keeps NaN as NULL."""
     return math.nan if value is None else value
+
+
+_FIELDS = tuple(field.name for field in fields(Measurement) if field.name != "features")
+
+
+def write_findings(connection: sqlite3.Connection, environment: int, verdicts: Iterable[PlanVerdict]) -> None:
+    """`environment`: a row of environments."""
+    sql = "INSERT INTO findings (environment, case_name, plan, status, reason, check_result, measurement, at)"
+    for one in verdicts:
+        check, timed, data = one.check, one.measurement, None
+        if timed is not None:
+            data = {name: getattr(timed, name) for name in _FIELDS}
+            data |= {"baselines_us": dict(timed.baselines_us), "details": dict(timed.details)}
+            data["features"] = encode_features(timed.features) if timed.features is not None else None
+        told = [dumps(value) if value is not None else None for value in (check and astuple(check), data)]
+        row = (environment, one.case, one.plan, str(one.status), one.reason, *told, time.time())
+        connection.execute(f"{sql} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)

@@ -1,25 +1,129 @@
-"""Any command-line coding agent as a variation operator: it is started in a folder and given an MCP server."""
+"""Coding agents that are not ours as an operator: a command is started in a folder and given the workbench over MCP.
+
+Each tool call is durable, with what it cost, before its answer.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from evo_kernel import processes
 from evo_kernel.errors import InfraError, OperatorFailed
-from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, ScoredCandidate
+from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, ScoredCandidate, Source, Step, Strategy
 from evo_kernel.types.protocols import TurnStore
-from operators.external.attempt import TOOL, ExternalAttempt, brief_text, limits_text
+from operators.knowledge.base import KnowledgeBase
+from operators.llm.base import sound
 from operators.macro import catalogue
+from operators.prompts.parts import joined
+from operators.prompts.writer import Prompts
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.protocols import WorkbenchDeps
-from operators.workbench.toolset import Workbench, start_files, task_files
+from operators.workbench.tool import Submission, WorkbenchDeps
+from operators.workbench.toolset import ToolOutcome, Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
+
+TOOL = "external tool"
+"""Kind of a turn in the diary."""
+LONGEST = 2000  # characters of a call's arguments that are kept
+
+
+class ExternalAttempt:
+    """Thread-safe: calls may come in any thread; see Workbench for those that wait for each other."""
+
+    def __init__(self, brief: Brief, bench: Workbench, diary: TurnStore, operator: str) -> None:
+        """Stands where an earlier process left the attempt, if there was one."""
+        self.brief, self.bench = brief, bench
+        self._diary, self._operator = diary, operator
+        self._steps: list[Step] = []
+        for kind, data in diary.turns(brief.attempt):
+            if kind == TOOL:
+                outcome = ToolOutcome.from_data(data["outcome"])
+                bench.restore(outcome)
+                self._note(data["tool"], outcome)
+
+    def call(self, tool: str, arguments: str | Mapping[str, Any]) -> ToolOutcome:
+        """What came of it; never raises for what an agent does."""
+        given = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), default=str)
+
+        def keep(outcome: ToolOutcome) -> None:
+            data = {"tool": sound(tool[:100]), "arguments": sound(given[:LONGEST]), "outcome": outcome.as_data()}
+            self._diary.append(self.brief.attempt, TOOL, data, charged=dict(outcome.charged), gpu_s=outcome.gpu_s)
+            self._note(tool, outcome)
+
+        return self.bench.call(tool, arguments, keep)
+
+    @property
+    def submission(self) -> Submission | None:
+        """What passed the gate; with it the attempt is over."""
+        return self.bench.submission
+
+    def close(self) -> None:
+        """Wait for calls that are under way; later ones are refused."""
+        self.bench.close("the attempt is over, nothing more can be done in it")
+
+    def over_for(self, seconds: float) -> Callable[[], bool]:
+        """Tells whether the attempt has been over for so long."""
+        since: list[float] = []
+
+        def over() -> bool:
+            if self.submission is not None and not since:
+                since.append(time.monotonic())
+            return bool(since) and time.monotonic() - since[0] >= seconds
+
+        return over
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Every evaluation, probe and submission, in their order."""
+        return tuple(self._steps)
+
+    def proposal(self) -> Proposal:
+        """What was submitted. Its evaluations are booked already, turn by turn."""
+        found = self.submission
+        if found is None:
+            raise ValueError(f"attempt {self.brief.attempt} has no submission")
+        parents = [("parent", self.brief.parent.candidate), *(("inspiration", number) for number in found.parents)]
+        return Proposal(
+            source=Source(found.text, found.language),
+            operator=self._operator,
+            strategy=Strategy(found.strategy, found.family),
+            parents=tuple(parents) if found.parents else (),
+            steps=self.steps,
+        )
+
+    def _note(self, tool: str, outcome: ToolOutcome) -> None:
+        facts = outcome.facts
+        if "evaluation" not in facts:
+            return
+        kept = facts["status"] == "passed" and "refused" not in facts
+        action = f"{tool} {facts['evaluation']}" + (f": {facts['idea']}" if facts.get("idea") else "")
+        detail = facts.get("refused") or facts.get("reason", "")
+        self._steps.append(Step(action, "kept" if kept else "rolled back", str(detail)[:300], outcome.wall_s))
+
+
+def brief_text(brief: Brief, knowledge: KnowledgeBase | None = None) -> str:
+    """Rules, hardware, task, then the parent with its evidence, relatives, what was tried, passages."""
+    prompts = Prompts(knowledge=knowledge)
+    source = brief.parent.source
+    prefix = prompts.system(brief.task, brief.environment).content
+    query = f"{brief.task.name} {brief.task.description}"
+    return f"{prefix}\n\n{joined(prompts.situation(brief, source, query=query))}\n"
+
+
+def limits_text(allowed: Allowed) -> str:
+    """What an attempt may ask for, in a line."""
+    return (
+        f"at most {allowed.evaluations} evaluations, {allowed.probes} probes, {allowed.profiles} profiles and "
+        f"{allowed.submits} submissions in this attempt"
+    )
+
 
 Serve = Callable[[ExternalAttempt], AbstractContextManager[str]]
 """Serves the tools of an attempt over MCP while it is open; gives the server's URL."""
@@ -80,12 +184,10 @@ class ExternalOperator:
         diary: TurnStore,
         serve: Serve,
         name: str = "external",
-        elsewhere: str = "",
     ) -> None:
-        """`elsewhere`: what another population has to say (`Prompts.elsewhere`)."""
         self.name = name
         self._settings, self._folder, self._serve = settings, folder, serve
-        self._rooms, self._diary, self._elsewhere = rooms, diary, elsewhere
+        self._rooms, self._diary = rooms, diary
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         """Let the agent work until it has committed, ended, or used its time up. Raises OperatorFailed, InfraError."""
@@ -148,7 +250,7 @@ class ExternalOperator:
             start=_scored(brief.parent), beat=_scored(rooms.lineage.best() if rooms.lineage is not None else None),
             config=MCP_CONFIG, url=MCP_URL, tools=", ".join(f"`{name}`" for name in attempt.bench.tools),
         )  # fmt: skip
-        return said + brief_text(brief, rooms.knowledge, self._elsewhere)
+        return said + brief_text(brief, rooms.knowledge)
 
 
 def _environment(folder: Path) -> dict[str, str]:

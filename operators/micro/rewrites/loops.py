@@ -1,4 +1,6 @@
-"""`hoist`: out of a loop goes what does not change in it: loads, and divisions (as multiplication by a reciprocal).
+"""`hoist` and `software-pipeline`: what does not change in a loop leaves it, what later iterations load starts earlier.
+
+Out of a loop go loads, and divisions (as multiplication by a reciprocal).
 
 Address arithmetic alone is not offered: the compiler moves it by itself, and the plan would be the same.
 """
@@ -6,14 +8,15 @@ Address arithmetic alone is not offered: the compiler moves it by itself, and th
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.edits import Edit
-from operators.micro.kernels import SourceKernel
-from operators.micro.module import KernelModule
+from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.module import Edit, KernelModule
 from operators.micro.rewrites.base import Rewrite, kernel_region
-from operators.micro.rewrites.maxima import root_of
+from operators.micro.rewrites.grids import GridRewrite, contracts
+from operators.micro.rewrites.rescale import root_of
 from operators.micro.syntax import called, fresh_name, names_read, names_written, spell
 
 
@@ -90,3 +93,33 @@ def _invariant_statements(kernel: SourceKernel, loop: ast.For, changing: set[str
             found.append(statement)
             varying.discard(name)
     return found
+
+
+CONTRACTION_STAGES = 4  # the launch default is 3, for loops with dots only
+ROW_STAGES = 2
+
+
+class SoftwarePipeline(GridRewrite):
+    """Innermost loops that load become `tl.range(..., num_stages=STAGES)`: the compiler prefetches with cp.async."""
+
+    name, family, lacks = "software-pipeline", "pipeline", "has no innermost `range` loop that loads"
+
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Loop]:
+        """Innermost `range` loops that load from memory through pointers or descriptors."""
+        outer = {id(node) for loop in kernel.loops for node in loop.outer}
+        inner = [loop for loop in kernel.loops if loop.function == "range" and id(loop.node) not in outer]
+        load = re.compile(r"tl\.load|.*_desc(_\d+)?\.load")
+        launched = bool(module.launches_of(kernel.name))
+        return [one for one in inner if launched and any(load.fullmatch(called(p)) for p in ast.walk(one.node))]
+
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[Loop]) -> str:
+        knob = fresh_name("STAGES", module.names | kernel.names)
+        edits = []
+        for loop in found:
+            assert isinstance(loop.node.iter, ast.Call)
+            bounds = ", ".join(map(spell, loop.node.iter.args))
+            edits.append(module.replace(loop.node.iter, f"tl.range({bounds}, num_stages={knob})"))
+        edits.append(module.add_parameters(kernel.node, f"{knob}: tl.constexpr"))
+        edits += [module.add_arguments(launch.call, f"{knob}={knob}") for launch in module.launches_of(kernel.name)]
+        first = CONTRACTION_STAGES if contracts(kernel) else ROW_STAGES
+        return module.edited(edits, module.set_constant(knob, first))

@@ -1,24 +1,32 @@
-"""`exp2`: exponentials in base 2, where the factor log2(e) folds into a factor that is there already.
+"""`exp2` and `input-precision`: cheaper arithmetic within the task's contract.
+
+`exp2`: exponentials in base 2, where the factor log2(e) folds into a factor that is there already.
 
 The hardware has only 2^x; `tl.exp(x)` is `2^(x · log2(e))` with a multiplication for each element. Two folds:
 
 * `tl.exp(c * x)` with a literal c: the literal takes the factor;
 * scores that a scalar parameter scales (attention): the launch passes `scale · log2(e)`, and every exponential of
   differences of scores is taken in base 2. Offered only where scaled scores go nowhere but into maxima and exponents.
+
+`input-precision`: of contractions.
+
+Half-precision operands go to the tensor cores as they are (their products are exact in fp32). fp32 operands take TF32
+where the task allows it; where it does not, products of their parts that together keep nearly all of fp32: three in
+TF32 (Markidis et al., "NVIDIA Tensor Core Programmability, Performance & Precision", 2018), or six in bfloat16 (Henry
+et al., "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019).
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import TaskCard
-from operators.micro.edits import Edit
 from operators.micro.kernels import SourceKernel
-from operators.micro.module import KernelModule
+from operators.micro.module import Edit, KernelModule
 from operators.micro.rewrites.base import Rewrite
-from operators.micro.syntax import called, mapped, names_written, spell, statements
+from operators.micro.rewrites.grids import GridRewrite
+from operators.micro.syntax import argument, called, mapped, names_written, spell, statements
 
 LOG2_E = 1.4426950408889634
 PASSING = ("tl.maximum", "tl.max", "tl.where", "tl.trans", "tl.broadcast_to")
@@ -32,20 +40,14 @@ class Exp2(Rewrite):
         return ["literal", *[p.name for p in kernel.parameters]]
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
-        if form in ("literal", ""):
-            return [module.replace(call, _folded(call)) for call in _literals(kernel)]
+        if form in ("literal", ""):  # `tl.exp(c * x)` with a literal c, none inside another
+            found = [(c, f) for c in kernel.calls("tl.exp") if c.args and (f := _factor(c.args[0])) is not None]
+            return [module.replace(c, _folded(c, *f)) for c, f in found if "tl.exp" not in spell(c.args[0])]
         if not _is_scale(module, kernel, form):
             return []
         values = [launch.arguments[form] for launch in module.launches_of(kernel.name)]
         edits = [module.replace(call.func, "tl.exp2") for call in kernel.calls("tl.exp")]
         return edits + [module.replace(value, f"({spell(value)}) * {LOG2_E}") for value in values]
-
-
-def _literals(kernel: SourceKernel) -> Iterator[ast.Call]:
-    """`tl.exp(c * x)` with a literal c, none inside another."""
-    for call in kernel.calls("tl.exp"):
-        if call.args and _factor(call.args[0]) is not None and "tl.exp" not in spell(call.args[0]):
-            yield call
 
 
 def _factor(node: ast.expr) -> tuple[ast.expr, float] | None:
@@ -68,11 +70,9 @@ def _number(node: ast.expr) -> float | None:
     return None
 
 
-def _folded(call: ast.Call) -> str:
-    found = _factor(call.args[0])
-    assert found is not None
-    folded = parse_expression(repr(found[1] * LOG2_E))
-    return f"tl.exp2({spell(mapped(call.args[0], lambda part: folded if part is found[0] else None))})"
+def _folded(call: ast.Call, factor: ast.expr, value: float) -> str:
+    folded = parse_expression(repr(value * LOG2_E))
+    return f"tl.exp2({spell(mapped(call.args[0], lambda part: folded if part is factor else None))})"
 
 
 def _is_scale(module: KernelModule, kernel: SourceKernel, name: str) -> bool:
@@ -100,7 +100,11 @@ class _Scores:
             if grown <= self.names:
                 break
             self.names |= grown
-        return bool(self.names) and all(self._fits(s) for s in statements(self.kernel.body)) and self._all_exponents()
+        return (
+            bool(self.names)
+            and all(self._fits(s) for s in statements(self.kernel.body))
+            and all(self.is_exponent(call) for call in self.kernel.calls("tl.exp"))
+        )
 
     def _assigned(self, statement: ast.stmt) -> set[str]:
         value = statement.value if isinstance(statement, ast.Assign) else None
@@ -134,9 +138,7 @@ class _Scores:
     def _fits(self, statement: ast.stmt) -> bool:
         """Whether a statement uses scores only as scores, in comparisons with infinity, or in exponents."""
         if isinstance(statement, ast.For | ast.If | ast.While):
-            return (
-                not self._mentions(*ast.iter_child_nodes(statement.iter)) if isinstance(statement, ast.For) else False
-            )
+            return isinstance(statement, ast.For) and not self._mentions(*ast.iter_child_nodes(statement.iter))
         if isinstance(statement, ast.Assign) and names_written(statement) & self.names:
             return self._is_score(statement.value) or self._starts(statement.value)
 
@@ -151,10 +153,6 @@ class _Scores:
         """The value that a running maximum starts from."""
         return (called(value) in ("tl.full", "tl.zeros") and "inf" in spell(value)) or _is_infinite_or_zero(value)
 
-    def _all_exponents(self) -> bool:
-        """Whether every exponential is one of differences of scores: all of them change their base together."""
-        return all(self.is_exponent(call) for call in self.kernel.calls("tl.exp"))
-
     def is_exponent(self, call: ast.Call) -> bool:
         inner = call.args[0]
         if not isinstance(inner, ast.BinOp) or not isinstance(inner.op, ast.Sub):
@@ -164,3 +162,83 @@ class _Scores:
 
 def _is_infinite_or_zero(node: ast.expr) -> bool:
     return spell(node) in ("float('-inf')", "-float('inf')", "0.0", "0")
+
+
+HALVES = ("bfloat16", "float16")
+SPLIT = ("tf32x3", "bf16x6")  # as exact as fp32 multiply-adds, on tensor cores
+
+
+class InputPrecision(GridRewrite):
+    """`operands=half` drops widening before a dot; `tf32` relaxes fp32 dots; `tf32x3`, `bf16x6` split them."""
+
+    name, family, form = "input-precision", "algorithm", "operands"
+    lacks = "has no dot whose operands could be read more cheaply"
+
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> tuple[str, ...]:
+        if _narrowing(module, kernel, task):
+            return ("half",)
+        if not any(dtype.endswith("float32") for case in task.cases for dtype, _shape, _strides in case.inputs):
+            return ()
+        return ("tf32",) if task.precision == "tf32" else SPLIT
+
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
+        if form != "half":
+            return [module.replace(node, f'"{form}"') for node in exact_dots(kernel, form)]
+        widened = {id(call): call for pair in _dot_pairs(kernel) for _, call in pair}
+        return [module.replace(call, module.source_of(call.func.value)) for call in widened.values()]  # type: ignore[attr-defined]
+
+
+def exact_dots(kernel: SourceKernel, but: str = "") -> list[ast.expr]:
+    """The input precisions of fp32 dots that keep all of fp32, but for one form of them."""
+    given = [argument(call, "input_precision") for call in kernel.calls("tl.dot")]
+    return [node for node in given if isinstance(node, ast.Constant) and node.value in {"ieee", *SPLIT} - {but}]
+
+
+def _widened(kernel: SourceKernel, node: ast.expr) -> tuple[str, ast.Call] | None:
+    """(pointer, the `tl.load(...).to(tl.float32)`) of a dot's operand that was widened right after its load."""
+    value = kernel.value_of(node.id) if isinstance(node, ast.Name) else node
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != "to":
+        return None
+    load = value.func.value
+    if not value.args or spell(value.args[0]) != "tl.float32" or called(load) != "tl.load":
+        return None
+    base = next((access.base for access in kernel.accesses if access.call is load), None)
+    return (base, value) if base is not None else None
+
+
+def _dot_pairs(kernel: SourceKernel) -> list[tuple[tuple[str, ast.Call], tuple[str, ast.Call]]]:
+    """Both operands of every dot, if every dot has widened operands that nothing else reads; else none."""
+    pairs = []
+    for dot in kernel.calls("tl.dot"):
+        left, right = _widened(kernel, dot.args[0]), _widened(kernel, dot.args[1])
+        if left is None or right is None or not all(_only_in_dots(kernel, operand) for operand in dot.args[:2]):
+            return []
+        pairs.append((left, right))
+    return pairs
+
+
+def _only_in_dots(kernel: SourceKernel, node: ast.expr) -> bool:
+    if not isinstance(node, ast.Name):
+        return True
+    operands = {id(operand) for dot in kernel.calls("tl.dot") for operand in dot.args[:2]}
+    reads = [p for p in ast.walk(kernel.node) if isinstance(p, ast.Name) and p.id == node.id]
+    return all(id(read) in operands for read in reads if isinstance(read.ctx, ast.Load))
+
+
+def _narrowing(module: KernelModule, kernel: SourceKernel, task: TaskCard) -> bool:
+    """Whether both operands of every dot come from inputs of one half-precision dtype, in all cases."""
+    pairs = _dot_pairs(kernel)
+    dtypes = [_dtypes(module, kernel, base, task) for pair in pairs for base, _ in pair]
+    return bool(pairs) and all(d == dtypes[0] and len(d) == 1 and d <= set(HALVES) for d in dtypes)
+
+
+def _dtypes(module: KernelModule, kernel: SourceKernel, pointer: str, task: TaskCard) -> set[str]:
+    """The dtypes that a pointer has over the task's cases; {"?"} when it is no input of `run`."""
+    inputs = [a.arg for a in module.run.args.args]
+    found = set()
+    for launch in module.launches_of(kernel.name):
+        root = module.root_of(launch.arguments[pointer]) if pointer in launch.arguments else None
+        for case in task.cases:
+            known = root in inputs and root not in module.buffers and len(case.inputs) == len(inputs)
+            found.add(case.inputs[inputs.index(root)][0].removeprefix("torch.") if known and root else "?")
+    return found or {"?"}
