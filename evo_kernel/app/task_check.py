@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
-from evo_kernel.tasks.claims_check import examine
 from evo_kernel.tasks.first import Wanted, first_kernel
-from evo_kernel.tasks.probe import ProbeFinding, probe
+from evo_kernel.tasks.probe import ProbeFinding, examine, probe
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Evaluation, Purpose
 

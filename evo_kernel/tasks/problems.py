@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.call_template import free_name
-from evo_kernel.tasks.imported import (
+from evo_kernel.tasks.scripts import (
     drawing_seed,
     importable_names,
     is_fake,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evo_kernel.tasks.claims_check import examine
 from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.tasks.probe import examine
 
 TASK = """
 import torch

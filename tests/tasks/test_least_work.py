@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from evo_kernel.tasks.least_work import LeastWork, least_work
 from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.traits import LeastWork, least_work
 from evo_kernel.types import CaseKind
 
 

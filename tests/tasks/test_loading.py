@@ -8,8 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.loading import builtin_names, load
-from evo_kernel.tasks.public import public_text
+from evo_kernel.tasks.loading import builtin_names, load, public_text
 from evo_kernel.tasks.task import TensorSpec, Tolerance
 from evo_kernel.types import CaseKind
 

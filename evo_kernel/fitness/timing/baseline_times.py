@@ -20,8 +20,8 @@ from evo_kernel.fitness.timing.ceilings import KnownCeilings
 from evo_kernel.fitness.timing.compiled_baseline import CompiledBaseline
 from evo_kernel.fitness.timing.reference_cache import MeasurementCache
 from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.least_work import least_work
 from evo_kernel.tasks.task import Case, Task
+from evo_kernel.tasks.traits import least_work
 from evo_kernel.types import CaseKind, Measurement, Status
 
 _BEATEN = 1.03
