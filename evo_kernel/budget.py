@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from evo_kernel.durations import duration_text
+from evo_kernel.deadline import duration_text
 from evo_kernel.types import Evaluation, Proposal
 
 

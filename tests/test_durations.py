@@ -7,7 +7,7 @@ from evo_kernel.app.run_config import with_additions, with_duration
 from evo_kernel.budget import Spent
 from evo_kernel.cli.main import cli
 from evo_kernel.config import load_config
-from evo_kernel.durations import duration_text, seconds_of
+from evo_kernel.deadline import duration_text, seconds_of
 from evo_kernel.errors import ConfigError
 
 

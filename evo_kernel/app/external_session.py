@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.app.brief_data import evidence_data, named_strategy
 from evo_kernel.config import with_overrides
 from evo_kernel.engine import EngineSettings
-from evo_kernel.engine.retrying_judge import RetryingJudge
+from evo_kernel.engine.session import RetryingJudge
 from evo_kernel.errors import PopulationError, PopulationLocked
 from evo_kernel.types import Brief, Evaluation, Proposal, Recorded, Source, Status, Strategy
 from operators.macro import catalogue

@@ -16,7 +16,7 @@ from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.usage import model_lines, operator_lines
 from evo_kernel.app.verdicts import case_table, path_lines
 from evo_kernel.config import Config
-from evo_kernel.durations import duration_text
+from evo_kernel.deadline import duration_text
 from evo_kernel.engine import RunSummary
 from evo_kernel.observe.formatting import counts_text, denominator, fault_lines, score_text
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from evo_kernel.durations import seconds_of
+from evo_kernel.deadline import seconds_of
 from operators.learning.shipped import TREE
 
 

@@ -7,8 +7,7 @@ import traceback
 from dataclasses import replace
 
 from evo_kernel.budget import Spent
-from evo_kernel.engine.retrying_judge import Probing
-from evo_kernel.engine.session import RunSession
+from evo_kernel.engine.session import Probing, RunSession
 from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed
 from evo_kernel.types import Brief, Proposal, Purpose
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 
 from evo_kernel.budget import Ledger, Spent
 from evo_kernel.engine.attempts import Attempts
-from evo_kernel.engine.observer import Observer
 from evo_kernel.engine.reevaluation import Reevaluation
-from evo_kernel.engine.session import RunSession
-from evo_kernel.engine.settings import EngineSettings
+from evo_kernel.engine.session import EngineSettings, Observer, RunSession
 from evo_kernel.errors import CutShort
 from evo_kernel.types import (
     Judge,
