@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from evo_kernel.engine.loop import LateRoot
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.tasks.first import beside_first, first_of
+from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Judge, Recorded, Source
@@ -99,7 +99,7 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
     first = first_of(task)
     wanted, made = config.first == "all", None
     if wanted and create:  # begun while the judge opens
-        made = _in_a_thread(lambda: beside_first(task, first))
+        made = in_a_thread(lambda: beside_first(task, first))
     leaders = _leaders(config.start_from) if create and config.start_from else []
     with open_judge(
         task, device=config.device, settings=judge_settings(config), gpus=config.gpus, score_soon=bool(create)
@@ -131,27 +131,12 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
 
             def late_root(within_s: float) -> Recorded | None:
                 nonlocal made
-                made = made or _in_a_thread(lambda: beside_first(task, first))
+                made = made or in_a_thread(lambda: beside_first(task, first))
                 source = made.result(within_s)
                 return population.plant(source, ORIGINS["compiled"]) if source is not None else None
 
             is_due = wanted and ORIGINS["compiled"] not in population.origins()
             yield Prepared(task, judge, population, first.source, late_root if is_due else None)
-
-
-def _in_a_thread(make: Callable[[], Source | None]) -> Future[Source | None]:
-    """What `make` makes; whoever gives up meanwhile does not wait for it."""
-    made: Future[Source | None] = Future()
-
-    def work() -> None:
-        try:
-            made.set_result(make())
-        # Not handled here: carried to the thread that asks.
-        except BaseException as error:  # noqa: BLE001
-            made.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return made
 
 
 def _leaders(path: Path) -> list[Source]:
