@@ -112,11 +112,11 @@ def _best_data(best: ScoredCandidate | None) -> dict[str, Any] | None:
 
 
 def show(
-    console: Console, parts: Prepared, ended: RunSummary, path: Path, more_budget: str = "", cut_off: int = 0
+    console: Console, parts: Prepared, ended: RunSummary, path: Path, took_s: float, more_budget: str, cut_off: int
 ) -> None:
-    """The last word of a run on a terminal."""
+    """The last word of a run on a terminal. `took_s`: since the command began."""
     best = parts.population.leader()
-    say(console, *_count_lines(parts, ended, cut_off))
+    say(console, "", ended_line(ended, took_s), *_count_lines(parts, ended, cut_off))
     with PopulationReader(path) as reader:
         if models := reader.models():
             uses = [*operator_lines(reader.operators()), *model_lines(models)]
@@ -129,10 +129,16 @@ def show(
     say(console, *(f"next: evo-kernel {command}" for command in (*commands, f"resume {path}{more_budget}")))
 
 
+def ended_line(ended: RunSummary, took_s: float) -> str:
+    """How long it took, and what ended it."""
+    start_s = took_s - ended.wall_s
+    starting = f", {start_s:.0f} s of it to start" if start_s >= 1 else ""
+    confirming = f"; confirmation took {ended.confirming_s:.0f} s" if ended.confirming_s >= 1 else ""
+    return f"ended after {duration_text(took_s)}{starting}: {ended.why}{confirming}"
+
+
 def _count_lines(parts: Prepared, ended: RunSummary, cut_off: int) -> list[str]:
-    counters = parts.population.counters()
-    confirming = f", {ended.confirming_s:.0f} s of them for confirmation" if ended.confirming_s >= 1 else ""
-    lines = ["", f"{ended.why} after {ended.wall_s:.0f} s{confirming}"]
+    counters, lines = parts.population.counters(), []
     if ended.unconfirmed:
         lines.append("confirmation did not fit into the time: `resume` does it first")
     lines += [
