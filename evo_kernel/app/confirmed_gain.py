@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from evo_kernel.types import CaseKind, Evaluation, Gain, Rival
+from evo_kernel.types.promotion import FIRST
 
 
 def survival_line(confirmation: Evaluation | None) -> str:
@@ -14,7 +15,7 @@ def survival_line(confirmation: Evaluation | None) -> str:
     if confirmation is None or found is None:
         return ""
     how = "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"
-    line = f"gain over the first kernel, {how}: {found} on search cases"
+    line = f"gain over the first kernel (candidate {FIRST}), {how}: {found} on search cases"
     if (hidden := confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)) is not None:
         line += f", {hidden} on hidden cases"
     if confirmation.survived is None or confirmation.claimed is None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from evo_kernel.observe.formatting import fault_lines
 from evo_kernel.types import Environment
 
+if TYPE_CHECKING:
+    from populations.views import RunStatus
 
-def baselines_text(times: Mapping[str, float]) -> str:
-    """The fastest first: it is the denominator."""
-    ranked = sorted(times.items(), key=lambda item: item[1])
-    return ", ".join(f"{name} {us:.1f} µs" + " (denominator)" * (n == 0) for n, (name, us) in enumerate(ranked))
+
+def times_text(status: RunStatus, case: str) -> str:
+    """The leader's time on a case, baselines (the fastest first: it is the denominator) and the floor."""
+    ranked = sorted(status.baselines.get(case, {}).items(), key=lambda item: item[1])
+    told = [f"{name} {us:.1f} µs" + " (denominator)" * (n == 0) for n, (name, us) in enumerate(ranked)]
+    if (found := status.times.get(case)) is not None and status.leader is not None:
+        told.insert(0, f"candidate {status.leader.candidate} {found.us:.1f} µs")
+        if found.floor_us is not None:
+            told.append(f"floor {found.floor_us:.1f} µs ({found.light_share:.0%} of the speed of light)")
+    return ", ".join(told)
 
 
 def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bo
         if as_json:
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))
         else:
-            summary.show(console, parts, ended, path, summary.raised(config, ended), cut_off)
+            took_s = time.monotonic() - began
+            summary.show(console, parts, ended, path, took_s, summary.raised(config, ended), cut_off)
     code = summary.exit_code(ended)
     if progress.in_flight:
         leave_at_once(code)

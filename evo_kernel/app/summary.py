@@ -14,7 +14,7 @@ from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
 from evo_kernel.app.console import say
 from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.usage import model_lines, operator_lines
-from evo_kernel.app.verdicts import case_table, path_lines
+from evo_kernel.app.verdicts import bottleneck_lines, case_table, path_lines
 from evo_kernel.config import Config
 from evo_kernel.deadline import duration_text
 from evo_kernel.engine import RunSummary
@@ -112,11 +112,11 @@ def _best_data(best: ScoredCandidate | None) -> dict[str, Any] | None:
 
 
 def show(
-    console: Console, parts: Prepared, ended: RunSummary, path: Path, more_budget: str = "", cut_off: int = 0
+    console: Console, parts: Prepared, ended: RunSummary, path: Path, took_s: float, more_budget: str, cut_off: int
 ) -> None:
-    """The last word of a run on a terminal."""
+    """The last word of a run on a terminal. `took_s`: since the command began."""
     best = parts.population.leader()
-    say(console, *_count_lines(parts, ended, cut_off))
+    say(console, "", ended_line(ended, took_s), *_count_lines(parts, ended, cut_off))
     with PopulationReader(path) as reader:
         if models := reader.models():
             uses = [*operator_lines(reader.operators()), *model_lines(models)]
@@ -129,10 +129,16 @@ def show(
     say(console, *(f"next: evo-kernel {command}" for command in (*commands, f"resume {path}{more_budget}")))
 
 
+def ended_line(ended: RunSummary, took_s: float) -> str:
+    """How long it took, and what ended it."""
+    start_s = took_s - ended.wall_s
+    starting = f", {start_s:.0f} s of it to start" if start_s >= 1 else ""
+    confirming = f"; confirmation took {ended.confirming_s:.0f} s" if ended.confirming_s >= 1 else ""
+    return f"ended after {duration_text(took_s)}{starting}: {ended.why}{confirming}"
+
+
 def _count_lines(parts: Prepared, ended: RunSummary, cut_off: int) -> list[str]:
-    counters = parts.population.counters()
-    confirming = f", {ended.confirming_s:.0f} s of them for confirmation" if ended.confirming_s >= 1 else ""
-    lines = ["", f"{ended.why} after {ended.wall_s:.0f} s{confirming}"]
+    counters, lines = parts.population.counters(), []
     if ended.unconfirmed:
         lines.append("confirmation did not fit into the time: `resume` does it first")
     lines += [
@@ -163,7 +169,7 @@ def _show_best(
     if parts.judge.environment.kind == "modeled":
         say(console, "times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
                      "executing the Triton IR of the kernels on the CPU")  # fmt: skip
-    say(console, "path of strategies, gain of each:", *path_lines(reader.critical_path(candidate)))
+    say(console, *bottleneck_lines(evaluation), *path_lines(reader.critical_path(candidate)))
     if evaluation.knobs:
         say(console, "knobs: " + ", ".join(f"{name}={value}" for name, value in evaluation.knobs))
 

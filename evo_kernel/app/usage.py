@@ -20,7 +20,7 @@ def operator_lines(operators: Sequence[OperatorUse]) -> list[tuple[str, str]]:
             "operator",
             f"{one.operator}: {one.attempts} attempts, {one.candidates} candidates, {one.passed} passed"
             + (f", {one.by_rules} by rules: no model answered" if one.by_rules and one.operator in WITH_MODEL else "")
-            + (f", best {one.best_score:.3f}" if one.best_score is not None else "")
+            + (f", best {one.best_score:.3f}x" if one.best_score is not None else "")
             + (f", ${one.dollars:.2f}" if one.dollars else ""),
         )
         for one in operators

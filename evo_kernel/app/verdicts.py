@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.app.confirmed_gain import comparison_lines
 from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.observe.formatting import denominator, held_texts, score_text
-from evo_kernel.types import CheckResult, Evaluation
+from evo_kernel.types import CheckResult, Evaluation, Measurement
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -86,9 +86,47 @@ def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) ->
 
 
 def path_lines(path: Sequence[PathStep]) -> list[str]:
-    """The edits that made a candidate, each with what it gained."""
-    gains = [f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -" for step in path]
-    return [f"  {gain}  {step.candidate:>5}  {step.action}" for gain, step in zip(gains, path, strict=True)]
+    """How a candidate was made: the score of the first kernel, and what each step gained."""
+    lines = ["path, from the first kernel's score; the gains multiply to the score:"]
+    for number, step in enumerate(path):
+        gain = math.exp(step.log_gain) if step.log_gain is not None else None
+        value, sign = (gain, "×") if number else (step.score, " ")
+        lines.append(f"  {sign} {f'{value:.3f}x' if value is not None else '-':>7}  {step.candidate:>5}  {step.action}")
+    return lines
+
+
+TERMS = {
+    "dram": "memory traffic", "l2": "traffic of the L2", "tensor": "matrix products", "issue": "instructions",
+    "atomics": "atomics", "exposed": "loads that nothing hides", "tail": "the last round of programs",
+    "launch": "launches",
+}  # fmt: skip
+"""Terms of the time model in `Measurement.details` that can be a bottleneck."""
+
+
+def bottleneck_lines(evaluation: Evaluation) -> list[str]:
+    """What takes a kernel's time: the largest modeled terms, launches, and what these hand on through memory."""
+    lines = [_bottleneck(m) for m in evaluation.measurements]
+    if len(set(lines)) == 1:
+        return [f"bottleneck: {lines[0]}"]
+    return [f"bottleneck on {m.case}: {line}" for m, line in zip(evaluation.measurements, lines, strict=True)]
+
+
+def _bottleneck(measured: Measurement) -> str:
+    terms = {name: us for name, us in measured.details.items() if name in TERMS and us > 0} if not measured.n else {}
+    large = sorted((us, TERMS[name]) for name, us in terms.items() if us >= max(terms.values()) / 2)[::-1]
+    told = []
+    if large:
+        told.append(
+            " and ".join(f"{name} ({us:.1f} µs alone)" for us, name in large) + f" of {measured.median_us:.1f} µs"
+        )
+    if plan := measured.features:
+        launches = plan.launches + plan.aten_nodes
+        told.append("1 launch" if launches == 1 else f"{launches} launches")
+        if plan.scratch_bytes:
+            told.append(f"{plan.scratch_bytes / 1e6:,.1f} MB of intermediate results are written and read again")
+        elif launches > 1:
+            told.append("no intermediate buffers")
+    return "; ".join(told) or "not known"
 
 
 def case_table(evaluation: Evaluation, label: str) -> Table:

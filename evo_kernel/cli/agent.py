@@ -85,7 +85,7 @@ def agent(
             told = {"made": ended.attempts, "failures": dict(ended.failures)}
             click.echo(json.dumps(summary.as_data(parts, ended, population) | told))
         else:
-            summary.show(console, parts, ended, population, "", 0)
+            summary.show(console, parts, ended, population, ended.wall_s, "", 0)
     code = _exit_code(ended)
     if progress.in_flight:
         leave_at_once(code)  # the agents' supervisors end their agents when we are gone

@@ -14,7 +14,7 @@ from evo_kernel.app.confirmed_gain import confirmed_data, confirmed_lines
 from evo_kernel.app.reference_times import held_lines
 from evo_kernel.app.remaining_torch_operations import mixed_lines
 from evo_kernel.app.sources import source_diff
-from evo_kernel.app.verdicts import case_table, evaluation_data, path_lines
+from evo_kernel.app.verdicts import bottleneck_lines, case_table, evaluation_data, path_lines
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.errors import UserError
 from evo_kernel.observe.formatting import counts_text, score_text
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--diff", "only_diff", is_flag=True, help="Print only the diff to the parent.")
 @JSON
 def show(population: Path, candidate: str, only_source: bool, only_diff: bool, as_json: bool) -> None:
-    """Show one CANDIDATE: score, evidence, path of strategies, source, diff to its parent.
+    """Show one CANDIDATE: score, bottleneck, evidence, path of strategies, diff to its parent, source as it was scored.
 
     CANDIDATE is a number, `best` (the fastest that no confirmation refuted) or `champion` (the fastest confirmed). Left
     out: the champion if there is one, else the best.
@@ -49,9 +49,9 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         made_in = view.evaluation.environment if view.evaluation else None
         faults, ceilings = reader.baseline_faults(), reader.ceilings(made_in)
         path, confirmation = reader.critical_path(number), reader.confirmation(number)
-    diff = source_diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
+    diff = source_diff(parent.source.text if parent else "", view.source.text, view.parent, number)
     if only_source:
-        click.echo(view.proposal.source.text)
+        click.echo(view.source.text)
     elif only_diff:
         click.echo(diff)
     elif as_json:
@@ -89,8 +89,8 @@ def _view_data(
         "evaluation": evaluation_data(view.evaluation) if view.evaluation else None,
         "confirmation": confirmed_data(confirmation),
         "path": [{"candidate": s.candidate, "strategy": s.strategy.name if s.strategy else s.operator,
-                  "score": s.score, "log_gain": s.log_gain} for s in path],
-        "source": view.proposal.source.text,
+                  "tuning": s.tuning, "score": s.score, "log_gain": s.log_gain} for s in path],
+        "source": view.source.text,
         "diff": diff,
     }  # fmt: skip
 
@@ -117,8 +117,10 @@ def _show(
         say(console, *mixed_lines(evaluation))
         if evaluation.knobs:
             say(console, "knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
-    say(console, *confirmed_lines(confirmation), "path:", *path_lines(path))
-    for text, language in ((diff, "diff"), (view.proposal.source.text, "python")):
+        if evaluation.measurements:
+            say(console, *bottleneck_lines(evaluation))
+    say(console, *confirmed_lines(confirmation), *path_lines(path))
+    for text, language in ((diff, "diff"), (view.source.text, "python")):
         _show_text(console, text, language)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evo_kernel.app.reference_times import baselines_text, ceilings_line
+from evo_kernel.app.reference_times import ceilings_line, times_text
 from evo_kernel.app.usage import model_lines, operator_lines
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.observe.formatting import against, age_text, busy_text, counts_text, fault_lines, stages_text
@@ -78,8 +78,8 @@ def _machine(found: RunStatus) -> list[tuple[str, str]]:
         lines.append(("in flight", f"{stages_text(found.pipeline)}   ({age})"))
         if busy := busy_text(found.pipeline):
             lines.append(("GPU", busy))
-    for case, times in found.baselines.items():
-        lines.append(("baselines", f"{case}: {baselines_text(times)}"))
+    for case in dict.fromkeys((*found.times, *found.baselines)):
+        lines.append(("times", f"{case}: {times_text(found, case)}"))
     lines += [("", line) for line in fault_lines(found.baseline_faults)]
     if found.environment is not None:
         lines.append(("ceilings", ceilings_line(found.environment, found.ceilings)))

@@ -35,9 +35,9 @@ def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: b
             return
         nodes = list(reader.nodes())
         leader = reader.leader()
-        path = [step.candidate for step in reader.critical_path(leader.candidate)] if leader else []
+        path = reader.path_candidates(leader.candidate) if leader else []
         best = reader.best()  # not confirmed yet, where it is another one
-        ahead = [step.candidate for step in reader.critical_path(best.candidate)] if best else []
+        ahead = reader.path_candidates(best.candidate) if best else []
     shown_too = {*path, *ahead}
     if as_json:
         shown = [node for node in nodes if everything or not path or node["candidate"] in shown_too]

@@ -91,7 +91,7 @@ class Dashboard:
     def _source(self, request: Request) -> Response:
         number = request.path_params["number"]
         with _run(self.runs, request).reader() as reader:
-            text = reader.proposed_source(number).text
+            text = reader.candidate(number).source.text
         return PlainTextResponse(
             text.encode("utf-8", "replace"),
             headers={"content-disposition": f'attachment; filename="candidate-{number}.py.txt"'},

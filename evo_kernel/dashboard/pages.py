@@ -35,11 +35,13 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         talked = bool(conversation(reader.connection, view.attempt))
         parents = reader.parents(view.attempt)
         last = reader.last_candidate()
-        ancestors = [(step.candidate, step.action) for step in path[:-1]][::-1]
+        ancestors = [(step.candidate, step.action) for step in path if step.candidate != number and not step.tuning][
+            ::-1
+        ]
         ancestors += [(other, role) for role, other in parents if other not in dict(ancestors)]
         ancestors = ancestors[:ANCESTORS]
         against = _against(request, ancestors)
-        before = reader.proposed_source(against).text if against else ""
+        before = reader.candidate(against).source.text if against else ""
     evaluation = view.evaluation
     modeled = evaluation is not None and evaluation.environment.kind == "modeled"
     measurements = evaluation.measurements if evaluation else ()
@@ -55,8 +57,8 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         "others": [(role, other) for role, other in parents if other != view.parent],
         "ancestors": ancestors,
         "against": against,
-        "diff": diff_lines(before, view.proposal.source.text) if against else [],
-        "source": highlighted(view.proposal.source.text),
+        "diff": diff_lines(before, view.source.text) if against else [],
+        "source": highlighted(view.source.text),
         "talked": talked,
         "cost": _cost(view),
         "last": last,

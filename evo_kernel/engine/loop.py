@@ -141,7 +141,7 @@ class Engine(RunSession):
         if self._searching and self.deadline.over and not self.stopped.is_set():
             kept = f", {self.hours.kept_s:.0f} s of it kept for confirmation" if self.hours.kept_s >= 1 else ""
             end = self.pause if self._time_is_up is None else self.stop
-            end(f"the time that was asked for is spent{kept}", "budget")
+            end(f"{self.ledger.time_is_spent}{kept}", "budget")
             self._out_of_time = True
             if self._time_is_up is not None:
                 self._time_is_up()

@@ -41,7 +41,8 @@ class LiveProgress:
         self._console, self._environment, self._left, self._pipeline = console, environment, left, pipeline
         self._clock, self._lock = clock, threading.Lock()
         self.events: deque[str] = deque(maxlen=LINES)
-        self._statuses: Counter[str] = Counter()
+        self._verdicts: dict[int, str] = {}  # the latest of each candidate, confirmations left out
+        self._without_proposal = 0
         self._in_flight: set[int] = set()
         self._best = _standing(best)
         self._told_log_us = best.evaluation.standing if best is not None and best.evaluation is not None else math.inf
@@ -70,13 +71,14 @@ class LiveProgress:
         del failure
         with self._lock:
             self._in_flight.discard(brief.attempt)
-            self._statuses["no proposal"] += 1
+            self._without_proposal += 1
             self._tell_state(self._clock())
 
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
         with self._lock:
             self._in_flight.discard(recorded.brief.attempt)
-            self._statuses[evaluation.status.value] += 1
+            if evaluation.purpose is not Purpose.CONFIRM:
+                self._verdicts[recorded.candidate] = evaluation.status.value
             strategy = recorded.proposal.strategy.name if recorded.proposal.strategy else recorded.proposal.operator
             of_best = self._best is not None and self._best[1] == recorded.candidate  # it has a score by now
             if is_best or (of_best and evaluation.passed and evaluation.purpose is Purpose.SCORE):
@@ -131,7 +133,8 @@ class LiveProgress:
         return f"{best} · {self._counts() or 'starting'}{doing}"
 
     def _counts(self) -> str:
-        return ", ".join(f"{count} {name}" for name, count in self._statuses.most_common())
+        told = [f"{count} {name}" for name, count in Counter(self._verdicts.values()).most_common()]
+        return ", ".join([*told, *([f"{self._without_proposal} no proposal"] if self._without_proposal else [])])
 
     def view(self) -> Group:
         """What a terminal shows."""

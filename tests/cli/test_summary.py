@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
-from evo_kernel.app.summary import _best_data, raised, scale_line, standing_lines
+from evo_kernel.app.summary import _best_data, ended_line, raised, scale_line, standing_lines
 from evo_kernel.app.verdicts import case_table
 from evo_kernel.budget import Spent
 from evo_kernel.config import BudgetConfig, load_config
@@ -59,6 +59,14 @@ def test_the_next_command_raises_what_was_reached() -> None:
     money = config.model_copy(update={"budget": BudgetConfig(dollars=2.5)})
     assert raised(money, replace(ended, spent=Spent(dollars=2.6))) == " --set budget.dollars=+2.5"
     assert raised(config, replace(ended, cause="interrupted")) == ""
+
+
+def test_the_last_word_says_what_ended_the_run() -> None:
+    budget = "the budget of 1m is spent, 16 s of it kept for confirmation"
+    ended = RunSummary(budget, "budget", 9, {}, {}, 44.0, Spent(), None, confirming_s=9.4)
+    assert ended_line(ended, 55.3) == f"ended after 55s, 11 s of it to start: {budget}; confirmation took 9 s"
+    stopped = replace(ended, why="stopped by SIGINT", confirming_s=0.0)
+    assert ended_line(stopped, 44.2) == "ended after 44s: stopped by SIGINT"
 
 
 def mixed(kind: str, details: dict[str, float]) -> Evaluation:

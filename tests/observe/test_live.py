@@ -81,6 +81,16 @@ def test_only_a_clearly_better_best_is_news() -> None:
     assert progress.state().startswith("best 2.500x first")
 
 
+def test_candidates_are_counted_not_verdicts() -> None:
+    """As `status` counts them: the first kernel is judged twice and confirmed, and is one candidate."""
+    progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, dict)
+    brief = Brief(2, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
+    recorded = Recorded(2, brief, Proposal(FIRST, "scripted", STRATEGY))
+    for purpose in (Purpose.SCORE, Purpose.SCORE, Purpose.CONFIRM):
+        progress.judged(recorded, scored(FIRST, purpose), True)
+    assert "· 1 passed" in progress.state()
+
+
 def test_what_was_cut_off_is_counted() -> None:
     progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, dict)
     progress.attempt_started(Brief(2, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT))
