@@ -1,10 +1,10 @@
-"""Opens what a configuration asks for: task, judge, population, ledger; and runs the search over them."""
+"""Opens what a configuration asks for (task, judge, population, ledger), runs the search, and publishes its state."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from pydantic import BaseModel
 from evo_kernel import plugins
 from evo_kernel.app.operator_factory import money_ends, operating, weights_of
 from evo_kernel.app.signals import ending_twice
-from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.engine.loop import LateRoot
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.stages import Stages
+from evo_kernel.observe.formatting import fault_lines
 from evo_kernel.tasks.first import beside_first, first_of
 from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
@@ -214,3 +215,48 @@ def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
     if gone:
         click.echo(f"{path} was made by an earlier version: ignoring its settings {', '.join(gone)}", err=True)
     return config
+
+
+ANNOUNCE_S = 5.0
+
+
+@contextlib.contextmanager
+def announced(population: LineagePopulation, stages: Stages, every_s: float = ANNOUNCE_S) -> Iterator[None]:
+    """Until the block ends, leave word of the stages beside the population every few seconds."""
+    ended = threading.Event()
+
+    def announce() -> None:
+        while True:
+            population.announce(stages.state())
+            if ended.wait(every_s):
+                return
+
+    thread = threading.Thread(target=announce, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def keep_ceilings(judge: PlanJudge, population: LineagePopulation) -> None:
+    """Hand the judge what an earlier session measured in this very environment, or keep what it measures now."""
+    if judge.baselines.ceilings.know(population.ceilings(judge.environment.key)):
+        return
+    found = judge.ceilings
+    if found.measured:
+        population.store_ceilings(found.as_data())
+
+
+def kept_baselines(
+    population: LineagePopulation, tell: Callable[[str], None]
+) -> Callable[[str, Mapping[str, float], Mapping[str, str]], None]:
+    """What hears from a judge what a case is held against: keeps it, and tells what could not be timed."""
+
+    def hear(case: str, baselines_us: Mapping[str, float], faults: Mapping[str, str]) -> None:
+        population.store_baselines(case, baselines_us, faults)
+        for line in fault_lines({case: faults}):
+            tell(line)
+
+    return hear

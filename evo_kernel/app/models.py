@@ -1,4 +1,4 @@
-"""Language models for a run: opened from the configuration, held to its ledger."""
+"""Language models for a run: opened from the configuration, held to its ledger, with every call stored."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import contextlib
 import ipaddress
 import socket
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from evo_kernel.budget import Ledger
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError
-from operators.llm.base import Model
+from evo_kernel.types import Call
+from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
 from operators.llm.choose import open_model
 from operators.llm.cost_reservation import Purse
 from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
 from operators.llm.litellm_model import LiteLLMModel, Patience, Price
 from operators.llm.litellm_request import LiteLLMWire, unready
+from operators.llm.redaction import redactor
+
+if TYPE_CHECKING:
+    from populations.population import LineagePopulation
 
 MILLION = 1e6
 PORTS = {"http": 80, "https": 443}
@@ -121,3 +128,105 @@ def _near(url: str) -> bool:
     except ValueError:
         return "." not in host or host.endswith((".local", ".localhost", ".internal"))
     return address.is_loopback or address.is_private
+
+
+WRONG = 3  # answers in a row that say the question itself is wrong, before no more are asked
+
+
+class ModelBreaker:
+    """Whether a model is worth asking now. Thread-safe.
+
+    Shut for good when the money is out, or when every question is turned down as invalid; for a while, when all
+    endpoints are down. `tell` hears of each once.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], ledger: Ledger, tell: Callable[[str], None]) -> None:
+        self._endpoints, self._ledger, self._tell = endpoints, ledger, tell
+        self._lock = threading.Lock()
+        self._for_good, self._wrong, self._was_down = "", 0, False
+
+    def heard(self, failure: ModelFailed | None) -> None:
+        """How a question went."""
+        with self._lock:
+            self._wrong = self._wrong + 1 if failure is not None and failure.kind == "invalid" else 0
+            news = ""
+            if failure is not None and not self._for_good:
+                if failure.kind == "budget":
+                    news = f"the budget for models is spent: {failure.reason}"
+                elif self._wrong >= WRONG:
+                    news = f"no model can be asked: {failure.reason}"
+            self._for_good = self._for_good or news
+        if news:
+            self._ledger.out_of_money(news)  # where nothing but models is asked, the run ends
+            self._tell(news)
+
+    def shut(self) -> str:
+        """Why no model is to be asked now; empty when one may be."""
+        with self._lock:
+            if self._for_good:
+                return self._for_good
+            down = self.rest_s() > 0
+            news = down != self._was_down
+            self._was_down = down
+        if news:
+            names = ", ".join(endpoint.name for endpoint in self._endpoints)
+            self._tell(
+                f"models do not answer ({names}); they are asked again later" if down else "models are asked again"
+            )
+        return "models do not answer for now" if down else ""
+
+    def rest_s(self) -> float:
+        """Seconds until an endpoint lets somebody through."""
+        return min((endpoint.resting_s() for endpoint in self._endpoints), default=0.0)
+
+    def wait(self) -> None:
+        """Until models may be asked, or the run is over."""
+        while (rest := self.rest_s()) > 0 and not self._ledger.ending(min(rest, 5.0)):
+            pass
+
+
+class CallAccounting:
+    """Knows which attempt each thread is at: its calls become rows as they are made."""
+
+    def __init__(self, population: LineagePopulation) -> None:
+        self._population = population
+        self._here = threading.local()
+
+    @contextlib.contextmanager
+    def at(self, attempt: int) -> Iterator[None]:
+        self._here.attempt = attempt
+        try:
+            yield
+        finally:
+            self._here.attempt = None
+
+    def keep(self, calls: Sequence[Call]) -> None:
+        attempt = getattr(self._here, "attempt", None)
+        if attempt is not None and calls:
+            self._population.spend(attempt, calls)
+
+
+class KeptModel(Model):
+    """A model whose calls are kept, whose failures the gate hears of, and that is told no secret. Thread-safe."""
+
+    def __init__(self, model: Model, accounting: CallAccounting, gate: ModelBreaker) -> None:
+        self.name = model.name
+        self._model, self._accounting, self._gate = model, accounting, gate
+
+    def answer(self, request: ModelRequest) -> Reply:
+        clean = redactor()
+        cleaned = tuple(_cleaned(message, clean) for message in request.messages)
+        try:
+            reply = self._model.answer(replace(request, messages=cleaned))
+        except ModelFailed as failure:
+            self._accounting.keep(failure.calls)
+            self._gate.heard(failure)
+            raise
+        self._accounting.keep(reply.calls)
+        self._gate.heard(None)
+        return replace(reply, message=_cleaned(reply.message, clean))
+
+
+def _cleaned(message: Message, clean: Callable[[str], str]) -> Message:
+    calls = tuple(replace(call, arguments=clean(call.arguments)) for call in message.tool_calls)
+    return replace(message, content=clean(message.content), tool_calls=calls)

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
-from evo_kernel.app.profiles import Profiles
-from evo_kernel.app.prompt_context import knowledge_of, prompts_of
-from evo_kernel.app.run_operator import RunOperator
-from evo_kernel.app.usage import WITH_MODEL
+from evo_kernel.app.prompt_context import Profiles, knowledge_of, prompts_of
+from evo_kernel.app.verdicts import WITH_MODEL
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
-from evo_kernel.errors import ConfigError
+from evo_kernel.errors import ConfigError, OperatorFailed
 from evo_kernel.fitness.sandbox.scratch import Scratch
-from evo_kernel.fitness.stages import Stages
-from evo_kernel.types import Operator
+from evo_kernel.fitness.stages import THINKING, Stages
+from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.memory import StrategyMemory
@@ -28,7 +26,7 @@ from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
-    from evo_kernel.app.model_breaker import ModelBreaker
+    from evo_kernel.app.models import CallAccounting, ModelBreaker
     from evo_kernel.fitness.judge import PlanJudge
     from operators.avo.settings import AvoSettings
     from operators.llm.base import Model
@@ -236,8 +234,7 @@ def operating(
             yield RunOperator(build_operator(config, outside=outside), stages, memory)
             return
         from evo_kernel.app import models, workbench
-        from evo_kernel.app.call_accounting import CallAccounting, KeptModel
-        from evo_kernel.app.model_breaker import ModelBreaker
+        from evo_kernel.app.models import CallAccounting, KeptModel, ModelBreaker
         from operators.avo.operator import AvoOperator
 
         stop, knowledge = stop or threading.Event(), knowledge_of(config)
@@ -257,3 +254,43 @@ def operating(
 
         outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)
         yield RunOperator(build_operator(config, outfit, outside), stages, memory, accounting, stop)
+
+
+class RunOperator:
+    """Makes each attempt of an operator in one context.
+
+    `stages`: where it is marked; what is probed counts at the stage where the probe is. `memory` hears every credit,
+    whoever made the proposal. `accounting` and `stop` are of runs that ask language models; `stop` is set when the run
+    ends, and calls of models with it.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        stages: Stages,
+        memory: StrategyMemory | None = None,
+        accounting: CallAccounting | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.name = operator.name
+        self._operator, self._stages, self._memory = operator, stages, memory
+        self._accounting, self._stop = accounting, stop
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        charged = self._accounting.at(brief.attempt) if self._accounting else contextlib.nullcontext()
+        with self._stages.at(THINKING), charged:
+            try:
+                return self._operator.propose(brief, probe)
+            except OperatorFailed as failure:
+                # A call that ended with the run is no failure of the attempt, which stays open as after a kill: an
+                # agent goes on with it in the next session, of any other operator it is abandoned.
+                failure.paused = failure.paused or (self._stop is not None and self._stop.is_set())
+                raise
+
+    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
+        return self._operator.witnessed(proposal, parent, child)
+
+    def learn(self, credit: Credit) -> None:
+        if self._memory is not None:
+            self._memory.learn(credit)
+        self._operator.learn(credit)

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
 from evo_kernel.app.recorded_kernels import RecordedCandidate
 from evo_kernel.app.sources import source_diff
-from evo_kernel.app.verdicts import evaluation_data
+from evo_kernel.app.verdicts import confirmed_data, evaluation_data, survival_line
 from evo_kernel.errors import UserError
 from evo_kernel.export.cases import JudgedCase, Tensor, judged, layouts, output_shapes
 from evo_kernel.export.package import Package, identifier

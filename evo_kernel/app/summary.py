@@ -10,11 +10,18 @@ from typing import Any
 from rich.console import Console
 
 from evo_kernel.app.compose import Prepared
-from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
 from evo_kernel.app.console import say
-from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
-from evo_kernel.app.usage import model_lines, operator_lines
-from evo_kernel.app.verdicts import bottleneck_lines, case_table, path_lines
+from evo_kernel.app.verdicts import (
+    bottleneck_lines,
+    case_table,
+    confirmed_data,
+    mixed_data,
+    mixed_lines,
+    model_lines,
+    operator_lines,
+    path_lines,
+    survival_line,
+)
 from evo_kernel.config import Config
 from evo_kernel.deadline import duration_text
 from evo_kernel.engine import RunSummary

@@ -42,7 +42,7 @@ def ask(
     evo-kernel tell softmax.db --attempt "$(jq .attempt brief.json)" mine.py
     """
     from evo_kernel.app import external_session
-    from evo_kernel.app.brief_data import brief_data
+    from evo_kernel.app.external_session import brief_data
     from populations.reading import PopulationReader
 
     if list_open:

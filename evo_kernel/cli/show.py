@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evo_kernel.app.confirmed_gain import confirmed_data, confirmed_lines
-from evo_kernel.app.reference_times import held_lines
-from evo_kernel.app.remaining_torch_operations import mixed_lines
 from evo_kernel.app.sources import source_diff
-from evo_kernel.app.verdicts import bottleneck_lines, case_table, evaluation_data, path_lines
+from evo_kernel.app.verdicts import (
+    bottleneck_lines,
+    case_table,
+    confirmed_data,
+    confirmed_lines,
+    evaluation_data,
+    held_lines,
+    mixed_lines,
+    path_lines,
+)
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.errors import UserError
 from evo_kernel.observe.formatting import counts_text, score_text

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evo_kernel.app.reference_times import ceilings_line, times_text
-from evo_kernel.app.usage import model_lines, operator_lines
+from evo_kernel.app.verdicts import ceilings_line, model_lines, operator_lines, times_text
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.observe.formatting import against, age_text, busy_text, counts_text, fault_lines, stages_text
 

@@ -94,9 +94,8 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
 
     Exit code 1 if something is wrong.
     """
-    from evo_kernel.app.remaining_torch_operations import mixed_lines
     from evo_kernel.app.task_check import checked
-    from evo_kernel.app.verdicts import evaluation_data
+    from evo_kernel.app.verdicts import evaluation_data, mixed_lines
     from evo_kernel.tasks.loading import load
 
     loaded = load(task)

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.summary import _best_data, ended_line, raised, scale_line, standing_lines
-from evo_kernel.app.verdicts import case_table
+from evo_kernel.app.verdicts import case_table, mixed_data, mixed_lines
 from evo_kernel.budget import Spent
 from evo_kernel.config import BudgetConfig, load_config
 from evo_kernel.engine import RunSummary

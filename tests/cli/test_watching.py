@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from evo_kernel.app.run_operator import RunOperator
-from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
+from evo_kernel.app.compose import announced, keep_ceilings, kept_baselines
+from evo_kernel.app.operator_factory import RunOperator
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.stages import RECORDING, THINKING, Stages
 from evo_kernel.fitness.timing.ceilings import NAMES, Ceilings, KnownCeilings

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.remaining_torch_operations import own_share, torch_calls
 from evo_kernel.app.suite.harnesses import best_source, written_module
 from evo_kernel.app.suite.lanes import EarlySearch, Halt, Lane, OrderEnd, run_logged
 from evo_kernel.app.suite.tasks import SuiteTask
+from evo_kernel.app.verdicts import own_share, torch_calls
 from evo_kernel.observe.harness_verdict import NONE, Stock, stock_of
 from evo_kernel.observe.suites import SuiteRow, geomean
 from evo_kernel.types import Evaluation
