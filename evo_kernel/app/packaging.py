@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.app.recorded_kernels import RecordedCandidate
-from evo_kernel.app.sources import source_diff
 from evo_kernel.app.verdicts import confirmed_data, evaluation_data, survival_line
 from evo_kernel.errors import UserError
-from evo_kernel.export.cases import JudgedCase, Tensor, judged, layouts, output_shapes
-from evo_kernel.export.package import Package, identifier
+from evo_kernel.export.package import JudgedCase, Package, Tensor, identifier, judged, layouts, output_shapes
 from evo_kernel.fitness.plan.program import program
 from evo_kernel.fitness.record.recorder import record_case
+from evo_kernel.observe.formatting import source_diff
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks import traits
 from evo_kernel.tasks.task import Case, Task, TensorSpec

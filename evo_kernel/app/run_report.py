@@ -9,10 +9,9 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.sources import source_diff
 from evo_kernel.app.verdicts import confirmed_lines, survival_line
 from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
-from evo_kernel.observe.formatting import counts_text, held_texts, score_text
+from evo_kernel.observe.formatting import counts_text, held_texts, score_text, source_diff
 from evo_kernel.types import Environment, Evaluation, Measurement
 from populations.reading import PopulationReader
 from populations.views import CandidateView, RunStatus

@@ -14,13 +14,12 @@ import click
 
 from evo_kernel.app import compose, operator_factory, summary
 from evo_kernel.app.compose import judge_settings
-from evo_kernel.app.console import open_console, say
 from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration, without_command
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.fitness.judge import open_judge
-from evo_kernel.observe.live import LiveProgress
+from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from evo_kernel.app.compose import Prepared
-from evo_kernel.app.console import say
 from evo_kernel.app.verdicts import (
     bottleneck_lines,
     case_table,
@@ -26,6 +25,7 @@ from evo_kernel.config import Config
 from evo_kernel.deadline import duration_text
 from evo_kernel.engine import RunSummary
 from evo_kernel.observe.formatting import counts_text, denominator, fault_lines, score_text
+from evo_kernel.observe.live import say
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate
 from populations.reading import PopulationReader
 

@@ -49,7 +49,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
 
 def show_evaluation(evaluation: Evaluation) -> None:
     """A verdict for people: status, checks, score and times."""
-    from evo_kernel.app.console import open_console, say
+    from evo_kernel.observe.live import open_console, say
 
     console = open_console()
     label = evaluation.environment.label
@@ -69,7 +69,7 @@ def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) ->
     """Verdicts of several sources as one table, fastest first, with the reasons of those that failed below it."""
     from rich.table import Table
 
-    from evo_kernel.app.console import open_console, say
+    from evo_kernel.observe.live import open_console, say
 
     console = open_console()
     found = sorted(zip(names, evaluations, strict=True), key=lambda one: -(one[1].score or 0.0))

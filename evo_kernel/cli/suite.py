@@ -72,10 +72,8 @@ def suite(
     interrupted.
     """
     from evo_kernel.app.suite.lanes import lanes_of
-    from evo_kernel.app.suite.results import alone_in
-    from evo_kernel.app.suite.runs import SuiteRun
-    from evo_kernel.app.suite.search import SearchOptions
-    from evo_kernel.app.suite.tasks import tasks_of
+    from evo_kernel.app.suite.runs import SuiteRun, alone_in
+    from evo_kernel.app.suite.search import SearchOptions, tasks_of
 
     if minutes <= 0 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --evaluations of 1 or more")

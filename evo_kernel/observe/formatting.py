@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -92,3 +93,12 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 def _mean(shares: Sequence[float]) -> float:
     return sum(shares) / len(shares)
+
+
+def source_diff(before: str, after: str, parent: int | None, number: int) -> str:
+    """What changed between the sources of two candidates, with three lines of context; `parent`: None where there is
+    none, and `before` is empty."""
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"candidate {parent}", f"candidate {number}", lineterm="", n=3
+    )
+    return "\n".join(lines)

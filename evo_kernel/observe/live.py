@@ -1,4 +1,4 @@
-"""Progress of a run for people: a calm live view on a terminal, plain lines in a log."""
+"""What a run shows on a terminal: a calm live view, or plain lines that are never cropped where it is a log."""
 
 from __future__ import annotations
 
@@ -16,6 +16,21 @@ from rich.text import Text
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe.formatting import busy_text, score_text, stages_text, state_text
 from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Purpose, Recorded, ScoredCandidate
+
+PIPED_COLUMNS = 10_000  # rich crops and wraps to a width; text that goes to no terminal has none
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """A console as wide as the terminal; without one, plain text whose lines are as long as they are."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=PIPED_COLUMNS, color_system=None)
+
+
+def say(console: Console, *lines: str, style: str = "") -> None:
+    """Lines as they are: nothing in them is markup, and none is broken."""
+    for line in lines:
+        console.print(Text(line, style=style), soft_wrap=True)
+
 
 LINES = 8  # last events on screen
 QUIET_S, EVERY_S = 10.0, 30.0  # after so long without a line, and at least so often, a log is told where things stand

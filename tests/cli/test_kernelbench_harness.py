@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from evo_kernel.app.suite.kernelbench_harness import (
+from evo_kernel.app.suite.harnesses import (
     TIMED,
     TRIALS,
     _of,
@@ -21,7 +21,7 @@ from evo_kernel.app.suite.kernelbench_harness import (
     timed_within,
 )  # fmt: skip
 from evo_kernel.errors import TaskError
-from evo_kernel.observe.harness_verdict import Stock
+from evo_kernel.observe.suites import Stock
 from tests.support.benchmark import IMAGES, LINEAR, checkout
 from tests.support.fake_harness import add_harness
 

@@ -18,15 +18,23 @@ from click.testing import CliRunner
 
 from evo_kernel.app.suite import lanes, runs, search
 from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, lanes_of
-from evo_kernel.app.suite.results import alone_in
-from evo_kernel.app.suite.runs import SuiteRun
-from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, answer_of, ask_harness
-from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
+from evo_kernel.app.suite.runs import SuiteRun, alone_in
+from evo_kernel.app.suite.search import SearchOptions, SuiteTask, SuiteWorker, answer_of, ask_harness, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
-from evo_kernel.observe.harness_verdict import CORRECT, NONE, WRONG, Stock, stock_of
-from evo_kernel.observe.suites import FASTEST, SuiteRow, disagreements, figures, report
+from evo_kernel.observe.suites import (
+    CORRECT,
+    FASTEST,
+    NONE,
+    WRONG,
+    Stock,
+    SuiteRow,
+    disagreements,
+    figures,
+    report,
+    stock_of,
+)
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness

@@ -22,7 +22,7 @@ pytest.importorskip("jinja2", reason="the extra [serve] is not installed")
 
 from starlette.testclient import TestClient
 
-from evo_kernel.dashboard import conversation
+from evo_kernel.dashboard import formatting
 from evo_kernel.dashboard.app import Dashboard
 from evo_kernel.dashboard.guard import Guard
 from evo_kernel.types import Source
@@ -166,9 +166,9 @@ def test_hostile_text_is_shown_for_what_it_is(served: Served):
 def test_a_row_that_unfolds_to_gigabytes_is_not_unfolded():
     bomb = zlib.compress(b'"' + b"a" * 40_000_000 + b'"')
     assert len(bomb) < 100_000
-    assert conversation.unfold(bomb) == "(more than 8000000 bytes)"
-    assert conversation.unfold(b"no zlib") == conversation.unpack("!!!") == "(cannot be read)"
-    assert conversation.unpack("[" * 100_000) == "(cannot be read)"
+    assert formatting.unfold(bomb) == "(more than 8000000 bytes)"
+    assert formatting.unfold(b"no zlib") == formatting.unpack("!!!") == "(cannot be read)"
+    assert formatting.unpack("[" * 100_000) == "(cannot be read)"
 
 
 def test_data_is_json_and_a_source_is_a_download(served: Served):

@@ -20,8 +20,8 @@ import pytest
 
 from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd
 from evo_kernel.app.suite.search import ask_harness
-from evo_kernel.observe.harness_verdict import CORRECT, Stock, stock_of
-from evo_kernel.observe.harness_verdict import WRONG as WRONG_OUTPUT
+from evo_kernel.observe.suites import CORRECT, Stock, stock_of
+from evo_kernel.observe.suites import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.support.benchmark import LINEAR, checkout

@@ -15,8 +15,7 @@ import torch
 
 from evo_kernel.app.packaging import has_hidden_cases, task_files
 from evo_kernel.errors import UserError
-from evo_kernel.export.cases import JudgedCase, Tensor, judged
-from evo_kernel.export.package import Package, checked_name, identifier, write_package
+from evo_kernel.export.package import JudgedCase, Package, Tensor, checked_name, identifier, judged, write_package
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.types import CaseKind, Source
 

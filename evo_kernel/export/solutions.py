@@ -1,20 +1,89 @@
-"""A kernel as what TritonBench's harness accepts: a `.py` file, and a line of jsonl with `predict`.
+"""A kernel as what the harnesses of KernelBench, TritonBench and FlashInfer-Bench accept.
 
-The file defines the benchmark's function. A call of the task's form goes to the kernel's `run`; any other call of the
-test (other flags, other options) goes to the reference, which the file carries, and `left` says how many those are.
+KernelBench: a file that defines `ModelNew`, built by the problem's own constructor (same arguments, same seed: same
+weights). It computes by the kernel's `run`, which gets forward's arguments and then the module's tensors in the order
+of the task's inputs.
 
-Its first step for channel G (EVAL/eval_G/0_call_acc.py, process_code) keeps the imports and the functions of what is
-predicted and drops the rest: classes, constants, statements. So all of the file is imports and functions, and what
-must run when it is loaded runs in decorators.
+TritonBench: a `.py` file that defines the benchmark's function, and a line of jsonl with `predict`. A call of the
+task's form goes to the kernel's `run`; any other call of the test (other flags, other options) goes to the reference,
+which the file carries, and `left` says how many those are. Its first step for channel G (EVAL/eval_G/0_call_acc.py,
+process_code) keeps the imports and the functions of what is predicted and drops the rest: classes, constants,
+statements. So all of the file is imports and functions, and what must run when it is loaded runs in decorators.
+
+FlashInfer-Bench: one JSON file, with the recorded launches inside.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from evo_kernel.syntax import parse_module, quoted
+
+
+def flashinfer_solution(definition: str, kernel: str, author: str, hardware: str) -> dict[str, Any]:
+    """The solution of a definition, named by its content. `kernel`: a module with run(*inputs), see standalone.py."""
+    return {
+        "name": f"{definition}_{hashlib.sha256(kernel.encode()).hexdigest()[:8]}",
+        "definition": definition,
+        "author": author,
+        "description": "Found by an evolutionary search.",
+        "spec": {
+            "language": "triton",
+            "target_hardware": [hardware],
+            "entry_point": "kernel.py::run",
+            "dependencies": [],
+            "destination_passing_style": False,
+        },
+        "sources": [{"path": "kernel.py", "content": kernel}],
+    }
+
+
+FORBIDDEN = {"try:": r"\btry\s*:", "except": r"\bexcept\b", "pass": r"\bpass\b"}
+"""What its static checker refuses anywhere outside comments (src/kernelbench/kernel_static_checker.py)."""
+
+
+@dataclass(frozen=True)
+class KernelBenchSolution:
+    """What one file is made of."""
+
+    level: int
+    problem: int
+    kernel: str  # the text of a module with run(*inputs), see standalone.py
+    skeleton: str  # the problem's constructors, without what computes
+    places: Sequence[str]  # of the module's tensors, dotted, in the order of run's last arguments
+
+    def file_name(self, sample: int) -> str:
+        return f"level_{self.level}_problem_{self.problem}_sample_{sample}_kernel.py"
+
+    def text(self) -> str:
+        """The module: the kernel, and `ModelNew` around it. The problem's names live in a function of their own."""
+        return (
+            f"{self.kernel.rstrip()}\n\n\n"
+            "def _problem():\n"
+            f"{textwrap.indent(self.skeleton, '    ')}\n"
+            "    return Model\n\n\n"
+            f"_PLACES = {list(self.places)!r}\n\n\n"
+            "def _at(module, place):\n"
+            '    for name in place.split("."):\n'
+            "        module = getattr(module, name)\n"
+            "    return module\n\n\n"
+            "class ModelNew(_problem()):\n"
+            "    def forward(self, *inputs):\n"
+            "        return run(*inputs, *(_at(self, place).detach() for place in _PLACES))\n"
+        )
+
+
+def refused_by_kernelbench(text: str) -> list[str]:
+    """What the harness's static checker would refuse the file for."""
+    code = re.sub(r"#.*", "", text)
+    return [name for name, pattern in FORBIDDEN.items() if re.search(pattern, code)]
+
 
 PREDICTIONS = "predictions.jsonl"
 

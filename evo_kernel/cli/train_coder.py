@@ -63,7 +63,7 @@ def coder(examples: Path, out: Path, model: str, as_json: bool, **options: Any) 
     evo-kernel train coder edits.jsonl --out coder/ --model Qwen/Qwen2.5-Coder-1.5B-Instruct --reward binary
     evo-kernel run softmax --model scratch:coder/coder.pt
     """
-    from evo_kernel.app.train.device import chosen_device
+    from evo_kernel.app.train.coder import chosen_device
     from operators.learning.coder.rewards import parts_of
 
     reward, device = parts_of(options["reward"], _pairs(options["parts"])), chosen_device(options["device"])
