@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
@@ -26,9 +25,8 @@ from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
-    from evo_kernel.app.models import CallAccounting, ModelBreaker
+    from evo_kernel.app.models import CallAccounting
     from evo_kernel.fitness.judge import PlanJudge
-    from operators.avo.settings import AvoSettings
     from operators.llm.base import Model
     from operators.micro.session import SessionLimits
     from operators.prompts.writer import Prompts
@@ -84,51 +82,25 @@ def money_ends(config: Config) -> bool:
     return config.agents.when_money_is_out == "end" or not offline or all(limit is None for limit in others)
 
 
-@dataclass(frozen=True)
-class ModelOperatorDeps:
-    """What operators with a model are made of. `patient`: nothing but them is in the mix."""
-
-    model: Model
-    prompts: Prompts
-    limits: SessionLimits
-    gate: ModelBreaker
-    patient: bool
-    agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
-
-    def refusal(self, name: str) -> str:
-        """Why an operator is not to be asked now, that is no use without a model; empty where it may be.
-
-        Where there are no others, it waits instead for an endpoint that is down.
-        """
-        if name not in WITH_MODEL:
-            return ""
-        if self.patient:
-            self.gate.wait()
-        return self.gate.shut()
-
-
 def build_operator(
-    config: Config, outfit: ModelOperatorDeps | None = None, outside: Callable[[], Operator] | None = None
+    config: Config,
+    makers: Mapping[str, Callable[[], Operator]] | None = None,
+    refusal: Callable[[str], str] = lambda name: "",
 ) -> MixOperator:
-    """The mix that the configuration asks for. `outside`: makes the operator `external`. Raises UserError."""
-    rewriter = RewriteCoder()
-    weights = weights_of(config)
+    """The mix that the configuration asks for. `makers`: of operators that need more than the configuration; `refusal`:
+    why an operator is not to be asked now, empty where it may be. Raises UserError."""
     made: list[Operator] = []
-    for name in weights:
+    for name in (weights := weights_of(config)):
         if name == "mtmc":
             policy = policy_of(config.operators.policy, config)
-            made.append(MtmcOperator(policy, rewriter, max_steps=config.operators.max_steps))
+            made.append(MtmcOperator(policy, RewriteCoder(), max_steps=config.operators.max_steps))
         elif name == "crossover":
-            made.append(CrossoverOperator(rewriter))
-        elif name in WITH_MODEL:
-            assert outfit is not None
-            made.append(_with_model(name, config, outfit, rewriter))
-        elif name == EXTERNAL and outside is not None:
-            made.append(outside())
+            made.append(CrossoverOperator(RewriteCoder()))
         else:
-            made.append(plugins.factory(plugins.OPERATORS, name, OWN)())
+            maker = (makers or {}).get(name) or plugins.factory(plugins.OPERATORS, name, OWN)
+            made.append(maker())
     named = {one.name: weight for one, weight in zip(made, weights.values(), strict=True)}
-    return MixOperator(made, named, outfit.refusal) if outfit is not None else MixOperator(made, named)
+    return MixOperator(made, named, refusal)
 
 
 def check(config: Config) -> None:
@@ -163,22 +135,11 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
         )
 
 
-def _with_model(name: str, config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> Operator:
-    from operators.llm_crossover import LlmCrossover
-
-    if name == "llm-mtmc":
-        return _llm_mtmc(config, outfit, rewriter)
-    if name == "llm-crossover":
-        return LlmCrossover(outfit.model, outfit.prompts, outfit.limits)
-    return outfit.agent(outfit.model)
-
-
-def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> MtmcOperator:
+def _llm_mtmc(config: Config, model: Model, prompts: Prompts, limits: SessionLimits) -> MtmcOperator:
     from operators.macro.llm_policy import LlmPolicy
     from operators.micro.llm_coder import CombinedCoder, LlmCoder
 
-    agents, model, prompts = config.agents, outfit.model, outfit.prompts
-    llm = LlmCoder(model, prompts, outfit.limits)
+    agents, rewriter, llm = config.agents, RewriteCoder(), LlmCoder(model, prompts, limits)
     coder = {"llm": llm, "rewriter": rewriter, "combined": CombinedCoder(rewriter, llm)}[agents.coder]
     if not agents.hierarchy:
         coder = llm
@@ -190,24 +151,6 @@ def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder)
     else:
         policy = policy_of(agents.policy, config)
     return MtmcOperator(policy, coder, max_steps=config.operators.max_steps, name="llm-mtmc")
-
-
-def agent_settings(config: Config) -> AvoSettings:
-    from operators.avo.settings import AttemptLimits, AvoSettings
-
-    agents = config.agents
-    return AvoSettings(
-        limits=AttemptLimits(
-            turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
-        ),
-    )
-
-
-def limits_of(config: Config) -> SessionLimits:
-    from operators.micro.session import SessionLimits
-
-    agents = config.agents
-    return SessionLimits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
 
 
 @contextlib.contextmanager
@@ -231,29 +174,48 @@ def operating(
 
     with contextlib.ExitStack() as stack:
         if not config.models:
-            yield RunOperator(build_operator(config, outside=outside), stages, memory)
+            yield RunOperator(build_operator(config, {EXTERNAL: outside}), stages, memory)
             return
         from evo_kernel.app import models, workbench
-        from evo_kernel.app.models import CallAccounting, KeptModel, ModelBreaker
         from operators.avo.operator import AvoOperator
+        from operators.avo.settings import AttemptLimits, AvoSettings
+        from operators.llm_crossover import LlmCrossover
+        from operators.micro.session import SessionLimits
 
-        stop, knowledge = stop or threading.Event(), knowledge_of(config)
+        agents, stop, knowledge = config.agents, stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
         opened = stack.enter_context(models.opened(config, ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
-        gate, accounting = ModelBreaker(opened.endpoints, ledger, tell), CallAccounting(population)
-        patient = all(name in WITH_MODEL for name in weights_of(config))
-        model = KeptModel(opened.model, accounting, gate)
-        rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
+        gate, accounting = models.ModelBreaker(opened.endpoints, ledger, tell), models.CallAccounting(population)
+        model = models.KeptModel(opened.model, accounting, gate)
+        limits = SessionLimits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
+        only_models = all(name in WITH_MODEL for name in weights_of(config))
 
-        def agent(model: Model) -> Operator:
+        def refusal(name: str) -> str:
+            """Where there are no other operators, one waits instead for an endpoint that is down."""
+            if name not in WITH_MODEL:
+                return ""
+            if only_models:
+                gate.wait()
+            return gate.shut()
+
+        def agent() -> Operator:
+            attempt = AttemptLimits(
+                turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
+            )
+            rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
             return AvoOperator(
-                model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending,
+                model, rooms, population.diary, folder, AvoSettings(limits=attempt), stopping=ledger.ending,
                 elsewhere=prompts.elsewhere(),
             )  # fmt: skip
 
-        outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)
-        yield RunOperator(build_operator(config, outfit, outside), stages, memory, accounting, stop)
+        makers = {
+            EXTERNAL: outside,
+            "llm-mtmc": lambda: _llm_mtmc(config, model, prompts, limits),
+            "llm-crossover": lambda: LlmCrossover(model, prompts, limits),
+            "avo": agent,
+        }
+        yield RunOperator(build_operator(config, makers, refusal), stages, memory, accounting, stop)
 
 
 class RunOperator:
