@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.suite.lanes import Halt, Lane
+from evo_kernel.app.suite.lanes import Lane
 from evo_kernel.app.suite.search import ASKED, WRITTEN, SearchOptions, SuiteTask, SuiteWorker, benchmark_of
 from evo_kernel.errors import PopulationLocked, UserError
 from evo_kernel.observe import document, suites
@@ -112,7 +112,8 @@ class SuiteRun:
     retry: bool = False
     lanes: Sequence[Lane] = (Lane(),)
     stock: bool = True  # ask the benchmarks' own harnesses too
-    halt: Halt = field(default_factory=Halt)
+    halt: threading.Event = field(default_factory=threading.Event)
+    """Once it is set, nothing new is started, and what is under way ends as at its own SIGTERM."""
 
     def __post_init__(self) -> None:
         self._results = Results(self.folder, self.retry)
@@ -136,7 +137,7 @@ class SuiteRun:
                         self._keep(waiting[done], row)
                         yield row
             except BaseException:
-                self.halt.asked.set()  # ends what the others do
+                self.halt.set()  # ends what the others do
                 raise
 
     def found(self) -> list[SuiteRow]:
@@ -151,7 +152,7 @@ class SuiteRun:
     def report(self, suite: str) -> tuple[dict[str, Any], str]:
         """Write report.md, .html and .json into the folder; the data of the last, and the text of the first."""
         rows, title = [*self.found(), *self.others()], f"Suite {suite}"
-        data = {"suite": suite, "minutes": self.minutes, "interrupted": self.halt.asked.is_set()}
+        data = {"suite": suite, "minutes": self.minutes, "interrupted": self.halt.is_set()}
         data |= suites.as_data(rows)
         blocks = suites.report(title, rows)
         for name in ("report.md", "report.html"):
@@ -184,7 +185,7 @@ class SuiteRun:
 
     def _do(self, one: SuiteTask, free: queue.SimpleQueue[SuiteWorker]) -> SuiteRow | None:
         """By a free worker: search, unless that is done; then ask its harness. None where there is nothing to tell."""
-        if self.halt.asked.is_set():
+        if self.halt.is_set():
             return None
         worker = free.get()
         try:

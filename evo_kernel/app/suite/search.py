@@ -10,10 +10,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.suite.harnesses import best_source, written_module
-from evo_kernel.app.suite.lanes import EarlySearch, Halt, Lane, OrderEnd, run_logged
+from evo_kernel.app.suite.lanes import EarlySearch, Lane, OrderEnd, run_logged
 from evo_kernel.app.verdicts import own_share, torch_calls
 from evo_kernel.errors import UserError
 from evo_kernel.observe.suites import NONE, Stock, SuiteRow, geomean, stock_of
@@ -106,7 +107,7 @@ class SearchOptions:
 class SuiteWorker:
     """The searches of one lane, each a process of its own. While one searches, the process of the next one starts."""
 
-    def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None:
+    def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Event) -> None:
         self._lane, self._folder, self._options, self._halt = lane, folder, options, halt
         self._early: EarlySearch | None = None
 
@@ -176,7 +177,7 @@ class SuiteWorker:
         if told is not None and told.get("cause") in ENDED:
             late = f"its confirmation did not fit into the time: {goes_on}"
             return replace(row, cut=True, reason=late) if row.correct and told.get("unconfirmed") else row
-        if self._halt.asked.is_set():
+        if self._halt.is_set():
             if row.status == "failed":
                 return None
             return replace(row, cut=True, reason=row.reason or f"interrupted: {goes_on}")
@@ -198,7 +199,7 @@ class SuiteWorker:
         if stock and source and row.stock and row.stock.kernel == source.sha256 and row.stock.verdict != NONE:
             return row
         row = replace(row, stock=None) if stock else row
-        if source is None or self._halt.asked.is_set():
+        if source is None or self._halt.is_set():
             return row
         eager_us = row.baselines_us.get("eager", row.best_us or 0.0)
         expected_us = row.best_us + eager_us if row.measured and row.best_us else None
@@ -209,7 +210,7 @@ class SuiteWorker:
         ended = ask_harness(
             order | {"expected_us": expected_us}, self._lane, self._folder / LOGS / f"{one.name}.stock", self._halt
         )
-        if self._halt.asked.is_set() and not ended.out.strip():
+        if self._halt.is_set() and not ended.out.strip():
             return row  # the same command again asks
         said = answer_of(ended, source.sha256)
         if stock:
@@ -218,7 +219,7 @@ class SuiteWorker:
         return replace(row, reason=f"{row.reason}; {why}" if row.reason else why) if said.reason else row
 
 
-def ask_harness(order: dict[str, Any], lane: Lane, log: Path, halt: Halt, deadline_s: float = STOCK_S) -> OrderEnd:
+def ask_harness(order: dict[str, Any], lane: Lane, log: Path, halt: Event, deadline_s: float = STOCK_S) -> OrderEnd:
     """Run `harnesses.asked` with these arguments in a process of its own."""
     log.parent.mkdir(parents=True, exist_ok=True)
     file = log.with_name(log.name + ".json")
