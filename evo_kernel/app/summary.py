@@ -14,7 +14,7 @@ from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
 from evo_kernel.app.console import say
 from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
 from evo_kernel.app.usage import model_lines, operator_lines
-from evo_kernel.app.verdicts import bottleneck_lines, case_table, path_lines
+from evo_kernel.app.verdicts import path_lines, show_cases
 from evo_kernel.config import Config
 from evo_kernel.durations import duration_text
 from evo_kernel.engine import RunSummary
@@ -164,12 +164,12 @@ def _show_best(
     say(console, *standing, style="bold")
     if line := survival_line(reader.confirmation(candidate)):
         say(console, line)
-    console.print(case_table(evaluation, label))
+    show_cases(console, evaluation, label)
     say(console, *fault_lines(reader.baseline_faults()), *mixed_lines(evaluation))
     if parts.judge.environment.kind == "modeled":
         say(console, "times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
                      "executing the Triton IR of the kernels on the CPU")  # fmt: skip
-    say(console, *bottleneck_lines(evaluation), *path_lines(reader.critical_path(candidate)))
+    say(console, *path_lines(reader.critical_path(candidate)))
     if evaluation.knobs:
         say(console, "knobs: " + ", ".join(f"{name}={value}" for name, value in evaluation.knobs))
 

@@ -14,7 +14,7 @@ from evo_kernel.app.confirmed_gain import confirmed_data, confirmed_lines
 from evo_kernel.app.reference_times import held_lines
 from evo_kernel.app.remaining_torch_operations import mixed_lines
 from evo_kernel.app.sources import source_diff
-from evo_kernel.app.verdicts import bottleneck_lines, case_table, evaluation_data, path_lines
+from evo_kernel.app.verdicts import evaluation_data, path_lines, show_cases
 from evo_kernel.cli.options import JSON, POPULATION
 from evo_kernel.errors import UserError
 from evo_kernel.observe.formatting import counts_text, score_text
@@ -112,13 +112,11 @@ def _show(
         reason = f": {evaluation.reason}" if evaluation.reason else ""
         say(console, f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:
-            console.print(case_table(evaluation, evaluation.environment.label))
+            show_cases(console, evaluation, evaluation.environment.label)
             say(console, *held)
         say(console, *mixed_lines(evaluation))
         if evaluation.knobs:
             say(console, "knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
-        if evaluation.measurements:
-            say(console, *bottleneck_lines(evaluation))
     say(console, *confirmed_lines(confirmation), *path_lines(path))
     for text, language in ((diff, "diff"), (view.source.text, "python")):
         _show_text(console, text, language)

@@ -55,9 +55,9 @@ def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
 
 
 def _standing(status: RunStatus, found: Best | None, label: str) -> str:
-    if found is None or found.score is None:
+    if found is None:
         return "none yet"
-    score = f"{found.score:.3f}x {against(status.baselines.values())}".rstrip()
+    score = f"{found.score:.3f}x {against(status.baselines.values())}".rstrip() if found.score else "passed"
     return f"{score} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
 
 
