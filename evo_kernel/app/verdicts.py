@@ -30,6 +30,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "status": str(evaluation.status),
         "reason": evaluation.reason,
         "score": evaluation.score,
+        "against": against(m.baselines_us for m in evaluation.measurements),
         "purpose": str(evaluation.purpose),
         "environment": asdict(environment) | {"label": environment.label, "key": environment.key},
         "knobs": dict(evaluation.knobs),
