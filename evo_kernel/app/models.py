@@ -71,7 +71,7 @@ def _one(
     stop: threading.Event,
 ) -> Model:
     if one.name == "scripted" or one.name.startswith("scratch:"):
-        return open_model(one.name)
+        return LocalModel(open_model(one.name), purse)
     if one.base_url is None and one.api_key_env is None and (reason := unready(one.name)):
         raise ConfigError(reason)
     place = one.base_url or one.name
@@ -97,6 +97,29 @@ def _one(
             "it is free), or set a budget in tokens or hours instead."
         )
     return model
+
+
+class LocalModel(Model):
+    """A model in this process, held to a budget in tokens: its answer, which costs nothing, is handed over if it fits.
+    Thread-safe if the model is."""
+
+    def __init__(self, model: Model, purse: Purse) -> None:
+        self.name, self._model, self._purse = model.name, model, purse
+
+    def answer(self, request: ModelRequest) -> Reply:
+        try:
+            reply = self._model.answer(request)
+        except ModelFailed as failure:
+            self._book(failure.calls)
+            raise
+        self._book(reply.calls)
+        return reply
+
+    def _book(self, calls: Sequence[Call]) -> None:
+        tokens = sum(call.tokens_in + call.tokens_out for call in calls)
+        if not self._purse.set_aside(0.0, tokens):
+            raise ModelFailed(f"a call of {self.name}, {tokens} tokens, is beyond the budget", "budget")
+        self._purse.book(0.0, tokens, 0.0, tokens)
 
 
 def price_of(one: ModelConfig) -> Price | None:

@@ -11,14 +11,13 @@ from rich.console import Console
 
 from evo_kernel.app.compose import Prepared
 from evo_kernel.app.verdicts import (
-    bottleneck_lines,
-    case_table,
     confirmed_data,
     mixed_data,
     mixed_lines,
     model_lines,
     operator_lines,
     path_lines,
+    show_cases,
     survival_line,
 )
 from evo_kernel.config import Config
@@ -171,12 +170,12 @@ def _show_best(
     say(console, *standing, style="bold")
     if line := survival_line(reader.confirmation(candidate)):
         say(console, line)
-    console.print(case_table(evaluation, label))
+    show_cases(console, evaluation, label)
     say(console, *fault_lines(reader.baseline_faults()), *mixed_lines(evaluation))
     if parts.judge.environment.kind == "modeled":
         say(console, "times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
                      "executing the Triton IR of the kernels on the CPU")  # fmt: skip
-    say(console, *bottleneck_lines(evaluation), *path_lines(reader.critical_path(candidate)))
+    say(console, *path_lines(reader.critical_path(candidate)))
     if evaluation.knobs:
         say(console, "knobs: " + ", ".join(f"{name}={value}" for name, value in evaluation.knobs))
 

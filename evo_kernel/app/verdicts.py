@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.observe.formatting import denominator, fault_lines, held_texts, score_text
+from evo_kernel.observe.formatting import against, denominator, fault_lines, held_texts, score_text
 from evo_kernel.types import CaseKind, CheckResult, Environment, Evaluation, Gain, Measurement, Rival
 from evo_kernel.types.promotion import FIRST
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from populations.lineage import PathStep
@@ -29,6 +30,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "status": str(evaluation.status),
         "reason": evaluation.reason,
         "score": evaluation.score,
+        "against": against(m.baselines_us for m in evaluation.measurements),
         "purpose": str(evaluation.purpose),
         "environment": asdict(environment) | {"label": environment.label, "key": environment.key},
         "knobs": dict(evaluation.knobs),
@@ -61,27 +63,35 @@ def show_evaluation(evaluation: Evaluation) -> None:
         say(console, f"  {mark} {check.case}{error}")
     if evaluation.score is not None:
         say(console, f"score {score_text(evaluation)}, {label}", style="bold")
-        console.print(case_table(evaluation, label))
+        show_cases(console, evaluation, label)
     say(console, *comparison_lines(evaluation), *mixed_lines(evaluation))
 
 
 def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) -> None:
-    """Verdicts of several sources as one table, fastest first, with the reasons of those that failed below it."""
+    """Verdicts of several sources as one table, fastest first, above baselines and floor; then why others failed."""
     from rich.table import Table
 
     from evo_kernel.observe.live import open_console, say
 
     console = open_console()
     found = sorted(zip(names, evaluations, strict=True), key=lambda one: -(one[1].score or 0.0))
-    cases = [m.case for m in max((e.measurements for e in evaluations), key=len)]
+    measured = {m.case: m for m in max((e.measurements for e in evaluations), key=len)}
+    over = against(m.baselines_us for m in measured.values())
     table = Table(title=f"times in µs, {evaluations[0].environment.label}", title_justify="left")
-    for column in ("file", "status", "score", *cases):
+    for column in ("file", "status", "score", *measured):
         table.add_column(column, justify="left" if column in ("file", "status") else "right", overflow="fold")
     for name, one in found:
         times = {m.case: f"{m.median_us:.1f}" for m in one.measurements}
         score = f"{one.score:.3f}" if one.score is not None else "-"
-        table.add_row(name, str(one.status), score, *(times.get(case, "-") for case in cases))
+        table.add_row(name, str(one.status), score, *(times.get(case, "-") for case in measured))
+    table.add_section()
+    for name in sorted({name for m in measured.values() for name in m.baselines_us}):
+        known = [m.baselines_us.get(name) for m in measured.values()]
+        table.add_row(name, "baseline", "-", *(f"{us:.1f}" if us is not None else "-" for us in known))
+    if measured:
+        table.add_row("floor", "-", "-", *(held_texts(m, 1)[0] for m in measured.values()))
     console.print(table)
+    say(console, *([f"score: {over} / kernel"] if over else []))
     say(console, *(f"{name}: {one.status}: {one.reason}" for name, one in found if not one.passed))
 
 
@@ -127,6 +137,25 @@ def _bottleneck(measured: Measurement) -> str:
         elif launches > 1:
             told.append("no intermediate buffers")
     return "; ".join(told) or "not known"
+
+
+def show_cases(console: Console, evaluation: Evaluation, label: str) -> None:
+    """The table of cases, what takes the time, and why a column is empty."""
+    from evo_kernel.observe.live import say
+
+    console.print(case_table(evaluation, label))
+    say(console, *unknown_lines(evaluation), *bottleneck_lines(evaluation))
+
+
+def unknown_lines(evaluation: Evaluation) -> list[str]:
+    """Why a table of times has dashes; nothing where it has none."""
+    floorless = [m.case for m in evaluation.measurements if m.light_share is None]
+    alone = [m.case for m in evaluation.measurements if not m.baselines_us]
+    return [
+        *([f"floor not known on {', '.join(floorless)}: the reference does not run on tensors without data, so say "
+           "bytes(case) and flops(case) in the task file"] if floorless else []),
+        *([f"speed-up not known on {', '.join(alone)}: no baseline was timed yet"] if alone else []),
+    ]  # fmt: skip
 
 
 def case_table(evaluation: Evaluation, label: str) -> Table:

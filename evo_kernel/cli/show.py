@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evo_kernel.app.verdicts import (
-    bottleneck_lines,
-    case_table,
     ceilings_line,
     confirmed_data,
     confirmed_lines,
@@ -23,6 +21,7 @@ from evo_kernel.app.verdicts import (
     model_lines,
     operator_lines,
     path_lines,
+    show_cases,
     times_text,
 )
 from evo_kernel.cli.options import JSON, PATH, POPULATION
@@ -131,13 +130,11 @@ def _show(
         reason = f": {evaluation.reason}" if evaluation.reason else ""
         say(console, f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:
-            console.print(case_table(evaluation, evaluation.environment.label))
+            show_cases(console, evaluation, evaluation.environment.label)
             say(console, *held)
         say(console, *mixed_lines(evaluation))
         if evaluation.knobs:
             say(console, "knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
-        if evaluation.measurements:
-            say(console, *bottleneck_lines(evaluation))
     say(console, *confirmed_lines(confirmation), *path_lines(path))
     for text, language in ((diff, "diff"), (view.source.text, "python")):
         _show_text(console, text, language)
@@ -192,9 +189,9 @@ def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
 
 
 def _standing(status: RunStatus, found: Best | None, label: str) -> str:
-    if found is None or found.score is None:
+    if found is None:
         return "none yet"
-    score = f"{found.score:.3f}x {against(status.baselines.values())}".rstrip()
+    score = f"{found.score:.3f}x {against(status.baselines.values())}".rstrip() if found.score else "passed"
     return f"{score} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
 
 

@@ -97,6 +97,7 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
     """
     from evo_kernel.app.verdicts import evaluation_data, mixed_lines
     from evo_kernel.fitness.judge import JudgeSettings, open_judge
+    from evo_kernel.observe.formatting import held_texts
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
     from evo_kernel.tasks.probe import examine, probe
@@ -117,7 +118,8 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
         lines = [f"{'NO' if finding.fatal else 'note'}  {finding.sentence}" for finding in findings]
         reason = f": {evaluation.reason}" if evaluation.reason else ""
         lines.append(f"first kernel {evaluation.status}, {label}{reason}")
-        lines += [f"  {m.case}: {m.median_us:.1f} µs, {label}" for m in evaluation.measurements]
+        lines += [f"  {m.case}: {m.median_us:.1f} µs, floor {held_texts(m, 1)[0]} µs, {label}"
+                  for m in evaluation.measurements]  # fmt: skip
         click.echo("\n".join([*lines, *mixed_lines(evaluation)]))
     if not sound:
         sys.exit(1)

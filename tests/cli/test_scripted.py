@@ -42,6 +42,7 @@ def test_a_search_with_a_scripted_model(searched) -> None:
 
 def test_the_ledger_and_the_tree_tell_of_it(searched, folder: Path) -> None:
     status = told(evo("status", f"{NAME}.db", "--json"))
+    assert 10000 < status["tokens"] <= 20000, "its budget holds for a script too"
     assert status["tokens"] == sum(one["tokens_in"] + one["tokens_out"] for one in status["models"])
     text = evo("status", f"{NAME}.db").output
     assert "model        scripted: " in text and "% cached)" in text and "operator     llm-mtmc: " in text

@@ -56,10 +56,10 @@ class BaselineTimes:
     ) -> Measurement | Checked:
         """Add baselines and the share of light to a measurement; rejected if it is faster than the ceilings allow.
 
-        `soon`: as it is where torch.compile's kernels are still being written. Raises CutShort.
+        `soon`: without baselines where torch.compile's kernels are still being written. Raises CutShort.
         """
         if soon and not self._measured and case.name not in self._baselines and not self.compiled.ready():
-            return measurement
+            return replace(measurement, light_share=self._light_share(runner, case, measurement))
         baselines_us = self.baselines_of(runner, case, measurement, deadline)
         floor_us = self.ceilings.limits.floor_us(self._task.flops(case), self._task.bytes(case))
         if self._measured and measurement.median_us * 1.25 < floor_us:
