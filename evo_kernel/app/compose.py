@@ -61,19 +61,15 @@ def task_of(config: Config) -> Task:
     return load(config.task)
 
 
-def lasting(config: Config) -> Config:
-    """With absolute paths, which a resume finds from any working folder."""
-    return _absolute(config)
-
-
-def _absolute(value: Any) -> Any:
+def lasting(value: Any) -> Any:
+    """A configuration with absolute paths, which a resume finds from any working folder."""
     match value:
         case Path():
             return value.absolute()
         case tuple():
-            return tuple(map(_absolute, value))
+            return tuple(map(lasting, value))
         case BaseModel():
-            return value.model_copy(update={name: _absolute(part) for name, part in value})
+            return value.model_copy(update={name: lasting(part) for name, part in value})
     return value
 
 
@@ -83,15 +79,7 @@ def population_path(config: Config, task: Task) -> Path:
 
 
 def judge_settings(config: Config) -> JudgeSettings:
-    judge = config.judge
-    return JudgeSettings(
-        deadline_s=judge.deadline_s,
-        tune_plans=judge.tune_plans,
-        tune_within=judge.tune_within,
-        seed=config.seed,
-        unconfined=judge.unconfined,
-        assembler=judge.assembler,
-    )
+    return JudgeSettings(seed=config.seed, **config.judge.model_dump())
 
 
 @contextlib.contextmanager
@@ -105,14 +93,8 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
     with open_judge(
         task, device=config.device, settings=judge_settings(config), gpus=config.gpus, score_soon=bool(create)
     ) as judge:
-        search = config.search
-        settings = PopulationSettings(
-            islands=search.islands,
-            open_islands_after=search.open_islands_after,
-            migrate_every=search.migrate_every,
-            contenders=search.contenders,
-            selectors=search.selection.model_dump(),
-        )
+        search = config.search.model_dump()
+        settings = PopulationSettings(selectors=search.pop("selection"), **search)
         population = open_population(
             path,
             task=task.card(),

@@ -7,7 +7,7 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -33,32 +33,18 @@ CONNECT_S = 3.0
 """Seconds within which a server takes a connection."""
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What answers, and what it takes to know whether it can."""
-
-    model: Model
-    endpoints: tuple[Endpoint, ...] = ()
-
-
 @contextlib.contextmanager
-def opened(config: Config, purse: Purse, stop: threading.Event) -> Iterator[Opened]:
-    """The configured models as one. Raises UserError for what cannot work."""
-    with contextlib.closing(LiteLLMWire()) as wire:
-        yield _open(config, purse, stop, wire)
-
-
-def _open(config: Config, purse: Purse, stop: threading.Event, wire: LiteLLMWire) -> Opened:
+def opened(config: Config, purse: Purse, stop: threading.Event) -> Iterator[tuple[Model, Sequence[Endpoint]]]:
+    """The configured models as one, and their endpoints. Raises UserError for what cannot work."""
     endpoints = dict[str, Endpoint]()
-    members = {key: _one(key, one, config, wire, endpoints, purse, stop) for key, one in config.models.items()}
-    names = [member.name for member in members.values()]
-    if len(set(names)) != len(names):
-        raise ConfigError(f"two models have one name ({', '.join(names)}): calls could not be told apart. Drop one.")
-    asked = tuple(endpoints.values())
-    if len(members) == 1:
-        return Opened(next(iter(members.values())), asked)
-    weights = {member.name: config.models[key].weight for key, member in members.items()}
-    return Opened(Ensemble(list(members.values()), weights), asked)
+    with contextlib.closing(LiteLLMWire()) as wire:
+        members = {key: _one(key, one, config, wire, endpoints, purse, stop) for key, one in config.models.items()}
+        weights = {member.name: config.models[key].weight for key, member in members.items()}
+        if len(weights) < len(members):
+            names = ", ".join(member.name for member in members.values())
+            raise ConfigError(f"two models have one name ({names}): calls could not be told apart. Drop one.")
+        made = list(members.values())
+        yield made[0] if len(made) == 1 else Ensemble(made, weights), tuple(endpoints.values())
 
 
 def _one(

@@ -184,10 +184,10 @@ def operating(
 
         agents, stop, knowledge = config.agents, stop or threading.Event(), knowledge_of(config)
         prompts = prompts_of(config, task, knowledge, memory, Profiles(judge))
-        opened = stack.enter_context(models.opened(config, ledger, stop))
+        asked, endpoints = stack.enter_context(models.opened(config, ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
-        gate, accounting = models.ModelBreaker(opened.endpoints, ledger, tell), models.CallAccounting(population)
-        model = models.KeptModel(opened.model, accounting, gate)
+        gate, accounting = models.ModelBreaker(endpoints, ledger, tell), models.CallAccounting(population)
+        model = models.KeptModel(asked, accounting, gate)
         limits = SessionLimits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
         only_models = all(name in WITH_MODEL for name in weights_of(config))
 

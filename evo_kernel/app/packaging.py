@@ -34,7 +34,7 @@ def package(
     name = name or f"{operator}_kernel"
     clashes = len({one.name for _, kernels in parts for one in kernels}) < sum(len(kernels) for _, kernels in parts)
     if clashes:
-        parts = [(t, [_renamed(one, t) for one in kernels]) for t, kernels in parts]
+        parts = [(t, [replace(one, name=f"{identifier(t.name)}_{one.name}") for one in every]) for t, every in parts]
     forward, backward = parts[: len(forward)], parts[len(forward) :]
     _refuse_strangers(forward)
     _refuse_strangers(backward)
@@ -58,10 +58,6 @@ def package(
         plans=plans,
         provenance=[_provenance(t, one, version) for t, kernels in parts for one in kernels],
     )
-
-
-def _renamed(one: RecordedCandidate, task: Task) -> RecordedCandidate:
-    return replace(one, name=f"{identifier(task.name)}_{one.name}")
 
 
 def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]]) -> None:
@@ -91,7 +87,7 @@ def _manifest(
     every = [case for t, recorded in parts for case in _cases(t, recorded, executed_only=False)]
     names = _names(task, len(every[0].inputs))
     places = traits.differentiable(task)
-    typed = [_schema_type(value) for value in every[0].inputs]
+    typed = ["Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in every[0].inputs]
     arguments = ", ".join(f"{kind} {key}" for kind, key in zip(typed, names, strict=True))
     floating = [n for n, out in enumerate(every[0].outputs) if "float" in out.dtype]
     grads = ", ".join(["", *(f"Tensor grad_{number}" for number in floating)])
@@ -145,10 +141,6 @@ def _output_shapes(task: Task, cases: Sequence[JudgedCase]) -> list[tuple[str, l
 def _names(task: Task, count: int) -> list[str]:
     found = [identifier(name) for name in task.input_names]
     return found if len(found) == count else [f"input_{number}" for number in range(count)]
-
-
-def _schema_type(value: Tensor | float) -> str:
-    return "Tensor" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _returns(count: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.verdicts import confirmed_lines, survival_line
 from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
-from evo_kernel.observe.formatting import counts_text, held_texts, score_text, source_diff
+from evo_kernel.observe.formatting import counts_text, dashed, held_texts, score_text, source_diff
 from evo_kernel.types import Environment, Evaluation, Measurement
 from populations.reading import PopulationReader
 from populations.views import CandidateView, RunStatus
@@ -122,7 +122,9 @@ def _path(edits: Sequence[ReportedEdit]) -> list[Block]:
     if len(edits) < 2:
         said = f"None: it is the first kernel {edits[0].action}, as it came." if edits else "None."
         return [Heading("Which edits made it"), Paragraph(said)]
-    rows = [(str(edit.candidate), edit.action, _number(edit.score), _times(edit.gain)) for edit in edits]
+    rows = [
+        (str(edit.candidate), edit.action, dashed(edit.score, "{:.3f}"), dashed(edit.gain, "{:.2f}x")) for edit in edits
+    ]
     pictured = [(edit.action, edit.gain) for edit in edits[1:]]
     diffs = [(after, _diff(before, after)) for before, after in pairwise(edits)]
     return [
@@ -176,11 +178,11 @@ def _uses(status: RunStatus, reader: PopulationReader) -> list[Block]:
     """Tables of operators, strategies and models, those that have rows."""
 
     def factor(value: float | None) -> str:
-        return _times(math.exp(value) if value is not None else None)
+        return dashed(math.exp(value) if value is not None else None, "{:.2f}x")
 
     operators = [
         (use.operator, str(use.attempts), str(use.candidates), str(use.passed), f"{use.dollars:.2f}",
-         _number(use.best_score))
+         dashed(use.best_score, "{:.3f}"))
         for use in status.operators
     ]  # fmt: skip
     strategies = [
@@ -219,11 +221,3 @@ def _commands(reader: PopulationReader, view: CandidateView | None) -> list[str]
         number = view.candidate
         found += [f"evo-kernel show {path} {number}", f"evo-kernel export {path} --candidate {number} --to DIR"]
     return found
-
-
-def _number(value: float | None) -> str:
-    return f"{value:.3f}" if value is not None else "-"
-
-
-def _times(value: float | None) -> str:
-    return f"{value:.2f}x" if value is not None else "-"

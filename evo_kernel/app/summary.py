@@ -12,7 +12,7 @@ from rich.console import Console
 from evo_kernel.app.compose import Prepared
 from evo_kernel.app.verdicts import (
     confirmed_data,
-    mixed_data,
+    evaluation_data,
     mixed_lines,
     model_lines,
     operator_lines,
@@ -23,7 +23,7 @@ from evo_kernel.app.verdicts import (
 from evo_kernel.config import Config
 from evo_kernel.deadline import duration_text
 from evo_kernel.engine import RunSummary
-from evo_kernel.observe.formatting import counts_text, denominator, fault_lines, score_text
+from evo_kernel.observe.formatting import counts_text, fault_lines, score_text
 from evo_kernel.observe.live import say
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate
 from populations.reading import PopulationReader
@@ -71,16 +71,12 @@ def standing_lines(best: ScoredCandidate | None, champion: ScoredCandidate | Non
     """The champion where one was confirmed, else the best; and what is faster than a champion without being one."""
     lines = []
     if champion is not None and champion.evaluation is not None:
-        lines.append(f"champion: candidate {champion.candidate}, confirmed, {_score(champion)}, {label}")
+        lines.append(f"champion: candidate {champion.candidate}, confirmed, {score_text(champion.evaluation)}, {label}")
     if best is None or best.evaluation is None or (champion is not None and champion.candidate == best.candidate):
         return lines
     if not lines:
-        return [f"best: candidate {best.candidate}, not confirmed, {_score(best)}, {label}"]
-    return [*lines, f"faster, not confirmed: candidate {best.candidate}, {_score(best)}"]
-
-
-def _score(found: ScoredCandidate) -> str:
-    return score_text(found.evaluation) if found.evaluation else "no score"
+        return [f"best: candidate {best.candidate}, not confirmed, {score_text(best.evaluation)}, {label}"]
+    return [*lines, f"faster, not confirmed: candidate {best.candidate}, {score_text(best.evaluation)}"]
 
 
 def raised(config: Config, ended: RunSummary) -> str:
@@ -98,22 +94,14 @@ def raised(config: Config, ended: RunSummary) -> str:
 def _best_data(best: ScoredCandidate | None) -> dict[str, Any] | None:
     if best is None or best.evaluation is None:
         return None
+    data, told = evaluation_data(best.evaluation), ("us", "baselines_us", "denominator", "floor_us", "light_share")
     return {
         "candidate": best.candidate,
-        "score": best.evaluation.score,
-        "knobs": dict(best.evaluation.knobs),
+        "score": data["score"],
+        "knobs": data["knobs"],
         "strategies": [strategy.name for strategy in best.strategies],
-        "mixed": mixed_data(best.evaluation),
-        "cases": {
-            m.case: {
-                "us": m.median_us,
-                "baselines_us": dict(m.baselines_us),
-                "denominator": denominator(m.baselines_us) or None,
-                "floor_us": m.floor_us,
-                "light_share": m.light_share,
-            }
-            for m in best.evaluation.measurements
-        },
+        "mixed": data["mixed"],
+        "cases": {case["case"]: {name: case[name] for name in told} for case in data["cases"]},
     }
 
 

@@ -56,7 +56,6 @@ class Attempts:
         if failed is not None:
             return self._failed(brief, proposal, failed, cost)
         with session.lock:
-            session.observer.proposed(brief, proposal)
             child = (brief.parent.candidate, proposal.source.sha256)
             twin = child in self._judged_now
             self._judged_now.add(child)

@@ -20,7 +20,6 @@ from evo_kernel.types import (
     Judge,
     Operator,
     Population,
-    Proposal,
     Purpose,
     Recorded,
     ScoredCandidate,
@@ -102,9 +101,6 @@ class Observer(Protocol):
     """Hears what happens, one call at a time, from many threads. Must be quick and must not raise."""
 
     def attempt_started(self, brief: Brief) -> None:
-        pass
-
-    def proposed(self, brief: Brief, proposal: Proposal) -> None:
         pass
 
     def operator_failed(self, brief: Brief, failure: OperatorFailed) -> None:

@@ -56,9 +56,9 @@ def held_texts(measured: Measurement, digits: int) -> tuple[str, str, str]:
     """The floor in µs, the speed-up and the share of light; a dash for what is not known."""
     floor_us, light = measured.floor_us, measured.light_share
     return (
-        f"{floor_us:.{digits}f}" if floor_us is not None else "-",
+        dashed(floor_us, f"{{:.{digits}f}}"),
         f"{measured.speedup:.2f}x" if measured.baselines_us else "-",
-        f"{light:.0%}" if light is not None else "-",
+        dashed(light, "{:.0%}"),
     )
 
 
@@ -84,6 +84,11 @@ def reason_text(reason: str, longest: int = 200) -> str:
     """A reason as one line: libraries answer with whole pages."""
     line = " ".join(reason.split())
     return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def dashed(value: float | None, form: str) -> str:
+    """A number in a format such as `{:.2f}x`; a dash where it is not known."""
+    return "-" if value is None else form.format(value)
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

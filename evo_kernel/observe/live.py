@@ -15,7 +15,7 @@ from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe.formatting import busy_text, score_text, stages_text, state_text
-from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Purpose, Recorded, ScoredCandidate
+from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Purpose, Recorded, ScoredCandidate
 
 PIPED_COLUMNS = 10_000  # rich crops and wraps to a width; text that goes to no terminal has none
 
@@ -78,9 +78,6 @@ class LiveProgress:
         with self._lock:
             self._in_flight.add(brief.attempt)
             self._tell_state(self._clock())
-
-    def proposed(self, brief: Brief, proposal: Proposal) -> None:
-        del brief, proposal
 
     def operator_failed(self, brief: Brief, failure: OperatorFailed) -> None:
         del failure

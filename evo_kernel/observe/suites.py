@@ -9,24 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
+from evo_kernel.observe.formatting import dashed
 
 CORRECT, WRONG, NONE = "correct", "wrong", "no verdict"
+TIMES = "{:.2f}x"
+_Time = Annotated[float | None, BeforeValidator(lambda us: us if us is not None and 0 < float(us) < math.inf else None)]
 
 
 @dataclass(frozen=True)
 class Stock:
     """What a benchmark's own harness says of the kernel that was found. Times are its own, in µs."""
 
-    verdict: str  # CORRECT, WRONG, or NONE: the harness could not tell, and `reason` says why
+    verdict: Annotated[str, Field(pattern="^(correct|wrong|no verdict)$")]  # the last: `reason` says why
     reason: str = ""
     kernel: str = ""  # sha256 of the source that it was asked about
     sizes: str = "own"  # "own", or "small": what is executed on a CPU
-    us: float | None = None
-    eager_us: float | None = None
-    tf32_us: float | None = None  # eager, with TF32 allowed
+    us: _Time = None
+    eager_us: _Time = None
+    tf32_us: _Time = None  # eager, with TF32 allowed
     timed: int = 0  # trials
     scaled: Mapping[str, bool] = field(default_factory=dict)  # factor of the inputs -> correct
     notes: tuple[str, ...] = ()
@@ -50,28 +55,6 @@ class Stock:
     def verified_speedup(self) -> float | None:
         """Eager in TF32 ÷ kernel; of a kernel that is correct at every factor."""
         return self.tf32_us / self.us if self.verified and self.us and self.tf32_us else None
-
-
-def stock_of(data: Mapping[str, Any]) -> Stock:
-    """A stock result from JSON. Raises TypeError, ValueError, KeyError for what is none: a child wrote it."""
-    if data["verdict"] not in (CORRECT, WRONG, NONE):
-        raise ValueError(f"unknown verdict {data['verdict']!r}")
-    times = {name: _time(data.get(name)) for name in ("us", "eager_us", "tf32_us")}
-    return Stock(
-        verdict=data["verdict"],
-        reason=str(data.get("reason", "")),
-        kernel=str(data.get("kernel", "")),
-        sizes=str(data.get("sizes", "own")),
-        timed=int(data.get("timed", 0)),
-        scaled={str(name): bool(value) for name, value in dict(data.get("scaled", {})).items()},
-        notes=tuple(map(str, data.get("notes", ()))),
-        seconds=float(data.get("seconds", 0.0)),
-        **times,
-    )
-
-
-def _time(value: Any) -> float | None:
-    return float(value) if value is not None and math.isfinite(float(value)) and float(value) > 0 else None
 
 
 FASTEST = "fastest"
@@ -123,6 +106,16 @@ class SuiteRow:
         if baseline == FASTEST:
             return min(self.baselines_us.values()) / us
         return self.baselines_us[baseline] / us if baseline in self.baselines_us else None
+
+
+def stock_of(data: object) -> Stock:
+    """A stock result from JSON. Raises ValueError for what is none: a child wrote it."""
+    return TypeAdapter(Stock).validate_python(data)
+
+
+def suite_row(data: object) -> SuiteRow:
+    """A row from JSON. Raises ValueError."""
+    return TypeAdapter(SuiteRow).validate_python(data)
 
 
 STOCK: Mapping[str, Callable[[Stock], tuple[bool, float | None]]] = {
@@ -262,7 +255,7 @@ def _figure_table(rows: Sequence[SuiteRow]) -> Table:
     lines = []
     for one in every:
         shares = [_percent(share) for share in (one.correct, one.fast_1, one.fast_2)]
-        ratios = [_times(ratio) for ratio in (one.mean_all, one.geomean_correct, one.gain)]
+        ratios = [dashed(ratio, TIMES) for ratio in (one.mean_all, one.geomean_correct, one.gain)]
         asking = [str(one.not_asked), str(one.undecided)] if asked else []
         kernels = "own only" if one.own_only else "any"
         lines.append([one.group, str(one.problems), one.baseline, kernels, *shares, *ratios, *asking])
@@ -288,7 +281,7 @@ def _stock_blocks(rows: Sequence[SuiteRow]) -> list[Block]:
 
 
 def _stock_cells(row: SuiteRow) -> list[str]:
-    judge = [row.label, row.status, _times(row.speedup("eager"))]
+    judge = [row.label, row.status, dashed(row.speedup("eager"), TIMES)]
     stock = row.stock
     if stock is None:
         return [*judge, "not asked" if row.correct else "-", "-", "-", "-", "-"]
@@ -297,10 +290,10 @@ def _stock_cells(row: SuiteRow) -> list[str]:
     return [
         *judge,
         stock.verdict if stock.sizes == "own" else f"{stock.verdict} ({stock.sizes} sizes)",
-        "-" if stock.us is None else f"{stock.us:.1f}",
-        _times(stock.speedup),
+        dashed(stock.us, "{:.1f}"),
+        dashed(stock.speedup, TIMES),
         scaled,
-        _times(stock.verified_speedup),
+        dashed(stock.verified_speedup, TIMES),
     ]
 
 
@@ -309,24 +302,16 @@ def _cells(row: SuiteRow) -> list[str]:
         row.label,
         row.status,
         row.first,
-        _number(row.first_us),
-        _number(row.best_us),
-        _times(row.gain()),
-        _times(row.speedup()),
+        dashed(row.first_us, "{:.1f}"),
+        dashed(row.best_us, "{:.1f}"),
+        dashed(row.gain(), TIMES),
+        dashed(row.speedup(), TIMES),
         _percent(row.light_share),
         _percent(row.own_share),
-        _number(row.us(own_only=True)),
+        dashed(row.us(own_only=True), "{:.1f}"),
         str(row.evaluations),
         f"{row.minutes:.1f}",
     ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
-def _times(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}x"
 
 
 def _percent(value: float | None) -> str:

@@ -32,7 +32,6 @@ def follow(progress: LiveProgress) -> None:
         brief = Brief(attempt, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
         proposal = Proposal(source, "scripted", STRATEGY)
         progress.attempt_started(brief)
-        progress.proposed(brief, proposal)
         progress.judged(Recorded(attempt, brief, proposal), scored(source, Purpose.SCORE), attempt == 2)
     brief = Brief(4, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
     progress.attempt_started(brief)

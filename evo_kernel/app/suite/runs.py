@@ -21,7 +21,7 @@ from evo_kernel.app.suite.lanes import Lane
 from evo_kernel.app.suite.search import ASKED, WRITTEN, SearchOptions, SuiteTask, SuiteWorker, benchmark_of
 from evo_kernel.errors import PopulationLocked, UserError
 from evo_kernel.observe import document, suites
-from evo_kernel.observe.suites import NONE, SuiteRow, stock_of
+from evo_kernel.observe.suites import NONE, SuiteRow, suite_row
 
 RESULTS = "results.jsonl"
 
@@ -94,10 +94,7 @@ class Results:
 
 def _row(data: dict[str, Any]) -> SuiteRow:
     """`cut` is younger than some lines: there, what is not confirmed may have been cut short."""
-    stock = stock_of(data["stock"]) if data.get("stock") else None
-    cut = data.get("cut", data["status"] == "passed")
-    told: dict[str, Any] = data | {"torch_operations": tuple(data["torch_operations"]), "stock": stock, "cut": cut}
-    return SuiteRow(**told)
+    return suite_row({"cut": data["status"] == "passed"} | data)
 
 
 @dataclass
