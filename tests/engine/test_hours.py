@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.deadline import Deadline
-from evo_kernel.durations import duration_text
+from evo_kernel.deadline import Deadline, duration_text
 from evo_kernel.engine import Engine, EngineSettings, RunSummary
 from evo_kernel.engine.time_budget import TimeBudget
 from evo_kernel.errors import CutShort
