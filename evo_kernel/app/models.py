@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,16 +14,13 @@ from evo_kernel.errors import ConfigError
 from evo_kernel.types import Call
 from operators.llm.base import Model, ModelFailed, ModelRequest, Reply
 from operators.llm.choose import open_model
-from operators.llm.cost_reservation import Purse
+from operators.llm.cost_reservation import NoLimit, Purse
 from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
 from operators.llm.litellm_model import LiteLLMModel, Patience, Price
-from operators.llm.litellm_request import LiteLLMWire, unready
+from operators.llm.litellm_request import LiteLLMWire, missing_key, unknown_provider
 
 MILLION = 1e6
-PORTS = {"http": 80, "https": 443}
-CONNECT_S = 3.0
-"""Seconds within which a server takes a connection."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +38,25 @@ def opened(config: Config, purse: Purse, stop: threading.Event) -> Iterator[Open
         yield _open(config, purse, stop, wire)
 
 
-def _open(config: Config, purse: Purse, stop: threading.Event, wire: LiteLLMWire) -> Opened:
+def lacking_key(one: ModelConfig) -> str:
+    """Which key a provider's model lacks, and where to put it; empty where none is missing."""
+    return "" if _in_process(one) or one.base_url or one.api_key_env else missing_key(one.name)
+
+
+def _in_process(one: ModelConfig) -> bool:
+    return one.name == "scripted" or one.name.startswith("scratch:")
+
+
+@contextlib.contextmanager
+def without_keys(config: Config) -> Iterator[Opened]:
+    """As `opened`, to look at, without keys and without limits."""
+    with contextlib.closing(LiteLLMWire()) as wire:
+        yield _open(config, NoLimit(), threading.Event(), wire, keys=False)
+
+
+def _open(config: Config, purse: Purse, stop: threading.Event, wire: LiteLLMWire, *, keys: bool = True) -> Opened:
     endpoints = dict[str, Endpoint]()
-    members = {key: _one(key, one, config, wire, endpoints, purse, stop) for key, one in config.models.items()}
+    members = {key: _one(key, config, wire, endpoints, purse, stop, keys=keys) for key in config.models}
     names = [member.name for member in members.values()]
     if len(set(names)) != len(names):
         raise ConfigError(f"two models have one name ({', '.join(names)}): calls could not be told apart. Drop one.")
@@ -57,16 +69,20 @@ def _open(config: Config, purse: Purse, stop: threading.Event, wire: LiteLLMWire
 
 def _one(
     key: str,
-    one: ModelConfig,
     config: Config,
     wire: LiteLLMWire,
     endpoints: dict[str, Endpoint],
     purse: Purse,
     stop: threading.Event,
+    *,
+    keys: bool,
 ) -> Model:
-    if one.name == "scripted" or one.name.startswith("scratch:"):
+    one = config.models[key]
+    if _in_process(one):
         return LocalModel(open_model(one.name), purse)
-    if one.base_url is None and one.api_key_env is None and (reason := unready(one.name)):
+    if one.base_url is None and one.api_key_env is None and (reason := unknown_provider(one.name)):
+        raise ConfigError(reason)
+    if keys and (reason := lacking_key(one)):
         raise ConfigError(reason)
     place = one.base_url or one.name
     model = LiteLLMModel(
@@ -91,6 +107,14 @@ def _one(
             "it is free), or set a budget in tokens or hours instead."
         )
     return model
+
+
+def worst_dollars(config: Config, tokens_in: int, tokens_out: int) -> float:
+    """An upper bound for one call of the dearest model; 0 where all are free."""
+    with contextlib.closing(LiteLLMWire()) as wire:
+        models = [_one(key, config, wire, {}, NoLimit(), threading.Event(), keys=False) for key in config.models]
+        prices = [one.price for one in models if isinstance(one, LiteLLMModel)]
+    return max((price.worst(tokens_in, tokens_out) for price in prices if price is not None), default=0.0)
 
 
 class LocalModel(Model):
@@ -122,20 +146,6 @@ def price_of(one: ModelConfig) -> Price | None:
         cached = one.price_cached / MILLION if one.price_cached is not None else None
         return Price(one.price_in / MILLION, one.price_out / MILLION, cached)
     return Price(0.0, 0.0) if one.base_url is not None and _near(one.base_url) else None
-
-
-def nobody_at(config: Config) -> str:
-    """Which configured server takes no connection, and what to do; empty where all do. Providers are not asked."""
-    for one in config.models.values():
-        if one.base_url is None:
-            continue
-        parts = urlsplit(one.base_url)
-        try:
-            socket.create_connection((str(parts.hostname), parts.port or PORTS[parts.scheme]), CONNECT_S).close()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            return f"nobody answers at {one.base_url} ({reason}): start the server of {one.name}, or name another one."
-    return ""
 
 
 def _near(url: str) -> bool:

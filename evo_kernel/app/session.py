@@ -14,6 +14,7 @@ import click
 
 from evo_kernel.app import compose, operator_factory, summary
 from evo_kernel.app.console import open_console, say
+from evo_kernel.app.preflight import nobody_at
 from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration, without_command
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config, with_overrides
@@ -32,15 +33,15 @@ def run(config: Config, *, dry: bool, as_json: bool, began: float) -> int:
     task = compose.task_of(config)
     path = compose.population_path(config, task)
     config = compose.lasting(config).model_copy(update={"task": task.spec, "population": path})
+    if path.exists():
+        raise ConfigError(
+            f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
+        )
     if dry:
         from evo_kernel.app.dry_run import dry_run
 
         dry_run(config, task, path)
         return 0
-    if path.exists():
-        raise ConfigError(
-            f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
-        )
     return _search(config, task, path, create=True, as_json=as_json, began=began)
 
 
@@ -71,13 +72,8 @@ def resume(
 
 def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float) -> int:
     operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
-    if config.models:
-        from evo_kernel.app.models import nobody_at  # slow to import
-
-        if silent := nobody_at(config):
-            if create:
-                raise ConfigError(silent)
-            _complain(silent)  # it may answer later
+    if not create and (silent := nobody_at(config)):
+        _complain(silent)  # it may answer later
     console = open_console(stderr=as_json)
     notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
     with compose.prepared(config, task, path, create) as parts:
