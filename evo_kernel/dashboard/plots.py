@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evo_kernel.dashboard.runs import Overview, Run
+from evo_kernel.observe.formatting import against
 
 AXES = ("evaluations", "hours", "dollars")
 
@@ -25,4 +26,4 @@ def _columns(title: str, told: Overview) -> dict[str, Any]:
         if best:
             best[now[axis]] = next(reversed(best.values()))
         columns[axis] = {"x": list(best), "score": list(best.values())}
-    return {"title": title, **columns}
+    return {"title": title, "against": against(told.status.baselines.values()), **columns}
