@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -52,3 +54,14 @@ def test_a_plus_adds_to_what_was_spent() -> None:
 def test_the_commands_say_what_a_duration_is() -> None:
     answered = CliRunner().invoke(cli, ["run", "softmax", "--for", "8"])
     assert answered.exit_code == 2 and "write it like 90s, 10m, 8h, 1h30m or 2d" in answered.output
+
+
+def test_files_and_set_take_durations_too(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[budget]\nhours = "90s"\n')
+    assert load_config(file).budget.hours == 90 / 3600
+    assert load_config(None, ["budget.hours=8h"]).budget.hours == 8.0
+    assert load_config(None, ["budget.hours=0.5"]).budget.hours == 0.5
+    with pytest.raises(ConfigError, match=r"budget\.hours: .*write it like 90s, 10m, 8h"):
+        load_config(None, ["budget.hours=soon"])
+    assert with_additions(["budget.hours=+30m"], Spent(hours=1.0)) == ["budget.hours=1.5"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,28 +16,30 @@ from evo_kernel.errors import ConfigError
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
 from operators.llm.choose import open_model
-from operators.llm.cost_reservation import Purse
+from operators.llm.cost_reservation import NoLimit, Purse
 from operators.llm.endpoint import Endpoint
 from operators.llm.ensemble import Ensemble
 from operators.llm.litellm_model import LiteLLMModel, Patience, Price
-from operators.llm.litellm_request import LiteLLMWire, unready
+from operators.llm.litellm_request import LiteLLMWire, missing_key, unknown_provider
 from operators.llm.redaction import redactor
 
 if TYPE_CHECKING:
     from populations.population import LineagePopulation
 
 MILLION = 1e6
-PORTS = {"http": 80, "https": 443}
-CONNECT_S = 3.0
-"""Seconds within which a server takes a connection."""
 
 
 @contextlib.contextmanager
-def opened(config: Config, purse: Purse, stop: threading.Event) -> Iterator[tuple[Model, Sequence[Endpoint]]]:
-    """The configured models as one, and their endpoints. Raises UserError for what cannot work."""
+def opened(
+    config: Config, purse: Purse, stop: threading.Event, *, keys: bool = True
+) -> Iterator[tuple[Model, Sequence[Endpoint]]]:
+    """The configured models as one, and their endpoints. Raises UserError for what cannot work.
+
+    `keys`: a missing key is among that; else the models are only looked at.
+    """
     endpoints = dict[str, Endpoint]()
     with contextlib.closing(LiteLLMWire()) as wire:
-        members = {key: _one(key, one, config, wire, endpoints, purse, stop) for key, one in config.models.items()}
+        members = {key: _one(key, config, wire, endpoints, purse, stop, keys=keys) for key in config.models}
         weights = {member.name: config.models[key].weight for key, member in members.items()}
         if len(weights) < len(members):
             names = ", ".join(member.name for member in members.values())
@@ -47,18 +48,31 @@ def opened(config: Config, purse: Purse, stop: threading.Event) -> Iterator[tupl
         yield made[0] if len(made) == 1 else Ensemble(made, weights), tuple(endpoints.values())
 
 
+def lacking_key(one: ModelConfig) -> str:
+    """Which key a provider's model lacks, and where to put it; empty where none is missing."""
+    return "" if _in_process(one) or one.base_url or one.api_key_env else missing_key(one.name)
+
+
+def _in_process(one: ModelConfig) -> bool:
+    return one.name == "scripted" or one.name.startswith("scratch:")
+
+
 def _one(
     key: str,
-    one: ModelConfig,
     config: Config,
     wire: LiteLLMWire,
     endpoints: dict[str, Endpoint],
     purse: Purse,
     stop: threading.Event,
+    *,
+    keys: bool,
 ) -> Model:
-    if one.name == "scripted" or one.name.startswith("scratch:"):
+    one = config.models[key]
+    if _in_process(one):
         return LocalModel(open_model(one.name), purse)
-    if one.base_url is None and one.api_key_env is None and (reason := unready(one.name)):
+    if one.base_url is None and one.api_key_env is None and (reason := unknown_provider(one.name)):
+        raise ConfigError(reason)
+    if keys and (reason := lacking_key(one)):
         raise ConfigError(reason)
     place = one.base_url or one.name
     model = LiteLLMModel(
@@ -83,6 +97,14 @@ def _one(
             "it is free), or set a budget in tokens or hours instead."
         )
     return model
+
+
+def worst_dollars(config: Config, tokens_in: int, tokens_out: int) -> float:
+    """An upper bound for one call of the dearest model; 0 where all are free."""
+    with contextlib.closing(LiteLLMWire()) as wire:
+        models = [_one(key, config, wire, {}, NoLimit(), threading.Event(), keys=False) for key in config.models]
+        prices = [one.price for one in models if isinstance(one, LiteLLMModel)]
+    return max((price.worst(tokens_in, tokens_out) for price in prices if price is not None), default=0.0)
 
 
 class LocalModel(Model):
@@ -114,20 +136,6 @@ def price_of(one: ModelConfig) -> Price | None:
         cached = one.price_cached / MILLION if one.price_cached is not None else None
         return Price(one.price_in / MILLION, one.price_out / MILLION, cached)
     return Price(0.0, 0.0) if one.base_url is not None and _near(one.base_url) else None
-
-
-def nobody_at(config: Config) -> str:
-    """Which configured server takes no connection, and what to do; empty where all do. Providers are not asked."""
-    for one in config.models.values():
-        if one.base_url is None:
-            continue
-        parts = urlsplit(one.base_url)
-        try:
-            socket.create_connection((str(parts.hostname), parts.port or PORTS[parts.scheme]), CONNECT_S).close()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            return f"nobody answers at {one.base_url} ({reason}): start the server of {one.name}, or name another one."
-    return ""
 
 
 def _near(url: str) -> bool:

@@ -103,9 +103,9 @@ def build_operator(
     return MixOperator(made, named, refusal)
 
 
-def check(config: Config) -> None:
+def check(config: Config, *, keys: bool = True) -> None:
     """Raises UserError for what cannot be put together: before a judge is started, or a population made that would
-    keep the mistake."""
+    keep the mistake. `keys`: missing keys of models are a mistake, too."""
     weights = weights_of(config)
     for name in weights:
         if name == EXTERNAL:
@@ -121,7 +121,7 @@ def check(config: Config) -> None:
         from operators.llm.cost_reservation import NoLimit
 
         knowledge_of(config)
-        with models.opened(config, NoLimit(), threading.Event()):
+        with models.opened(config, NoLimit(), threading.Event(), keys=keys):
             pass
 
 

@@ -13,17 +13,14 @@ from typing import Any
 import click
 
 from evo_kernel.app import compose, operator_factory, summary
-from evo_kernel.app.compose import judge_settings
+from evo_kernel.app.preflight import nobody_at
 from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration, without_command
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
-from evo_kernel.fitness.judge import open_judge
 from evo_kernel.observe.live import LiveProgress, open_console, say
-from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Purpose
 from populations.reading import PopulationReader
 
 
@@ -35,13 +32,15 @@ def run(config: Config, *, dry: bool, as_json: bool, began: float) -> int:
     task = compose.task_of(config)
     path = compose.population_path(config, task)
     config = compose.lasting(config).model_copy(update={"task": task.spec, "population": path})
-    if dry:
-        dry_run(config, task, path)
-        return 0
     if path.exists():
         raise ConfigError(
             f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
         )
+    if dry:
+        from evo_kernel.app.dry_run import dry_run
+
+        dry_run(config, task, path)
+        return 0
     return _search(config, task, path, create=True, as_json=as_json, began=began)
 
 
@@ -72,13 +71,8 @@ def resume(
 
 def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float) -> int:
     operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
-    if config.models:
-        from evo_kernel.app.models import nobody_at  # slow to import
-
-        if silent := nobody_at(config):
-            if create:
-                raise ConfigError(silent)
-            _complain(silent)  # it may answer later
+    if not create and (silent := nobody_at(config)):
+        _complain(silent)  # it may answer later
     console = open_console(stderr=as_json)
     notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
     with compose.prepared(config, task, path, create) as parts:
@@ -115,25 +109,3 @@ def leave_at_once(code: int) -> None:
 
 def _complain(line: str) -> None:
     click.echo(line, err=True)
-
-
-def dry_run(config: Config, task: Task, path: Path) -> None:
-    """Print it. Raises UserError for what would stop the run at once: a key that is missing, a price not known."""
-    operator_factory.check(config)
-    first = first_kernel(task)
-    click.echo(f"task        {task.name} ({task.path})")
-    click.echo(f"population  {path}{' (exists: this would be a resume)' if path.exists() else ''}")
-    click.echo(f"budget      {_listed(config.budget.model_dump(exclude_none=True)) or 'no limit'}")
-    weights = operator_factory.weights_of(config)
-    click.echo(f"operators   {', '.join(f'{name} at weight {weight:g}' for name, weight in weights.items())}")
-    click.echo(f"policy      {config.operators.policy}, at most {config.operators.max_steps} step(s) a proposal")
-    for one in config.models.values():
-        click.echo(f"model       {one.name}{f' at {one.base_url}' if one.base_url else ''}")
-    with open_judge(task, device=config.device, settings=judge_settings(config), gpus=config.gpus) as judge:
-        evaluation = judge.evaluate(first, Purpose.PROBE)
-        click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
-    click.echo(f"first kernel {evaluation.status}: {evaluation.reason or 'right on every check case'}")
-
-
-def _listed(limits: dict[str, Any]) -> str:
-    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in limits.items())

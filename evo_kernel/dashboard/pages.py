@@ -14,7 +14,7 @@ from starlette.requests import Request
 from evo_kernel.dashboard.formatting import clip, conversation, count, dollars, highlighted, lines_of
 from evo_kernel.dashboard.lineage_view import tree
 from evo_kernel.dashboard.runs import Overview, Run
-from evo_kernel.observe.formatting import denominator
+from evo_kernel.observe.formatting import against, denominator
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Rival
 from populations.views import CandidateView
 
@@ -25,7 +25,12 @@ ANCESTORS = 300
 def overview(run: Run, request: Request) -> dict[str, Any]:
     del request
     told = run.overview()
-    return {"told": told, "status": told.status, "doing": run.doing()}
+    return {
+        "told": told,
+        "status": told.status,
+        "doing": run.doing(),
+        "against": against(told.status.baselines.values()),
+    }
 
 
 def candidate(run: Run, request: Request) -> dict[str, Any]:
@@ -41,8 +46,8 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         ]
         ancestors += [(other, role) for role, other in parents if other not in dict(ancestors)]
         ancestors = ancestors[:ANCESTORS]
-        against = _against(request, ancestors)
-        before = reader.candidate(against).source.text if against else ""
+        other = _against(request, ancestors)
+        before = reader.candidate(other).source.text if other else ""
     evaluation = view.evaluation
     modeled = evaluation is not None and evaluation.environment.kind == "modeled"
     measurements = evaluation.measurements if evaluation else ()
@@ -50,6 +55,7 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         "view": view,
         "proposal": view.proposal,
         "evaluation": evaluation,
+        "over": against(one.baselines_us for one in measurements),
         "cases": [case_times(one, modeled) for one in measurements],
         "resources": [(one.case, one.features) for one in measurements if one.features],
         "confirmation": confirmation,
@@ -57,8 +63,8 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         "path": path,
         "others": [(role, other) for role, other in parents if other != view.parent],
         "ancestors": ancestors,
-        "against": against,
-        "diff": diff_lines(before, view.source.text) if against else [],
+        "against": other,
+        "diff": diff_lines(before, view.source.text) if other else [],
         "source": highlighted(view.source.text),
         "talked": talked,
         "cost": _cost(view),
@@ -139,7 +145,7 @@ def _columns(title: str, told: Overview) -> dict[str, Any]:
         if best:
             best[now[axis]] = next(reversed(best.values()))
         columns[axis] = {"x": list(best), "score": list(best.values())}
-    return {"title": title, **columns}
+    return {"title": title, "against": against(told.status.baselines.values()), **columns}
 
 
 LONGEST = 3000  # lines; beyond that comparing may take minutes
