@@ -1,4 +1,4 @@
-"""From champions to a package: what was judged, what an operator needs, where the kernels come from."""
+"""Makes an exported package of champions: manifest, operator schema, programs, task files, provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the prompts of a run are made of: memory, transfer, knowledge, and the profile table of a parent."""
+"""Collects what prompts of a run contain: memory, transfer, knowledge, and the profile table of a parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found, at its end: as tables and as JSON."""
+"""The summary at the end of a run: as text, tables and JSON, and the exit code."""
 
 from __future__ import annotations
 

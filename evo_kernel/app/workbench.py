@@ -1,4 +1,4 @@
-"""The workbench over a real population, judge and knowledge base: what agents of every kind are handed."""
+"""Connects the agents' workbench to a population, its judge and the knowledge base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs side by side."""
+"""The page that compares two runs: numbers, times by case, and settings that differ."""
 
 from __future__ import annotations
 

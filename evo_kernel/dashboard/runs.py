@@ -1,4 +1,4 @@
-"""A population file that is looked at: one reader for everybody, and numbers that are read anew at intervals."""
+"""Reads one population file for all pages: a shared reader, and numbers that are read anew at intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a suite of tasks came to: one row a task, and the figures that benchmarks are compared by.
+"""Results of a suite: one row a task, the figures that benchmarks are compared by, and the report.
 
 fast_p is the share of *all* problems whose kernel is correct and more than p times as fast as a baseline (KernelBench).
 It needs measured times; modeled ones have no baseline, and then only the gain over the first kernel is told.

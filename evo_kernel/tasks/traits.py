@@ -1,4 +1,4 @@
-"""What a task's reference can take (fake tensors, differentiation), and the least that it must move and compute."""
+"""Properties of a task's reference: fake tensors, differentiation, and the least bytes and flops that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a population: versions, notes and their evidence, and what its run is doing now."""
+"""Versions, notes with evidence, and the pipeline state of a run, as lists and views show them."""
 
 from __future__ import annotations
 

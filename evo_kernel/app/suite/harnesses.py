@@ -1,4 +1,4 @@
-"""What a benchmark's own harness says of a kernel, which is written as the benchmark's file first.
+"""Asks a benchmark's own harness about a kernel, which is written as the benchmark's file first.
 
 A program: its argument is a file with the arguments of `asked` as JSON. The last line of its output is the answer.
 
