@@ -180,7 +180,7 @@ def _uses(status: RunStatus, reader: PopulationReader) -> list[Block]:
         return _times(math.exp(value) if value is not None else None)
 
     operators = [
-        (use.operator, str(use.attempts), str(use.candidates), str(use.passed), f"{use.dollars:.2f}",
+        (use.operator, str(use.attempts), str(use.candidates), str(use.by_rules), str(use.passed), f"{use.dollars:.2f}",
          _number(use.best_score))
         for use in status.operators
     ]  # fmt: skip
@@ -194,7 +194,7 @@ def _uses(status: RunStatus, reader: PopulationReader) -> list[Block]:
         for use in status.models
     ]
     tables = {
-        "Operators": (("operator", "attempts", "candidates", "passed", "dollars", "best score"), operators),
+        "Operators": (("operator", "attempts", "candidates", "by rules", "passed", "dollars", "best score"), operators),
         "Strategies": (("strategy", "family", "tried", "passed", "mean gain", "best gain"), strategies),
         "Models": (("model", "calls", "tokens in", "tokens out", "dollars", "errors"), models),
     }
