@@ -159,7 +159,7 @@ def test_the_folder_says_what_survived(exported: Path) -> None:
         first["claimed"]
     )  # modeled times are exact
     assert found["survived"] is None if first["claimed"] < 1.01 else found["survived"] == pytest.approx(1.0)
-    assert "over the first kernel, modeled" in (exported.parent / "README.md").read_text()
+    assert "over the first kernel (candidate 1), modeled" in (exported.parent / "README.md").read_text()
 
 
 def test_replay_says_what_it_did_not_check(exported: Path) -> None:
