@@ -181,7 +181,7 @@ def _uses(status: RunStatus, reader: PopulationReader) -> list[Block]:
         return dashed(math.exp(value) if value is not None else None, "{:.2f}x")
 
     operators = [
-        (use.operator, str(use.attempts), str(use.candidates), str(use.passed), f"{use.dollars:.2f}",
+        (use.operator, str(use.attempts), str(use.candidates), str(use.by_rules), str(use.passed), f"{use.dollars:.2f}",
          dashed(use.best_score, "{:.3f}"))
         for use in status.operators
     ]  # fmt: skip
@@ -195,7 +195,7 @@ def _uses(status: RunStatus, reader: PopulationReader) -> list[Block]:
         for use in status.models
     ]
     tables = {
-        "Operators": (("operator", "attempts", "candidates", "passed", "dollars", "best score"), operators),
+        "Operators": (("operator", "attempts", "candidates", "by rules", "passed", "dollars", "best score"), operators),
         "Strategies": (("strategy", "family", "tried", "passed", "mean gain", "best gain"), strategies),
         "Models": (("model", "calls", "tokens in", "tokens out", "dollars", "errors"), models),
     }

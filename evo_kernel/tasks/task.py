@@ -210,7 +210,7 @@ class Task:
             if not isinstance(value, (torch.Tensor, int, float)):
                 raise TaskError(
                     f"{self.path}: inputs returned a {type(value).__name__} at position {position} for case "
-                    f"{case.name!r}. Return a tuple of tensors and plain numbers."
+                    f"{case.name!r}. Return a tuple or list of tensors and plain numbers."
                 )
         if not any(isinstance(value, torch.Tensor) for value in values):
             raise TaskError(f"{self.path}: inputs returned no tensor for case {case.name!r}. Return at least one.")
@@ -228,7 +228,7 @@ class Task:
         if isinstance(result, (tuple, list)) and result and all(isinstance(part, torch.Tensor) for part in result):
             return tuple(cast(Sequence[torch.Tensor], result))
         raise TaskError(
-            f"{self.path}: reference returned a {type(result).__name__}. Return a tensor, or a tuple of tensors."
+            f"{self.path}: reference returned a {type(result).__name__}. Return a tensor, or a tuple or list of them."
         )
 
     def outputs(self, *inputs: Input) -> tuple[torch.Tensor, ...]:

@@ -33,6 +33,21 @@ def test_the_demo_ends_with_one_table_and_the_next_commands(tmp_path: Path, monk
     assert (tmp_path / "softmax.db").exists()
 
 
+def test_a_search_in_which_nothing_passes_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "FOLDER", tmp_path)
+    seed = "import torch\n\n\ndef run(x):\n    return x\n"
+    (tmp_path / "mine.py").write_text(
+        f"import torch\n\nCASES = {{'search': [{{'n': 64}}]}}\nSEED = {seed!r}\n\n\n"
+        "def inputs(case, generator, device):\n    return torch.randn(case['n'], generator=generator, device=device)\n\n\n"
+        "def reference(x):\n    return x * 2\n"
+    )
+    found = demo.searched("run", "mine.py", "--device", "cpu", "--first", "auto", "--set", "budget.evaluations=1")
+    assert found["best"] is None
+    with pytest.raises(SystemExit) as ended:
+        demo.searched("run", "no-such-task")
+    assert ended.value.code == 2
+
+
 def test_make_says_what_it_installs_before_it_is_silent() -> None:
     lines = (ROOT / "Makefile").read_text().splitlines()
     at = lines.index("$(READY): pyproject.toml constraints.txt")

@@ -91,6 +91,13 @@ def test_a_file_becomes_a_task(write):
     assert task.input_names == ("x",)
 
 
+def test_inputs_and_outputs_may_be_lists(write):
+    body = BODY.replace("device=device)", "device=device)]").replace("return torch", "return [torch")
+    task = load(write("import torch\n" + CASES + body.replace("return x * 2", "return [x * 2, x]")))
+    (x,) = task.inputs(task.cases[0], torch.Generator().manual_seed(1), "cpu")
+    assert [out.equal(wanted) for out, wanted in zip(task.outputs(x), (x * 2, x), strict=True)] == [True, True]
+
+
 def test_a_folder_with_task_py_and_a_helper_beside_it(write):
     write("FACTOR = 3\n", "double/helper_of_double.py")
     path = write("import torch\nfrom helper_of_double import FACTOR\n" + CASES + BODY, "double/task.py")
