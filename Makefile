@@ -11,6 +11,7 @@ help: ## What can be made here
 
 # One constraints file pins torch to a release that has a CPU build, so that no CUDA libraries are pulled.
 $(READY): pyproject.toml constraints.txt
+	@echo "Installing PyTorch (CPU build), Triton, evo-kernel and its tools into .venv, once: silent for one to five minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'torch==2.13.0'
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
@@ -46,4 +47,4 @@ test-gpu: ## Run tests/gpu/ with the current python, on a machine with an NVIDIA
 	$(PYTHON) -m pytest tests/gpu
 
 clean: ## Remove the virtual environment and caches
-	rm -rf .venv site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv site demo .pytest_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from evo_kernel.durations import duration_text
+from evo_kernel.deadline import duration_text
 from evo_kernel.types import Evaluation, Proposal
 
 
@@ -209,10 +209,16 @@ class Ledger:
                 continue
             if limit is not None and getattr(total, name) >= limit:
                 if name == "hours":
-                    earlier = self._before.hours if self._before.hours < limit else 0.0
-                    return f"the budget of {duration_text(3600 * (limit - earlier))} is spent"
+                    return self.time_is_spent
                 return f"the budget of {limit:g} {name.replace('_', ' ')} is spent"
         return self._refused if self._ends_with_money else ""
+
+    @property
+    def time_is_spent(self) -> str:
+        """That this session's share of the limit in hours is spent."""
+        limit = self._budget.hours or 0.0
+        earlier = self._before.hours if self._before.hours < limit else 0.0
+        return f"the budget of {duration_text(3600 * (limit - earlier))} is spent"
 
     def _affords(self, dollars: float | None, tokens: int, aside_dollars: float, aside_tokens: int) -> bool:
         total, limit = self._total(), self._budget

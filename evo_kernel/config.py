@@ -12,12 +12,23 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from evo_kernel.deadline import seconds_of
 from evo_kernel.errors import ConfigError
 
 _Count = Annotated[int, Field(ge=1)]
 _Weight = Annotated[float, Field(ge=0)]
 _Dollars = Annotated[float, Field(ge=0)]
 _Seconds = Annotated[float, Field(gt=0)]
+
+
+def _hours(value: object) -> object:
+    """Hours as a number, or a duration such as 90s or 8h."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return seconds_of(value) / 3600
 
 
 class _Section(BaseModel):
@@ -28,7 +39,9 @@ class BudgetConfig(_Section):
     """When a run ends. A key left out is no limit."""
 
     evaluations: Annotated[int, Field(ge=0)] | None = Field(default=None, description="plan sets that reach the check")
-    hours: Annotated[float, Field(ge=0)] | None = Field(default=None, description="wall-clock hours over all sessions")
+    hours: Annotated[Annotated[float, Field(ge=0)] | None, BeforeValidator(_hours)] = Field(
+        default=None, description='wall-clock hours over all sessions; or a duration, "90s", "8h"'
+    )
     dollars: Annotated[float, Field(ge=0)] | None = Field(default=None, description="what language models may cost")
     tokens: Annotated[int, Field(ge=0)] | None = Field(default=None, description="language-model tokens, in and out")
     gpu_seconds: Annotated[float, Field(ge=0)] | None = Field(default=None, description="seconds that the GPU is busy")

@@ -1,4 +1,4 @@
-"""The folder in which runs leave what other runs need not find again. Each file is written whole, or not at all."""
+"""The cache folder that runs of one user share. Each file is written whole, or not at all."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ through any connection, so it works on a live population as well as on one that 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ LEFT JOIN environments n ON n.id = e.environment
 
 @dataclass(frozen=True)
 class PathStep:
-    """One edit on the way from a seed to a candidate."""
+    """One edit on the way from a first kernel to a candidate. Where the tuner made the first kernel faster, this is a
+    step of its own: the same candidate, `tuning`."""
 
     candidate: int
     operator: str
@@ -44,6 +46,7 @@ class PathStep:
     status: str | None  # None: not judged in the environment asked for
     score: float | None
     log_gain: float | None  # log(parent ÷ this); None where one of the two has no time
+    tuning: bool = False
 
     @property
     def action(self) -> str:
@@ -52,7 +55,8 @@ class PathStep:
 
 
 def critical_path(connection: sqlite3.Connection, candidate: int, environment: int | None = None) -> list[PathStep]:
-    """Which edits made this candidate, from its seed on, each with its gain: the gains of a path sum to the whole.
+    """Which edits made this candidate, from its first kernel on, each with its gain: the first score times the gains is
+    the candidate's score.
 
     `environment`: a row of environments; the latest that judged anything if None.
     """
@@ -72,7 +76,22 @@ def critical_path(connection: sqlite3.Connection, candidate: int, environment: i
         before = log_us
     if not steps:
         raise PopulationError(f"There is no candidate {candidate} in this population.")
-    return steps
+    return [*_from_untuned(connection, steps[0], environment), *steps[1:]]
+
+
+def _from_untuned(connection: sqlite3.Connection, root: PathStep, environment: int | None) -> list[PathStep]:
+    """A first kernel as it came and then tuned, if it was timed with other knobs at first."""
+    sql = (
+        "SELECT log_us, knobs FROM evaluations WHERE candidate = ? AND environment = ? AND purpose = 'score'"
+        " AND log_us IS NOT NULL ORDER BY id"
+    )
+    timed = connection.execute(sql, (root.candidate, environment)).fetchall()
+    if not timed or timed[0][1] == timed[-1][1]:
+        return [root]
+    gain = timed[0][0] - timed[-1][0]
+    untuned = root.score / math.exp(gain) if root.score is not None else None
+    tuned = replace(root, operator="tuning of its knobs", strategy=None, log_gain=gain, tuning=True)
+    return [replace(root, score=untuned), tuned]
 
 
 def latest_environment(connection: sqlite3.Connection) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import CaseKind, Environment, Evaluation, PipelineState, Rival, ScoredCandidate, Source, TaskCard
+from evo_kernel.types import CaseKind, Environment, Evaluation, PipelineState, Rival, ScoredCandidate, TaskCard
 from populations import lineage, statistics
 from populations.candidate_cache import Library
 from populations.connect import announced, connect_reader, fetch_dicts, fetch_one, owner
@@ -26,10 +26,18 @@ from populations.rows import (
     fetch_evaluation,
     fetch_parents,
     fetch_proposal,
-    fetch_source,
 )
 from populations.search_state import PASSED_CODE, Leaderboard, Lineage, Replay, SearchState
-from populations.statistics import Best, CandidateView, CellView, ModelUse, OperatorUse, RunStatus, SessionView
+from populations.statistics import (
+    Best,
+    CandidateView,
+    CaseTime,
+    CellView,
+    ModelUse,
+    OperatorUse,
+    RunStatus,
+    SessionView,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -115,6 +123,7 @@ class PopulationReader:
             tokens=spent.tokens,
             best=self.best(),
             champion=self.champion(),
+            times=self._times(),
             writer=writer,
             pipeline=pipeline(self.path),
             ceilings=self.ceilings(),
@@ -258,11 +267,6 @@ class PopulationReader:
         born, family = (number, attempt, island, generation, parent), tuple(child for (child,) in children)
         return CandidateView(*born, fetch_proposal(connection, number), evaluations, family, at, self._key)
 
-    def proposed_source(self, number: int) -> Source:
-        """A candidate's, without the rest of it, and without the knobs that it was scored with."""
-        sql = "SELECT source FROM candidates WHERE id = ?"
-        return fetch_source(self.connection, self._known(fetch_one(self.connection, sql, (number,)), number))
-
     def attempt_of(self, number: int) -> int:
         """The attempt that brought a candidate."""
         sql = "SELECT attempt FROM candidates WHERE id = ?"
@@ -289,6 +293,20 @@ class PopulationReader:
 
     def critical_path(self, candidate: int) -> list[lineage.PathStep]:
         return lineage.critical_path(self.connection, candidate, self.environment_row)
+
+    def path_candidates(self, candidate: int) -> list[int]:
+        """The candidate and its parents, oldest first."""
+        return list(dict.fromkeys(step.candidate for step in self.critical_path(candidate)))
+
+    def path_texts(self, path: Iterable[lineage.PathStep]) -> list[str]:
+        """The source after each step, as it was scored: a first kernel that was tuned later without its knobs."""
+        steps = list(path)
+        tuned_later = len(steps) > 1 and steps[1].tuning
+        views = [self.candidate(step.candidate) for step in steps]
+        return [
+            (view.proposal.source if tuned_later and number == 0 else view.source).text
+            for number, view in enumerate(views)
+        ]
 
     def graph(self) -> nx.DiGraph:
         return lineage.graph(self.connection)
@@ -318,6 +336,13 @@ class PopulationReader:
             return Best(candidate, score, confirmed=False)
         hidden = told.gain_over(Rival.FIRST, CaseKind.CONFIRM)
         return Best(candidate, score, True, told.claimed, told.survived, hidden.ratio if hidden else None)
+
+    def _times(self) -> dict[str, CaseTime]:
+        """The leader's, by case."""
+        leader = self.leader()
+        evaluation = self.candidate(leader.candidate).evaluation if leader else None
+        measured = evaluation.measurements if evaluation else ()
+        return {m.case: CaseTime(m.median_us, m.floor_us, m.light_share) for m in measured}
 
     def _shown(self, by_case: dict[str, _Values]) -> dict[str, _Values]:
         shown = {case.name for case in self.task.cases} if by_case else set()

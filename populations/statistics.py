@@ -108,6 +108,15 @@ class Best:
 
 
 @dataclass(frozen=True)
+class CaseTime:
+    """A candidate's time on one case beside the least that bandwidth and arithmetic allow; None where not known."""
+
+    us: float
+    floor_us: float | None
+    light_share: float | None
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """A population in numbers; `as_data` is what `status --json` prints."""
 
@@ -136,6 +145,7 @@ class RunStatus:
     ceilings: Mapping[str, float]  # of this environment's machine, by name with unit; empty where none were measured
     baselines: Mapping[str, Mapping[str, float]]  # µs by case and name
     baseline_faults: Mapping[str, Mapping[str, str]]  # why a baseline has no time, by case and name
+    times: Mapping[str, CaseTime]  # of the leader, by case
     models: tuple[ModelUse, ...] = ()  # language models, those that were asked most first
     operators: tuple[OperatorUse, ...] = ()  # by name
 

@@ -1,11 +1,10 @@
-"""Opens what a configuration asks for: task, judge, population, ledger; and runs the search over them."""
+"""Opens what a configuration asks for (task, judge, population, ledger), runs the search, and publishes its state."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,16 @@ from pydantic import BaseModel
 from evo_kernel import plugins
 from evo_kernel.app.operator_factory import money_ends, operating, weights_of
 from evo_kernel.app.signals import ending_twice
-from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.engine.loop import LateRoot
 from evo_kernel.errors import ConfigError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.stages import Stages
+from evo_kernel.observe.formatting import fault_lines
 from evo_kernel.tasks.first import beside_first, first_of
+from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Judge, Recorded, Source
@@ -60,19 +61,15 @@ def task_of(config: Config) -> Task:
     return load(config.task)
 
 
-def lasting(config: Config) -> Config:
-    """With absolute paths, which a resume finds from any working folder."""
-    return _absolute(config)
-
-
-def _absolute(value: Any) -> Any:
+def lasting(value: Any) -> Any:
+    """A configuration with absolute paths, which a resume finds from any working folder."""
     match value:
         case Path():
             return value.absolute()
         case tuple():
-            return tuple(map(_absolute, value))
+            return tuple(map(lasting, value))
         case BaseModel():
-            return value.model_copy(update={name: _absolute(part) for name, part in value})
+            return value.model_copy(update={name: lasting(part) for name, part in value})
     return value
 
 
@@ -82,15 +79,7 @@ def population_path(config: Config, task: Task) -> Path:
 
 
 def judge_settings(config: Config) -> JudgeSettings:
-    judge = config.judge
-    return JudgeSettings(
-        deadline_s=judge.deadline_s,
-        tune_plans=judge.tune_plans,
-        tune_within=judge.tune_within,
-        seed=config.seed,
-        unconfined=judge.unconfined,
-        assembler=judge.assembler,
-    )
+    return JudgeSettings(seed=config.seed, **config.judge.model_dump())
 
 
 @contextlib.contextmanager
@@ -99,19 +88,13 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
     first = first_of(task)
     wanted, made = config.first == "all", None
     if wanted and create:  # begun while the judge opens
-        made = _in_a_thread(lambda: beside_first(task, first))
+        made = in_a_thread(lambda: beside_first(task, first))
     leaders = _leaders(config.start_from) if create and config.start_from else []
     with open_judge(
         task, device=config.device, settings=judge_settings(config), gpus=config.gpus, score_soon=bool(create)
     ) as judge:
-        search = config.search
-        settings = PopulationSettings(
-            islands=search.islands,
-            open_islands_after=search.open_islands_after,
-            migrate_every=search.migrate_every,
-            contenders=search.contenders,
-            selectors=search.selection.model_dump(),
-        )
+        search = config.search.model_dump()
+        settings = PopulationSettings(selectors=search.pop("selection"), **search)
         population = open_population(
             path,
             task=task.card(),
@@ -131,27 +114,12 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
 
             def late_root(within_s: float) -> Recorded | None:
                 nonlocal made
-                made = made or _in_a_thread(lambda: beside_first(task, first))
+                made = made or in_a_thread(lambda: beside_first(task, first))
                 source = made.result(within_s)
                 return population.plant(source, ORIGINS["compiled"]) if source is not None else None
 
             is_due = wanted and ORIGINS["compiled"] not in population.origins()
             yield Prepared(task, judge, population, first.source, late_root if is_due else None)
-
-
-def _in_a_thread(make: Callable[[], Source | None]) -> Future[Source | None]:
-    """What `make` makes; whoever gives up meanwhile does not wait for it."""
-    made: Future[Source | None] = Future()
-
-    def work() -> None:
-        try:
-            made.set_result(make())
-        # Not handled here: carried to the thread that asks.
-        except BaseException as error:  # noqa: BLE001
-            made.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return made
 
 
 def _leaders(path: Path) -> list[Source]:
@@ -229,3 +197,48 @@ def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
     if gone:
         click.echo(f"{path} was made by an earlier version: ignoring its settings {', '.join(gone)}", err=True)
     return config
+
+
+ANNOUNCE_S = 5.0
+
+
+@contextlib.contextmanager
+def announced(population: LineagePopulation, stages: Stages, every_s: float = ANNOUNCE_S) -> Iterator[None]:
+    """Until the block ends, leave word of the stages beside the population every few seconds."""
+    ended = threading.Event()
+
+    def announce() -> None:
+        while True:
+            population.announce(stages.state())
+            if ended.wait(every_s):
+                return
+
+    thread = threading.Thread(target=announce, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def keep_ceilings(judge: PlanJudge, population: LineagePopulation) -> None:
+    """Hand the judge what an earlier session measured in this very environment, or keep what it measures now."""
+    if judge.baselines.ceilings.know(population.ceilings(judge.environment.key)):
+        return
+    found = judge.ceilings
+    if found.measured:
+        population.store_ceilings(found.as_data())
+
+
+def kept_baselines(
+    population: LineagePopulation, tell: Callable[[str], None]
+) -> Callable[[str, Mapping[str, float], Mapping[str, str]], None]:
+    """What hears from a judge what a case is held against: keeps it, and tells what could not be timed."""
+
+    def hear(case: str, baselines_us: Mapping[str, float], faults: Mapping[str, str]) -> None:
+        population.store_baselines(case, baselines_us, faults)
+        for line in fault_lines({case: faults}):
+            tell(line)
+
+    return hear

@@ -8,7 +8,7 @@ from pathlib import Path
 from evo_kernel.fitness.gpus import Nvml
 from evo_kernel.fitness.runners import process
 from evo_kernel.fitness.sandbox import preloaded
-from evo_kernel.malloc_tuning import keep_memory
+from evo_kernel.processes import keep_memory
 from evo_kernel.tasks.builtin import builtin_names
 
 

@@ -25,7 +25,7 @@ class ExportedCandidate:
     evaluation: Evaluation
     confirmation: Evaluation | None
     steps: Sequence[PathStep]
-    texts: Sequence[str]  # sources along the path, the first kernel first
+    texts: Sequence[str]  # sources after each step, as they were scored
     models: tuple[str, ...]  # asked along the path
     task: str  # what `load` finds its task by
 
@@ -69,7 +69,7 @@ def _read(reader: PopulationReader, number: int) -> ExportedCandidate:
         evaluation=view.evaluation,
         confirmation=reader.confirmation(number),
         steps=steps,
-        texts=[proposal.source.text for proposal in lineage],
+        texts=reader.path_texts(steps),
         models=models,
         task=reader.sessions()[-1].config.get("task", ""),
     )

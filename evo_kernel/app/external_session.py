@@ -11,18 +11,30 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.brief_data import evidence_data, named_strategy
+from evo_kernel.app.verdicts import evaluation_data
 from evo_kernel.config import with_overrides
 from evo_kernel.engine import EngineSettings
-from evo_kernel.engine.retrying_judge import RetryingJudge
+from evo_kernel.engine.session import RetryingJudge
 from evo_kernel.errors import PopulationError, PopulationLocked
-from evo_kernel.types import Brief, Evaluation, Proposal, Recorded, Source, Status, Strategy
+from evo_kernel.types import (
+    Brief,
+    Evaluation,
+    Proposal,
+    Recorded,
+    ScoredCandidate,
+    Source,
+    Status,
+    Strategy,
+    TaskCard,
+    Tried,
+)
 from operators.macro import catalogue
+from operators.macro.catalogue import CATALOGUE, OTHER
 from operators.micro.coder import RewriteCoder
 from populations.archive import PopulationSettings
 from populations.population import LineagePopulation, open_population
@@ -125,7 +137,7 @@ class ExternalSession:
 def judged(path: Path, config: Config, wait_s: float, say: Callable[[str], None]) -> Iterator[ExternalSession]:
     """A session with the judge that a run would have. Raises UserError, InfraError."""
     from evo_kernel.app import compose
-    from evo_kernel.app.telemetry import announced, kept_baselines
+    from evo_kernel.app.compose import announced, kept_baselines
     from populations.connect import owner
 
     def free() -> None:
@@ -235,3 +247,90 @@ def _told_already(path: Path, attempt: int, candidate: int) -> PopulationError:
         f"attempt {attempt} was told already, another source: candidate {candidate}. Look at it with "
         f"`evo-kernel show {path} {candidate}`, or ask for another attempt."
     )
+
+
+def brief_data(brief: Brief, offered: Sequence[Strategy]) -> dict[str, Any]:
+    """A ticket as one JSON object."""
+    return {
+        "attempt": brief.attempt,
+        "environment": brief.environment.label,
+        "task": task_data(brief.task),
+        "parent": relative_data(brief.parent),
+        "inspirations": [relative_data(one) for one in brief.inspirations],
+        "tried": [tried_data(one) for one in brief.tried],
+        "strategies": [strategy_data(one) for one in offered],
+    }
+
+
+def task_data(task: TaskCard) -> dict[str, Any]:
+    """What the kernel must compute; hidden cases are not in a card."""
+    return {
+        "name": task.name,
+        "description": task.description,
+        "reference": task.reference,
+        "allow": task.allow,
+        "precision": task.precision,
+        "atomics": task.atomics,
+        "cases": [
+            {
+                "name": case.name,
+                "kind": str(case.kind),
+                "sizes": dict(case.sizes),
+                "inputs": [
+                    {"dtype": dtype, "shape": list(shape), "strides": list(strides)}
+                    for dtype, shape, strides in case.inputs
+                ],
+            }
+            for case in task.cases
+        ],
+    }
+
+
+def relative_data(relative: ScoredCandidate) -> dict[str, Any]:
+    """A candidate: source, the path of strategies that led to it, and its evidence."""
+    return {
+        "candidate": relative.candidate,
+        "generation": relative.generation,
+        "strategies": [strategy.key for strategy in relative.strategies],
+        "evaluation": evidence_data(relative.evaluation) if relative.evaluation is not None else None,
+        "language": relative.source.language,
+        "source": relative.source.text,
+    }
+
+
+def evidence_data(evaluation: Evaluation) -> dict[str, Any]:
+    """A verdict as `verify --json` prints it, with what each case's kernels are made of."""
+    data = evaluation_data(evaluation)
+    for case, measurement in zip(data["cases"], evaluation.measurements, strict=True):
+        case["features"] = asdict(measurement.features) if measurement.features is not None else None
+    return data
+
+
+def tried_data(tried: Tried) -> dict[str, Any]:
+    return {
+        "strategy": tried.strategy.key,
+        "status": str(tried.status) if tried.status is not None else None,
+        "log_gain": tried.log_gain,
+    }
+
+
+def strategy_data(strategy: Strategy) -> dict[str, Any]:
+    spec = CATALOGUE.get(strategy.name)
+    return {
+        "key": strategy.key,
+        "name": strategy.name,
+        "family": strategy.family,
+        "region": strategy.region,
+        "parameters": dict(strategy.parameters),
+        "does": spec.summary if spec else "",
+        "witness": spec.sign if spec else "",
+    }
+
+
+def named_strategy(text: str, offered: Sequence[Strategy]) -> Strategy:
+    """What somebody says they did: an offered key, a name of the catalogue, or words of their own (never witnessed)."""
+    for strategy in offered:
+        if text in (strategy.key, strategy.name):
+            return strategy
+    spec = CATALOGUE.get(text)
+    return Strategy(text, spec.family if spec else OTHER)

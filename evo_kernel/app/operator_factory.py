@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
-from evo_kernel.app.profiles import Profiles
-from evo_kernel.app.run_operator import RunOperator
-from evo_kernel.app.usage import WITH_MODEL
+from evo_kernel.app.prompt_context import Profiles, knowledge_of, prompts_of
+from evo_kernel.app.verdicts import WITH_MODEL
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
-from evo_kernel.errors import ConfigError
+from evo_kernel.errors import ConfigError, OperatorFailed
 from evo_kernel.fitness.sandbox.scratch import Scratch
-from evo_kernel.fitness.stages import Stages
-from evo_kernel.types import Operator
+from evo_kernel.fitness.stages import THINKING, Stages
+from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import MixedPolicy, Policy, StrategyMemory, UniformPolicy
@@ -26,10 +24,8 @@ from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
-    from evo_kernel.app.model_breaker import ModelBreaker
+    from evo_kernel.app.models import CallAccounting
     from evo_kernel.fitness.judge import PlanJudge
-    from operators.avo.attempt import AvoSettings
-    from operators.knowledge.base import KnowledgeBase
     from operators.llm.base import Model
     from operators.micro.session import SessionLimits
     from operators.prompts.writer import Prompts
@@ -85,56 +81,30 @@ def money_ends(config: Config) -> bool:
     return config.agents.when_money_is_out == "end" or not offline or all(limit is None for limit in others)
 
 
-@dataclass(frozen=True)
-class ModelOperatorDeps:
-    """What operators with a model are made of. `patient`: nothing but them is in the mix."""
-
-    model: Model
-    prompts: Prompts
-    limits: SessionLimits
-    gate: ModelBreaker
-    patient: bool
-    agent: Callable[[Model], Operator]  # makes the agent that is a whole operator
-
-    def refusal(self, name: str) -> str:
-        """Why an operator is not to be asked now, that is no use without a model; empty where it may be.
-
-        Where there are no others, it waits instead for an endpoint that is down.
-        """
-        if name not in WITH_MODEL:
-            return ""
-        if self.patient:
-            self.gate.wait()
-        return self.gate.shut()
-
-
 def build_operator(
-    config: Config, outfit: ModelOperatorDeps | None = None, outside: Callable[[], Operator] | None = None
+    config: Config,
+    makers: Mapping[str, Callable[[], Operator]] | None = None,
+    refusal: Callable[[str], str] = lambda name: "",
 ) -> MixOperator:
-    """The mix that the configuration asks for. `outside`: makes the operator `external`. Raises UserError."""
-    rewriter = RewriteCoder()
-    weights = weights_of(config)
+    """The mix that the configuration asks for. `makers`: of operators that need more than the configuration; `refusal`:
+    why an operator is not to be asked now, empty where it may be. Raises UserError."""
     made: list[Operator] = []
-    for name in weights:
+    for name in (weights := weights_of(config)):
         if name == "mtmc":
             policy = policy_of(config.operators.policy, config)
-            made.append(MtmcOperator(policy, rewriter, max_steps=config.operators.max_steps))
+            made.append(MtmcOperator(policy, RewriteCoder(), max_steps=config.operators.max_steps))
         elif name == "crossover":
-            made.append(CrossoverOperator(rewriter))
-        elif name in WITH_MODEL:
-            assert outfit is not None
-            made.append(_with_model(name, config, outfit, rewriter))
-        elif name == EXTERNAL and outside is not None:
-            made.append(outside())
+            made.append(CrossoverOperator(RewriteCoder()))
         else:
-            made.append(plugins.factory(plugins.OPERATORS, name, OWN)())
+            maker = (makers or {}).get(name) or plugins.factory(plugins.OPERATORS, name, OWN)
+            made.append(maker())
     named = {one.name: weight for one, weight in zip(made, weights.values(), strict=True)}
-    return MixOperator(made, named, outfit.refusal) if outfit is not None else MixOperator(made, named)
+    return MixOperator(made, named, refusal)
 
 
-def check(config: Config) -> None:
+def check(config: Config, *, keys: bool = True) -> None:
     """Raises UserError for what cannot be put together: before a judge is started, or a population made that would
-    keep the mistake."""
+    keep the mistake. `keys`: missing keys of models are a mistake, too."""
     weights = weights_of(config)
     for name in weights:
         if name == EXTERNAL:
@@ -150,7 +120,7 @@ def check(config: Config) -> None:
         from operators.llm.limits import NoLimit
 
         knowledge_of(config)
-        with models.opened(config, NoLimit(), threading.Event()):
+        with models.opened(config, NoLimit(), threading.Event(), keys=keys):
             pass
 
 
@@ -164,22 +134,11 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
         )
 
 
-def _with_model(name: str, config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> Operator:
-    from operators.crossover import LlmCrossover
-
-    if name == "llm-mtmc":
-        return _llm_mtmc(config, outfit, rewriter)
-    if name == "llm-crossover":
-        return LlmCrossover(outfit.model, outfit.prompts, outfit.limits)
-    return outfit.agent(outfit.model)
-
-
-def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder) -> MtmcOperator:
+def _llm_mtmc(config: Config, model: Model, prompts: Prompts, limits: SessionLimits) -> MtmcOperator:
     from operators.macro.llm_policy import LlmPolicy
     from operators.micro.llm_coder import CombinedCoder, LlmCoder
 
-    agents, model, prompts = config.agents, outfit.model, outfit.prompts
-    llm = LlmCoder(model, prompts, outfit.limits)
+    agents, rewriter, llm = config.agents, RewriteCoder(), LlmCoder(model, prompts, limits)
     coder = {"llm": llm, "rewriter": rewriter, "combined": CombinedCoder(rewriter, llm)}[agents.coder]
     if not agents.hierarchy:
         coder = llm
@@ -191,31 +150,6 @@ def _llm_mtmc(config: Config, outfit: ModelOperatorDeps, rewriter: RewriteCoder)
     else:
         policy = policy_of(agents.policy, config)
     return MtmcOperator(policy, coder, max_steps=config.operators.max_steps, name="llm-mtmc")
-
-
-def agent_settings(config: Config) -> AvoSettings:
-    from operators.avo.attempt import AttemptLimits, AvoSettings
-
-    agents = config.agents
-    return AvoSettings(
-        limits=AttemptLimits(
-            turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
-        ),
-    )
-
-
-def knowledge_of(config: Config) -> KnowledgeBase | None:
-    """What can be looked up. Raises UserError for a folder that is not there."""
-    from operators.knowledge.base import KnowledgeBase
-
-    return KnowledgeBase(config.knowledge.folders) if config.agents.knowledge else None
-
-
-def limits_of(config: Config) -> SessionLimits:
-    from operators.micro.session import SessionLimits
-
-    agents = config.agents
-    return SessionLimits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
 
 
 @contextlib.contextmanager
@@ -238,27 +172,84 @@ def operating(
 
     with contextlib.ExitStack() as stack:
         if not config.models:
-            yield RunOperator(build_operator(config, outside=outside), stages, memory)
+            yield RunOperator(build_operator(config, {EXTERNAL: outside}), stages, memory)
             return
         from evo_kernel.app import models, workbench
-        from evo_kernel.app.call_accounting import CallAccounting, KeptModel
-        from evo_kernel.app.model_breaker import ModelBreaker
+        from operators.avo.attempt import AttemptLimits, AvoSettings
         from operators.avo.operator import AvoOperator
-        from operators.prompts.writer import Prompts
+        from operators.crossover import LlmCrossover
+        from operators.micro.session import SessionLimits
 
-        stop, knowledge = stop or threading.Event(), knowledge_of(config)
-        prompts = Prompts(
-            hierarchy=config.agents.hierarchy, knowledge=knowledge, memory=memory, profile=Profiles(judge)
-        )
-        opened = stack.enter_context(models.opened(config, ledger, stop))
+        agents, stop, knowledge = config.agents, stop or threading.Event(), knowledge_of(config)
+        prompts = prompts_of(config, knowledge, memory, Profiles(judge))
+        asked, endpoints = stack.enter_context(models.opened(config, ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
-        gate, accounting = ModelBreaker(opened.endpoints, ledger, tell), CallAccounting(population)
-        patient = all(name in WITH_MODEL for name in weights_of(config))
-        model = KeptModel(opened.model, accounting, gate)
-        rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
+        gate, accounting = models.ModelBreaker(endpoints, ledger, tell), models.CallAccounting(population)
+        model = models.KeptModel(asked, accounting, gate)
+        limits = SessionLimits(edits=agents.edits, repairs=agents.repairs, max_tokens=agents.answer_tokens)
+        only_models = all(name in WITH_MODEL for name in weights_of(config))
 
-        def agent(model: Model) -> Operator:
-            return AvoOperator(model, rooms, population.diary, folder, agent_settings(config), stopping=ledger.ending)
+        def refusal(name: str) -> str:
+            """Where there are no other operators, one waits instead for an endpoint that is down."""
+            if name not in WITH_MODEL:
+                return ""
+            if only_models:
+                gate.wait()
+            return gate.shut()
 
-        outfit = ModelOperatorDeps(model, prompts, limits_of(config), gate, patient, agent)
-        yield RunOperator(build_operator(config, outfit, outside), stages, memory, accounting, stop)
+        def agent() -> Operator:
+            attempt = AttemptLimits(
+                turns=agents.turns, seconds=3600.0 * agents.attempt_hours, max_tokens=agents.answer_tokens
+            )
+            rooms = workbench.rooms_of(population, judge, knowledge, ledger.charge)
+            return AvoOperator(
+                model, rooms, population.diary, folder, AvoSettings(limits=attempt), stopping=ledger.ending
+            )
+
+        makers = {
+            EXTERNAL: outside,
+            "llm-mtmc": lambda: _llm_mtmc(config, model, prompts, limits),
+            "llm-crossover": lambda: LlmCrossover(model, prompts, limits),
+            "avo": agent,
+        }
+        yield RunOperator(build_operator(config, makers, refusal), stages, memory, accounting, stop)
+
+
+class RunOperator:
+    """Makes each attempt of an operator in one context.
+
+    `stages`: where it is marked; what is probed counts at the stage where the probe is. `memory` hears every credit,
+    whoever made the proposal. `accounting` and `stop` are of runs that ask language models; `stop` is set when the run
+    ends, and calls of models with it.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        stages: Stages,
+        memory: StrategyMemory | None = None,
+        accounting: CallAccounting | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.name = operator.name
+        self._operator, self._stages, self._memory = operator, stages, memory
+        self._accounting, self._stop = accounting, stop
+
+    def propose(self, brief: Brief, probe: Probe) -> Proposal:
+        charged = self._accounting.at(brief.attempt) if self._accounting else contextlib.nullcontext()
+        with self._stages.at(THINKING), charged:
+            try:
+                return self._operator.propose(brief, probe)
+            except OperatorFailed as failure:
+                # A call that ended with the run is no failure of the attempt, which stays open as after a kill: an
+                # agent goes on with it in the next session, of any other operator it is abandoned.
+                failure.paused = failure.paused or (self._stop is not None and self._stop.is_set())
+                raise
+
+    def witnessed(self, proposal: Proposal, parent: Evaluation | None, child: Evaluation) -> bool:
+        return self._operator.witnessed(proposal, parent, child)
+
+    def learn(self, credit: Credit) -> None:
+        if self._memory is not None:
+            self._memory.learn(credit)
+        self._operator.learn(credit)

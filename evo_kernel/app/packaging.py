@@ -1,4 +1,4 @@
-"""From champions to a package: what was judged, what an operator needs, where the kernels come from."""
+"""Makes an exported package of champions: manifest, operator schema, programs, task files, provenance."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
 from evo_kernel.app.recorded_kernels import RecordedCandidate
-from evo_kernel.app.sources import source_diff
-from evo_kernel.app.verdicts import evaluation_data
+from evo_kernel.app.verdicts import confirmed_data, evaluation_data, survival_line
 from evo_kernel.errors import UserError
-from evo_kernel.export.cases import JudgedCase, Tensor, judged, layouts, output_shapes
-from evo_kernel.export.package import Package, identifier
+from evo_kernel.export.package import JudgedCase, Package, Tensor, identifier, judged, layouts, output_shapes
 from evo_kernel.fitness.plan.program import program
 from evo_kernel.fitness.record.recorder import record_case
+from evo_kernel.observe.formatting import source_diff
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks import traits
 from evo_kernel.tasks.task import Case, Task, TensorSpec
@@ -36,7 +34,7 @@ def package(
     name = name or f"{operator}_kernel"
     clashes = len({one.name for _, kernels in parts for one in kernels}) < sum(len(kernels) for _, kernels in parts)
     if clashes:
-        parts = [(t, [_renamed(one, t) for one in kernels]) for t, kernels in parts]
+        parts = [(t, [replace(one, name=f"{identifier(t.name)}_{one.name}") for one in every]) for t, every in parts]
     forward, backward = parts[: len(forward)], parts[len(forward) :]
     _refuse_strangers(forward)
     _refuse_strangers(backward)
@@ -60,10 +58,6 @@ def package(
         plans=plans,
         provenance=[_provenance(t, one, version) for t, kernels in parts for one in kernels],
     )
-
-
-def _renamed(one: RecordedCandidate, task: Task) -> RecordedCandidate:
-    return replace(one, name=f"{identifier(task.name)}_{one.name}")
 
 
 def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]]) -> None:
@@ -93,7 +87,7 @@ def _manifest(
     every = [case for t, recorded in parts for case in _cases(t, recorded, executed_only=False)]
     names = _names(task, len(every[0].inputs))
     places = traits.differentiable(task)
-    typed = [_schema_type(value) for value in every[0].inputs]
+    typed = ["Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in every[0].inputs]
     arguments = ", ".join(f"{kind} {key}" for kind, key in zip(typed, names, strict=True))
     floating = [n for n, out in enumerate(every[0].outputs) if "float" in out.dtype]
     grads = ", ".join(["", *(f"Tensor grad_{number}" for number in floating)])
@@ -147,10 +141,6 @@ def _output_shapes(task: Task, cases: Sequence[JudgedCase]) -> list[tuple[str, l
 def _names(task: Task, count: int) -> list[str]:
     found = [identifier(name) for name in task.input_names]
     return found if len(found) == count else [f"input_{number}" for number in range(count)]
-
-
-def _schema_type(value: Tensor | float) -> str:
-    return "Tensor" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _returns(count: int) -> str:

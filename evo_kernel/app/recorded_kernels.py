@@ -134,7 +134,10 @@ def without_unread(
     recorder: Recorder, source: Source, cases: Sequence[RecordCase], plans: Mapping[str, CompiledPlan | RecordFault]
 ) -> list[RecordCase]:
     """The cases, without host-known values if recording without them gives the same plan."""
-    hidden = [RecordCase(f"{case.name}, blind", tuple(_unknown(spec) for spec in case.inputs)) for case in cases]
+    hidden = [
+        RecordCase(f"{case.name}, blind", tuple({k: v for k, v in spec.items() if k != "host"} for spec in case.inputs))
+        for case in cases
+    ]
     differing = [other for case, other in zip(cases, hidden, strict=True) if case.inputs != other.inputs]
     if not differing:
         return list(cases)
@@ -143,10 +146,6 @@ def without_unread(
         RecordCase(case.name, other.inputs) if _same(plans[case.name], recording.plans.get((other.name, ()))) else case
         for case, other in zip(cases, hidden, strict=True)
     ]
-
-
-def _unknown(spec: Mapping[str, object]) -> Mapping[str, object]:
-    return {name: value for name, value in spec.items() if name != "host"}
 
 
 def _same(plan: CompiledPlan | RecordFault, other: CompiledPlan | RecordFault | None) -> bool:

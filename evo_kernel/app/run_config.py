@@ -10,6 +10,7 @@ from typing import Any
 
 from evo_kernel.budget import NAMES, Spent
 from evo_kernel.config import Config, config_from, load_config, with_overrides
+from evo_kernel.deadline import seconds_of
 from evo_kernel.errors import ConfigError
 
 
@@ -81,6 +82,8 @@ _ADDITION = re.compile(rf"budget\.({'|'.join(NAMES)})=\+(.+)")
 def _total(addition: re.Match[str], spent: Spent) -> str:
     name, more = addition.groups()
     try:
+        if name == "hours" and more[-1:].isalpha():
+            more = f"{seconds_of(more) / 3600!r}"
         return f"budget.{name}={getattr(spent, name) + (float(more) if '.' in more else int(more))}"
     except ValueError:
         raise ConfigError(f"--set {addition.group()}: write it like budget.{name}=+2") from None

@@ -9,10 +9,9 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.confirmed_gain import confirmed_lines, survival_line
-from evo_kernel.app.sources import source_diff
+from evo_kernel.app.verdicts import confirmed_lines, survival_line
 from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
-from evo_kernel.observe.formatting import counts_text, held_texts, score_text
+from evo_kernel.observe.formatting import counts_text, dashed, held_texts, score_text, source_diff
 from evo_kernel.types import Environment, Evaluation, Measurement
 from populations.reading import PopulationReader
 from populations.statistics import CandidateView, RunStatus
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportedEdit:
-    """A step of the path from the first kernel to the one that is reported. Gains are factors of time."""
+    """A step of the path from a first kernel to the one that is reported. Gains are factors of time."""
 
     candidate: int
     action: str
     score: float | None
     gain: float | None  # over its parent; None of the first kernel, and where one of the two has no time
-    text: str  # the source after it, as it was proposed
+    text: str  # the source after it, as it was scored
 
     def as_data(self) -> dict[str, Any]:
         return {"candidate": self.candidate, "action": self.action, "score": self.score, "gain": self.gain}
@@ -39,15 +38,11 @@ def edits_of(reader: PopulationReader, candidate: int | None) -> list[ReportedEd
     """The path to a candidate; left out: to the champion, else the best. Empty where nothing passed."""
     leader = reader.leader()
     number = candidate or (leader.candidate if leader else None)
+    path = reader.critical_path(number) if number else []
+    gains = [math.exp(step.log_gain) if step.log_gain is not None else None for step in path]
     return [
-        ReportedEdit(
-            step.candidate,
-            step.action,
-            step.score,
-            math.exp(step.log_gain) if step.log_gain is not None else None,
-            reader.candidate(step.candidate).proposal.source.text,
-        )
-        for step in (reader.critical_path(number) if number else ())
+        ReportedEdit(step.candidate, step.action, step.score, gain, text)
+        for step, gain, text in zip(path, gains, reader.path_texts(path), strict=True)
     ]
 
 
@@ -80,7 +75,7 @@ def blocks(reader: PopulationReader, edits: Sequence[ReportedEdit]) -> list[Bloc
         Heading("Repeat it"),
         Code("\n".join(_commands(reader, view)), "sh"),
         Heading("The kernel"),
-        Code(_with_knobs(edits[-1].text, evaluation) if edits else "", "python", "Its source"),
+        Code(edits[-1].text if edits else "", "python", "Its source, as it was scored"),
         *([Code(_diff(edits[0], edits[-1]), "diff", "All that changed since the first kernel")] * (len(edits) > 1)),
     ]  # fmt: skip
 
@@ -112,14 +107,6 @@ def _diff(before: ReportedEdit, after: ReportedEdit) -> str:
     return source_diff(before.text, after.text, before.candidate, after.candidate)
 
 
-def _with_knobs(source: str, evaluation: Evaluation | None) -> str:
-    """The source as it was proposed, under a line that names the knobs."""
-    if evaluation is None or not evaluation.knobs:
-        return source
-    knobs = ", ".join(f"{name}={value}" for name, value in evaluation.knobs)
-    return f"# scored with {knobs}\n{source}"
-
-
 def _headline(view: CandidateView | None, confirmation: Evaluation | None) -> list[str]:
     if view is None or view.evaluation is None:
         return ["No candidate has passed yet."]
@@ -133,13 +120,16 @@ def _headline(view: CandidateView | None, confirmation: Evaluation | None) -> li
 
 def _path(edits: Sequence[ReportedEdit]) -> list[Block]:
     if len(edits) < 2:
-        return [Heading("Which edits made it"), Paragraph("None: the first kernel is the fastest.")]
-    rows = [(str(edit.candidate), edit.action, _number(edit.score), _times(edit.gain)) for edit in edits]
+        said = f"None: it is the first kernel {edits[0].action}, as it came." if edits else "None."
+        return [Heading("Which edits made it"), Paragraph(said)]
+    rows = [
+        (str(edit.candidate), edit.action, dashed(edit.score, "{:.3f}"), dashed(edit.gain, "{:.2f}x")) for edit in edits
+    ]
     pictured = [(edit.action, edit.gain) for edit in edits[1:]]
     diffs = [(after, _diff(before, after)) for before, after in pairwise(edits)]
     return [
         Heading("Which edits made it"),
-        Paragraph("Gain: time of the parent by time of the child. The gains of a path multiply to the whole."),
+        Paragraph("Gain: time of the parent by time of the child. The first score times the gains is the last."),
         Figure(lambda: _pictures().gains(pictured), "Gain of each edit"),
         Table(("candidate", "edit", "score", "gain"), rows),
         *(Code(diff, "diff", f"{edit.candidate}: {edit.action}") for edit, diff in diffs if diff),
@@ -188,11 +178,11 @@ def _uses(status: RunStatus, reader: PopulationReader) -> list[Block]:
     """Tables of operators, strategies and models, those that have rows."""
 
     def factor(value: float | None) -> str:
-        return _times(math.exp(value) if value is not None else None)
+        return dashed(math.exp(value) if value is not None else None, "{:.2f}x")
 
     operators = [
-        (use.operator, str(use.attempts), str(use.candidates), str(use.passed), f"{use.dollars:.2f}",
-         _number(use.best_score))
+        (use.operator, str(use.attempts), str(use.candidates), str(use.by_rules), str(use.passed), f"{use.dollars:.2f}",
+         dashed(use.best_score, "{:.3f}"))
         for use in status.operators
     ]  # fmt: skip
     strategies = [
@@ -205,7 +195,7 @@ def _uses(status: RunStatus, reader: PopulationReader) -> list[Block]:
         for use in status.models
     ]
     tables = {
-        "Operators": (("operator", "attempts", "candidates", "passed", "dollars", "best score"), operators),
+        "Operators": (("operator", "attempts", "candidates", "by rules", "passed", "dollars", "best score"), operators),
         "Strategies": (("strategy", "family", "tried", "passed", "mean gain", "best gain"), strategies),
         "Models": (("model", "calls", "tokens in", "tokens out", "dollars", "errors"), models),
     }
@@ -231,11 +221,3 @@ def _commands(reader: PopulationReader, view: CandidateView | None) -> list[str]
         number = view.candidate
         found += [f"evo-kernel show {path} {number}", f"evo-kernel export {path} --candidate {number} --to DIR"]
     return found
-
-
-def _number(value: float | None) -> str:
-    return f"{value:.3f}" if value is not None else "-"
-
-
-def _times(value: float | None) -> str:
-    return f"{value:.2f}x" if value is not None else "-"

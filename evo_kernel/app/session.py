@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from typing import Any
 import click
 
 from evo_kernel.app import compose, operator_factory, summary
-from evo_kernel.app.console import open_console, say
+from evo_kernel.app.preflight import nobody_at
 from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration, without_command
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
-from evo_kernel.observe.live import LiveProgress
+from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
 from populations.reading import PopulationReader
@@ -31,15 +32,15 @@ def run(config: Config, *, dry: bool, as_json: bool, began: float) -> int:
     task = compose.task_of(config)
     path = compose.population_path(config, task)
     config = compose.lasting(config).model_copy(update={"task": task.spec, "population": path})
+    if path.exists():
+        raise ConfigError(
+            f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
+        )
     if dry:
         from evo_kernel.app.dry_run import dry_run
 
         dry_run(config, task, path)
         return 0
-    if path.exists():
-        raise ConfigError(
-            f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
-        )
     return _search(config, task, path, create=True, as_json=as_json, began=began)
 
 
@@ -70,13 +71,8 @@ def resume(
 
 def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float) -> int:
     operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
-    if config.models:
-        from evo_kernel.app.models import nobody_at  # slow to import
-
-        if silent := nobody_at(config):
-            if create:
-                raise ConfigError(silent)
-            _complain(silent)  # it may answer later
+    if not create and (silent := nobody_at(config)):
+        _complain(silent)  # it may answer later
     console = open_console(stderr=as_json)
     notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
     with compose.prepared(config, task, path, create) as parts:
@@ -94,7 +90,8 @@ def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bo
         if as_json:
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))
         else:
-            summary.show(console, parts, ended, path, summary.raised(config, ended), cut_off)
+            took_s = time.monotonic() - began
+            summary.show(console, parts, ended, path, took_s, summary.raised(config, ended), cut_off)
     code = summary.exit_code(ended)
     if progress.in_flight:
         leave_at_once(code)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM while something is under way that has to be ended well."""
+"""Handles SIGINT and SIGTERM: the first signal lets what is under way finish, the second stops it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,13 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-Handler = Callable[[int, FrameType | None], None]
-
-
-@contextlib.contextmanager
-def handling(handle: Handler) -> Iterator[None]:
-    """Inside, `handle` gets both signals; afterwards whoever had them before. For the main thread."""
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
 
 @contextlib.contextmanager
 def ending_twice(finish: Callable[[str], None], stop: Callable[[str], None]) -> Iterator[None]:
-    """The first signal calls `finish`, and says what the next ones do: call `stop`. Both get the signal's name."""
+    """The first signal calls `finish`, and says what the next ones do: call `stop`. Both get the signal's name.
+
+    For the main thread; afterwards the signals go to whoever had them before.
+    """
     seen: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -38,5 +28,9 @@ def ending_twice(finish: Callable[[str], None], stop: Callable[[str], None]) -> 
         # Not by a stream: the handler may have interrupted somebody who writes to it.
         os.write(2, f"\n{name}: finishing what is under way; once more stops it now\n".encode())
 
-    with handling(handle):
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
         yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

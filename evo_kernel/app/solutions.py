@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from evo_kernel.errors import TaskError, UserError
-from evo_kernel.export import flashinfer, kernelbench, tritonbench
+from evo_kernel.export import solutions
 from evo_kernel.export.standalone import standalone
 from evo_kernel.tasks.importers.checkout import Entry, read_text
 from evo_kernel.tasks.loading import load, problem_of
@@ -33,23 +33,23 @@ def write_solution(
     scheme = spec.partition(":")[0]
     if scheme == "kernelbench":
         solution = kernelbench_solution(spec, text)
-        found = kernelbench.refused(solution.text())
+        found = solutions.refused_by_kernelbench(solution.text())
         note = f"its static checker refuses files that hold {', '.join(found)}: take that out of the kernel"
         return _written(folder / solution.file_name(sample), solution.text()), [note] if found else []
     if scheme == "tritonbench":
         solution, left = tritonbench_solution(spec, text)
         note = f"{left} calls of its test have other arguments than the task, and go to the reference"
         return write_tritonbench(solution, folder), [note] if left else []
-    made = flashinfer.solution(problem_of(spec).name, text, author, hardware)
+    made = solutions.flashinfer_solution(problem_of(spec).name, text, author, hardware)
     return _written(folder / f"{made['name']}.json", json.dumps(made, indent=2) + "\n"), []
 
 
-def write_tritonbench(solution: tritonbench.TritonBenchSolution, folder: Path) -> Path:
+def write_tritonbench(solution: solutions.TritonBenchSolution, folder: Path) -> Path:
     """Write NAME.py, and add its line to predictions.jsonl. Raises UserError where the file is there already."""
     from evo_kernel.tasks.calls import CUT
 
     path = _written(folder / f"{solution.name}.py", solution.file(CUT))
-    with (folder / tritonbench.PREDICTIONS).open("a", encoding="utf-8") as lines:
+    with (folder / solutions.PREDICTIONS).open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(solution.line()) + "\n")
     return path
 
@@ -62,17 +62,17 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-def kernelbench_solution(spec: str, text: str) -> kernelbench.KernelBenchSolution:
+def kernelbench_solution(spec: str, text: str) -> solutions.KernelBenchSolution:
     """A module with `run` as a solution of the problem at its own sizes."""
     from evo_kernel.tasks.importers.kernelbench import places, skeleton
 
     entry = problem_of(spec)
     source = read_text(entry.path)
     level = int(entry.group.removeprefix("level"))
-    return kernelbench.KernelBenchSolution(level, int(entry.name), text, skeleton(source), places(source, entry.path))
+    return solutions.KernelBenchSolution(level, int(entry.name), text, skeleton(source), places(source, entry.path))
 
 
-def tritonbench_solution(spec: str, text: str) -> tuple[tritonbench.TritonBenchSolution, int]:
+def tritonbench_solution(spec: str, text: str) -> tuple[solutions.TritonBenchSolution, int]:
     """A module with `run` as a solution of the problem, and how many calls of its test go to the reference.
 
     Raises TaskError.
@@ -91,7 +91,7 @@ def tritonbench_solution(spec: str, text: str) -> tuple[tritonbench.TritonBenchS
         raise TaskError(f"{told.rstrip('.')}. Write its solution by hand.") from error
     reference, test = source.split(CUT)
     instruction, label = _listed(entry)
-    return tritonbench.TritonBenchSolution(
+    return solutions.TritonBenchSolution(
         entry.name, chosen.form.entry, text, reference, chosen.form.told, test, instruction, label, returned.text,
         returned.writes,
     ), chosen.left  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run found, at its end: as tables and as JSON."""
+"""The summary at the end of a run: as text, tables and JSON, and the exit code."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from typing import Any
 from rich.console import Console
 
 from evo_kernel.app.compose import Prepared
-from evo_kernel.app.confirmed_gain import confirmed_data, survival_line
-from evo_kernel.app.console import say
-from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
-from evo_kernel.app.usage import model_lines, operator_lines
-from evo_kernel.app.verdicts import case_table, path_lines
+from evo_kernel.app.verdicts import (
+    confirmed_data,
+    evaluation_data,
+    mixed_lines,
+    model_lines,
+    operator_lines,
+    path_lines,
+    show_cases,
+    survival_line,
+)
 from evo_kernel.config import Config
-from evo_kernel.durations import duration_text
+from evo_kernel.deadline import duration_text
 from evo_kernel.engine import RunSummary
-from evo_kernel.observe.formatting import counts_text, denominator, fault_lines, score_text
+from evo_kernel.observe.formatting import counts_text, fault_lines, score_text
+from evo_kernel.observe.live import say
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate
 from populations.reading import PopulationReader
 
@@ -65,16 +71,12 @@ def standing_lines(best: ScoredCandidate | None, champion: ScoredCandidate | Non
     """The champion where one was confirmed, else the best; and what is faster than a champion without being one."""
     lines = []
     if champion is not None and champion.evaluation is not None:
-        lines.append(f"champion: candidate {champion.candidate}, confirmed, {_score(champion)}, {label}")
+        lines.append(f"champion: candidate {champion.candidate}, confirmed, {score_text(champion.evaluation)}, {label}")
     if best is None or best.evaluation is None or (champion is not None and champion.candidate == best.candidate):
         return lines
     if not lines:
-        return [f"best: candidate {best.candidate}, not confirmed, {_score(best)}, {label}"]
-    return [*lines, f"faster, not confirmed: candidate {best.candidate}, {_score(best)}"]
-
-
-def _score(found: ScoredCandidate) -> str:
-    return score_text(found.evaluation) if found.evaluation else "no score"
+        return [f"best: candidate {best.candidate}, not confirmed, {score_text(best.evaluation)}, {label}"]
+    return [*lines, f"faster, not confirmed: candidate {best.candidate}, {score_text(best.evaluation)}"]
 
 
 def raised(config: Config, ended: RunSummary) -> str:
@@ -92,31 +94,23 @@ def raised(config: Config, ended: RunSummary) -> str:
 def _best_data(best: ScoredCandidate | None) -> dict[str, Any] | None:
     if best is None or best.evaluation is None:
         return None
+    data, told = evaluation_data(best.evaluation), ("us", "baselines_us", "denominator", "floor_us", "light_share")
     return {
         "candidate": best.candidate,
-        "score": best.evaluation.score,
-        "knobs": dict(best.evaluation.knobs),
+        "score": data["score"],
+        "knobs": data["knobs"],
         "strategies": [strategy.name for strategy in best.strategies],
-        "mixed": mixed_data(best.evaluation),
-        "cases": {
-            m.case: {
-                "us": m.median_us,
-                "baselines_us": dict(m.baselines_us),
-                "denominator": denominator(m.baselines_us) or None,
-                "floor_us": m.floor_us,
-                "light_share": m.light_share,
-            }
-            for m in best.evaluation.measurements
-        },
+        "mixed": data["mixed"],
+        "cases": {case["case"]: {name: case[name] for name in told} for case in data["cases"]},
     }
 
 
 def show(
-    console: Console, parts: Prepared, ended: RunSummary, path: Path, more_budget: str = "", cut_off: int = 0
+    console: Console, parts: Prepared, ended: RunSummary, path: Path, took_s: float, more_budget: str, cut_off: int
 ) -> None:
-    """The last word of a run on a terminal."""
+    """The last word of a run on a terminal. `took_s`: since the command began."""
     best = parts.population.leader()
-    say(console, *_count_lines(parts, ended, cut_off))
+    say(console, "", ended_line(ended, took_s), *_count_lines(parts, ended, cut_off))
     with PopulationReader(path) as reader:
         if models := reader.models():
             uses = [*operator_lines(reader.operators()), *model_lines(models)]
@@ -129,10 +123,16 @@ def show(
     say(console, *(f"next: evo-kernel {command}" for command in (*commands, f"resume {path}{more_budget}")))
 
 
+def ended_line(ended: RunSummary, took_s: float) -> str:
+    """How long it took, and what ended it."""
+    start_s = took_s - ended.wall_s
+    starting = f", {start_s:.0f} s of it to start" if start_s >= 1 else ""
+    confirming = f"; confirmation took {ended.confirming_s:.0f} s" if ended.confirming_s >= 1 else ""
+    return f"ended after {duration_text(took_s)}{starting}: {ended.why}{confirming}"
+
+
 def _count_lines(parts: Prepared, ended: RunSummary, cut_off: int) -> list[str]:
-    counters = parts.population.counters()
-    confirming = f", {ended.confirming_s:.0f} s of them for confirmation" if ended.confirming_s >= 1 else ""
-    lines = ["", f"{ended.why} after {ended.wall_s:.0f} s{confirming}"]
+    counters, lines = parts.population.counters(), []
     if ended.unconfirmed:
         lines.append("confirmation did not fit into the time: `resume` does it first")
     lines += [
@@ -158,12 +158,12 @@ def _show_best(
     say(console, *standing, style="bold")
     if line := survival_line(reader.confirmation(candidate)):
         say(console, line)
-    console.print(case_table(evaluation, label))
+    show_cases(console, evaluation, label)
     say(console, *fault_lines(reader.baseline_faults()), *mixed_lines(evaluation))
     if parts.judge.environment.kind == "modeled":
         say(console, "times are modeled from the compiled sm_90 code, not measured; correctness was checked by "
                      "executing the Triton IR of the kernels on the CPU")  # fmt: skip
-    say(console, "path of strategies, gain of each:", *path_lines(reader.critical_path(candidate)))
+    say(console, *path_lines(reader.critical_path(candidate)))
     if evaluation.knobs:
         say(console, "knobs: " + ", ".join(f"{name}={value}" for name, value in evaluation.knobs))
 

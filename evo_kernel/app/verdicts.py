@@ -1,4 +1,4 @@
-"""A verdict as text, table and JSON: for `verify`, `show`, `tell`, `export` and summaries.
+"""Verdicts, confirmations, baselines and costs as text, table and JSON.
 
 Imports nothing slow: rich comes when something is shown.
 """
@@ -6,19 +6,20 @@ Imports nothing slow: rich comes when something is shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.confirmed_gain import comparison_lines
-from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
-from evo_kernel.observe.formatting import denominator, held_texts, score_text
-from evo_kernel.types import CheckResult, Evaluation
+from evo_kernel.observe.formatting import against, denominator, fault_lines, held_texts, score_text
+from evo_kernel.types import CaseKind, CheckResult, Environment, Evaluation, Gain, Measurement, Rival
+from evo_kernel.types.promotion import FIRST
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from populations.lineage import PathStep
+    from populations.statistics import ModelUse, OperatorUse, RunStatus
 
 
 def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "status": str(evaluation.status),
         "reason": evaluation.reason,
         "score": evaluation.score,
+        "against": against(m.baselines_us for m in evaluation.measurements),
         "purpose": str(evaluation.purpose),
         "environment": asdict(environment) | {"label": environment.label, "key": environment.key},
         "knobs": dict(evaluation.knobs),
@@ -49,7 +51,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
 
 def show_evaluation(evaluation: Evaluation) -> None:
     """A verdict for people: status, checks, score and times."""
-    from evo_kernel.app.console import open_console, say
+    from evo_kernel.observe.live import open_console, say
 
     console = open_console()
     label = evaluation.environment.label
@@ -61,34 +63,99 @@ def show_evaluation(evaluation: Evaluation) -> None:
         say(console, f"  {mark} {check.case}{error}")
     if evaluation.score is not None:
         say(console, f"score {score_text(evaluation)}, {label}", style="bold")
-        console.print(case_table(evaluation, label))
+        show_cases(console, evaluation, label)
     say(console, *comparison_lines(evaluation), *mixed_lines(evaluation))
 
 
 def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) -> None:
-    """Verdicts of several sources as one table, fastest first, with the reasons of those that failed below it."""
+    """Verdicts of several sources as one table, fastest first, above baselines and floor; then why others failed."""
     from rich.table import Table
 
-    from evo_kernel.app.console import open_console, say
+    from evo_kernel.observe.live import open_console, say
 
     console = open_console()
     found = sorted(zip(names, evaluations, strict=True), key=lambda one: -(one[1].score or 0.0))
-    cases = [m.case for m in max((e.measurements for e in evaluations), key=len)]
+    measured = {m.case: m for m in max((e.measurements for e in evaluations), key=len)}
+    over = against(m.baselines_us for m in measured.values())
     table = Table(title=f"times in µs, {evaluations[0].environment.label}", title_justify="left")
-    for column in ("file", "status", "score", *cases):
+    for column in ("file", "status", "score", *measured):
         table.add_column(column, justify="left" if column in ("file", "status") else "right", overflow="fold")
     for name, one in found:
         times = {m.case: f"{m.median_us:.1f}" for m in one.measurements}
         score = f"{one.score:.3f}" if one.score is not None else "-"
-        table.add_row(name, str(one.status), score, *(times.get(case, "-") for case in cases))
+        table.add_row(name, str(one.status), score, *(times.get(case, "-") for case in measured))
+    table.add_section()
+    for name in sorted({name for m in measured.values() for name in m.baselines_us}):
+        known = [m.baselines_us.get(name) for m in measured.values()]
+        table.add_row(name, "baseline", "-", *(f"{us:.1f}" if us is not None else "-" for us in known))
+    if measured:
+        table.add_row("floor", "-", "-", *(held_texts(m, 1)[0] for m in measured.values()))
     console.print(table)
+    say(console, *([f"score: {over} / kernel"] if over else []))
     say(console, *(f"{name}: {one.status}: {one.reason}" for name, one in found if not one.passed))
 
 
 def path_lines(path: Sequence[PathStep]) -> list[str]:
-    """The edits that made a candidate, each with what it gained."""
-    gains = [f"{math.exp(step.log_gain):6.2f}x" if step.log_gain is not None else "      -" for step in path]
-    return [f"  {gain}  {step.candidate:>5}  {step.action}" for gain, step in zip(gains, path, strict=True)]
+    """How a candidate was made: the score of the first kernel, and what each step gained."""
+    lines = ["path, from the first kernel's score; the gains multiply to the score:"]
+    for number, step in enumerate(path):
+        gain = math.exp(step.log_gain) if step.log_gain is not None else None
+        value, sign = (gain, "×") if number else (step.score, " ")
+        lines.append(f"  {sign} {f'{value:.3f}x' if value is not None else '-':>7}  {step.candidate:>5}  {step.action}")
+    return lines
+
+
+TERMS = {
+    "dram": "memory traffic", "l2": "traffic of the L2", "tensor": "matrix products", "issue": "instructions",
+    "atomics": "atomics", "exposed": "loads that nothing hides", "tail": "the last round of programs",
+    "launch": "launches",
+}  # fmt: skip
+"""Terms of the time model in `Measurement.details` that can be a bottleneck."""
+
+
+def bottleneck_lines(evaluation: Evaluation) -> list[str]:
+    """What takes a kernel's time: the largest modeled terms, launches, and what these hand on through memory."""
+    lines = [_bottleneck(m) for m in evaluation.measurements]
+    if len(set(lines)) == 1:
+        return [f"bottleneck: {lines[0]}"]
+    return [f"bottleneck on {m.case}: {line}" for m, line in zip(evaluation.measurements, lines, strict=True)]
+
+
+def _bottleneck(measured: Measurement) -> str:
+    terms = {name: us for name, us in measured.details.items() if name in TERMS and us > 0} if not measured.n else {}
+    large = sorted((us, TERMS[name]) for name, us in terms.items() if us >= max(terms.values()) / 2)[::-1]
+    told = []
+    if large:
+        told.append(
+            " and ".join(f"{name} ({us:.1f} µs alone)" for us, name in large) + f" of {measured.median_us:.1f} µs"
+        )
+    if plan := measured.features:
+        launches = plan.launches + plan.aten_nodes
+        told.append("1 launch" if launches == 1 else f"{launches} launches")
+        if plan.scratch_bytes:
+            told.append(f"{plan.scratch_bytes / 1e6:,.1f} MB of intermediate results are written and read again")
+        elif launches > 1:
+            told.append("no intermediate buffers")
+    return "; ".join(told) or "not known"
+
+
+def show_cases(console: Console, evaluation: Evaluation, label: str) -> None:
+    """The table of cases, what takes the time, and why a column is empty."""
+    from evo_kernel.observe.live import say
+
+    console.print(case_table(evaluation, label))
+    say(console, *unknown_lines(evaluation), *bottleneck_lines(evaluation))
+
+
+def unknown_lines(evaluation: Evaluation) -> list[str]:
+    """Why a table of times has dashes; nothing where it has none."""
+    floorless = [m.case for m in evaluation.measurements if m.light_share is None]
+    alone = [m.case for m in evaluation.measurements if not m.baselines_us]
+    return [
+        *([f"floor not known on {', '.join(floorless)}: the reference does not run on tensors without data, so say "
+           "bytes(case) and flops(case) in the task file"] if floorless else []),
+        *([f"speed-up not known on {', '.join(alone)}: no baseline was timed yet"] if alone else []),
+    ]  # fmt: skip
 
 
 def case_table(evaluation: Evaluation, label: str) -> Table:
@@ -111,3 +178,162 @@ def case_table(evaluation: Evaluation, label: str) -> Table:
 def _was_compared(check: CheckResult) -> bool:
     """Whether its error is a number: a check may also fail before there is anything to compare."""
     return check.error < 1e30 if check.passed else 1.0 < check.error < 1e30
+
+
+def survival_line(confirmation: Evaluation | None) -> str:
+    """One sentence on the gain over the first kernel, on search and hidden cases; empty where nothing was compared."""
+    found = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH) if confirmation is not None else None
+    if confirmation is None or found is None:
+        return ""
+    how = "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"
+    line = f"gain over the first kernel (candidate {FIRST}), {how}: {found} on search cases"
+    if (hidden := confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)) is not None:
+        line += f", {hidden} on hidden cases"
+    if confirmation.survived is None or confirmation.claimed is None:
+        return line
+    return f"{line}; {confirmation.survived:.0%} of the claimed {confirmation.claimed:.3f}x survived"
+
+
+def confirmed_lines(confirmation: Evaluation | None) -> list[str]:
+    """For people: the verdict, what survived, and every comparison."""
+    if confirmation is None:
+        return []
+    verdict = "confirmed" if confirmation.passed else f"not confirmed, {confirmation.status}: {confirmation.reason}"
+    return [verdict, *comparison_lines(confirmation)]
+
+
+def comparison_lines(confirmation: Evaluation) -> list[str]:
+    """For people: what survived of the gain, and every comparison."""
+    line = survival_line(confirmation)
+    lines = [line] if line else []
+    width = max((len(one.case) for one in confirmation.comparisons), default=0)
+    for one in confirmation.comparisons:
+        gain = Gain(one.ratio, one.low, one.high)
+        claim = f", {one.claimed:.3f}x claimed" if one.claimed is not None else ""
+        pairs = f", {one.pairs} pairs" if one.pairs else ""
+        lines.append(f"  {one.case:<{width}}  {one.kind}, to the {one.against}: {gain} {one.verdict}{pairs}{claim}")
+    return lines
+
+
+def confirmed_data(confirmation: Evaluation | None) -> dict[str, Any] | None:
+    """For scripts; None where nothing was confirmed or refuted."""
+    if confirmation is None:
+        return None
+    gain = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH)
+    hidden = confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)
+    return {
+        "status": str(confirmation.status),
+        "reason": confirmation.reason,
+        "claimed": confirmation.claimed,
+        "found": asdict(gain) if gain is not None else None,
+        "survived": confirmation.survived,
+        "hidden": asdict(hidden) if hidden is not None else None,
+        "comparisons": [asdict(one) for one in confirmation.comparisons],
+    }
+
+
+MODELED_BY_BYTES = (
+    "the model prices torch operations by the bytes they move only: do not believe a speed-up over them; measure it "
+    "on a GPU"
+)
+
+
+def torch_calls(measurement: Measurement) -> dict[str, int]:
+    """Operation → calls in the plan of a measurement."""
+    return {name: int(n) for name, n in measurement.details.items() if name.startswith("aten.")}
+
+
+def own_share(measurement: Measurement) -> float | None:
+    """Share of the plan's time in its own kernels, 0 to 1; None where the plan was timed as a whole only."""
+    return measurement.details.get("own_share")
+
+
+def mixed_data(evaluation: Evaluation) -> dict[str, Any]:
+    """Per case that has any, for scripts."""
+    return {
+        m.case: {"torch_operations": torch_calls(m), "own_kernels_share": own_share(m)}
+        for m in evaluation.measurements
+        if torch_calls(m)
+    }
+
+
+def mixed_lines(evaluation: Evaluation) -> list[str]:
+    """For people: empty when every operation is in the candidate's own kernels."""
+    lines: list[str] = []
+    for m in evaluation.measurements:
+        calls = torch_calls(m)
+        if not calls:
+            continue
+        named = ", ".join(name.removeprefix("aten.") + (f" ({n} times)" if n > 1 else "") for name, n in calls.items())
+        share = own_share(m)
+        kind = evaluation.environment.kind
+        told = f"{share:.0%} of the time is in its own kernels, {kind}" if share is not None else (
+            "the share of its own kernels was not measured apart"
+        )  # fmt: skip
+        lines.append(f"{m.case}: torch operations left in the plan: {named}; {told}")
+    if lines and evaluation.environment.kind == "modeled":
+        lines.append(f"note: {MODELED_BY_BYTES}")
+    return lines
+
+
+def times_text(status: RunStatus, case: str) -> str:
+    """The leader's time on a case, baselines (the fastest first: it is the denominator) and the floor."""
+    ranked = sorted(status.baselines.get(case, {}).items(), key=lambda item: item[1])
+    told = [f"{name} {us:.1f} µs" + " (denominator)" * (n == 0) for n, (name, us) in enumerate(ranked)]
+    if (found := status.times.get(case)) is not None and status.leader is not None:
+        told.insert(0, f"candidate {status.leader.candidate} {found.us:.1f} µs")
+        if found.floor_us is not None:
+            told.append(f"floor {found.floor_us:.1f} µs ({found.light_share:.0%} of the speed of light)")
+    return ", ".join(told)
+
+
+def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
+    """What shares of the speed of light refer to: as it was measured, else of the table where times are modeled."""
+    from evo_kernel.fitness.costmodel.targets import target_for
+    from evo_kernel.fitness.timing.ceilings import Ceilings
+
+    told, arch = "not measured yet", environment.device.removeprefix("sm_")
+    if measured := Ceilings.from_data(stored):
+        told = f"{measured.text}, measured"
+    elif environment.kind == "modeled" and arch.isdecimal():
+        told = f"{Ceilings.of_target(target_for(int(arch))).text}, from the table"
+    return f"{told} ({environment.device})"
+
+
+def held_lines(
+    environment: Environment | None, faults: Mapping[str, Mapping[str, str]], ceilings: Mapping[str, float]
+) -> list[str]:
+    """What times are held against, beside the baselines."""
+    return [*fault_lines(faults), f"ceilings: {ceilings_line(environment, ceilings)}"] if environment else []
+
+
+WITH_MODEL = ("llm-mtmc", "llm-crossover", "avo")
+"""Operators that ask a language model; the first goes on with rules where none answers."""
+
+
+def operator_lines(operators: Sequence[OperatorUse]) -> list[tuple[str, str]]:
+    """What came of each operator's attempts."""
+    return [
+        (
+            "operator",
+            f"{one.operator}: {one.attempts} attempts, {one.candidates} candidates, {one.passed} passed"
+            + (f", {one.by_rules} by rules: no model answered" if one.by_rules and one.operator in WITH_MODEL else "")
+            + (f", best {one.best_score:.3f}x" if one.best_score is not None else "")
+            + (f", ${one.dollars:.2f}" if one.dollars else ""),
+        )
+        for one in operators
+    ]
+
+
+def model_lines(models: Sequence[ModelUse]) -> list[tuple[str, str]]:
+    """What each language model was asked, and what that cost."""
+    return [
+        (
+            "model",
+            f"{one.model}: {one.calls} calls, {one.tokens_in} tokens in ({one.cached_share:.0%} cached), "
+            f"{one.tokens_out} out, ${one.dollars:.4f}"
+            + (f" and {one.unpriced} calls of unknown price" if one.unpriced else "")
+            + f", {one.errors} errors",
+        )
+        for one in models
+    ]

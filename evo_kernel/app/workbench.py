@@ -1,10 +1,10 @@
-"""The workbench over a real population, judge and knowledge base: what agents of every kind are handed."""
+"""Connects the agents' workbench to a population, its judge and the knowledge base."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, ScoredCandidate, Source
 from evo_kernel.types.notes import Version, VersionOrder
-from evo_kernel.types.promotion import GateSettings, GateVerdict, stands, surely_better
+from evo_kernel.types.promotion import REGRESS, GateVerdict, stands, surely_better
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.tool import WorkbenchDeps
@@ -32,11 +32,7 @@ class PlanWorkbenchJudge:
     judge: PlanJudge
     population: LineagePopulation
     charge: Callable[[Spent], None]
-    settings: GateSettings = field(default_factory=GateSettings)
-
-    @property
-    def regress(self) -> float:
-        return self.settings.regress
+    regress: float = REGRESS
 
     def evaluate(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.SCORE)
@@ -55,23 +51,23 @@ class PlanWorkbenchJudge:
 
     def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:
         best = self.population.best()
-        return surely_better(evaluation, best.evaluation if best else None, self.settings)
+        return surely_better(evaluation, best.evaluation if best else None)
 
     def gate(self, source: Source, evaluation: Evaluation) -> GateVerdict:
         """By the evaluation it has, by one made anew, and by a confirmation on hidden cases, beside the best."""
         best = self.population.best()
         older = best.evaluation if best else None
-        said = surely_better(evaluation, older, self.settings)
+        said = surely_better(evaluation, older)
         if not said.passed:
             return said
         scored = apply_knobs(source, evaluation.knobs)
         again = self._judged(scored, Purpose.SCORE, remeasure=True)
-        told = surely_better(replace(again, source=source.sha256), older, self.settings)
-        if not told.passed or not self.settings.confirm:
+        told = surely_better(replace(again, source=source.sha256), older)
+        if not told.passed:
             return _with_cost(replace(told, reason=f"Measured again: {told.reason}"), again)
         rival = best.source if best is not None and older is not None else None
         confirmed = self._judged(scored, Purpose.CONFIRM, against=rival)
-        hidden = stands(confirmed, self.settings)
+        hidden = stands(confirmed)
         if hidden.passed:
             self.population.keep_confirmation(
                 replace(confirmed, source=source.sha256, knobs=evaluation.knobs), best.candidate if best else None
@@ -115,11 +111,10 @@ def rooms_of(
     judge: PlanJudge,
     knowledge: KnowledgeBase | None,
     charge: Callable[[Spent], None],
-    gate: GateSettings | None = None,
 ) -> WorkbenchDeps:
     """What a workbench stands on. `charge`: `Ledger.charge`, or what books it elsewhere."""
     return WorkbenchDeps(
-        PlanWorkbenchJudge(judge, population, charge, gate or GateSettings()),
+        PlanWorkbenchJudge(judge, population, charge),
         PopulationLineage(population),
         knowledge,
         population.diary,

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine can do."""
+"""`doctor`: checks what a search needs on this machine."""
 
 from __future__ import annotations
 

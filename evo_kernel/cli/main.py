@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
-from evo_kernel.cli.lazy import LazyGroup
 from evo_kernel.errors import EvoKernelError, UserError
+
+
+class LazyGroup(click.Group):
+    """`commands_in`: a package, and of each command the module in it and its line in the help.
+
+    A command is called there as it is here, with underscores.
+    """
+
+    def __init__(self, *given: Any, commands_in: tuple[str, Mapping[str, tuple[str, str]]], **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._package, self._listed = commands_in
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(self._listed)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in self._listed:
+            return None
+        module = importlib.import_module(f"{self._package}.{self._listed[cmd_name][0]}")
+        return getattr(module, cmd_name.replace("-", "_"))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from their summaries, so that help imports none of them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._listed.items()])
+
 
 COMMANDS = {
     "run": ("run", "Search for a faster kernel."),
     "resume": ("run", "Continue a search where it stopped."),
-    "status": ("status", "Show the progress of a run, also while it runs."),
+    "status": ("show", "Show the progress of a run, also while it runs."),
     "show": ("show", "Show one candidate: score, evidence, source, diff to its parent."),
-    "tree": ("tree", "Show the lineage: as text, as a picture, or as a graph file."),
-    "report": ("report", "Write a run as one HTML or Markdown document."),
+    "tree": ("show", "Show the lineage: as text, as a picture, or as a graph file."),
+    "report": ("show", "Write a run as one HTML or Markdown document."),
     "serve": ("serve", "Show populations in a browser: read-only, live, on this machine only."),
     "export": ("export", "Write the champions as a package that models can use."),
     "verify": ("verify", "Check and score one kernel file against a task."),
     "replay": ("verify", "Check and time a plan file without running its author's code."),
-    "profile": ("profile", "Show what each kernel of a file does with the GPU."),
+    "profile": ("verify", "Show what each kernel of a file does with the GPU."),
     "tasks": ("tasks", "List, show, check, make, import and export tasks."),
     "suite": ("suite", "Search for many tasks, each within a budget, with one report."),
     "knowledge": ("knowledge", "Search what agents can look up: notes, the installed Triton, your own folders."),
-    "ask": ("ask_tell", "Ask a population for an attempt: a brief as JSON."),
-    "tell": ("ask_tell", "Hand in a kernel for an attempt, and get its verdict."),
-    "mcp": ("mcp", "Serve the workbench to coding agents over MCP."),
+    "ask": ("agent", "Ask a population for an attempt: a brief as JSON."),
+    "tell": ("agent", "Hand in a kernel for an attempt, and get its verdict."),
+    "mcp": ("agent", "Serve the workbench to coding agents over MCP."),
     "agent": ("agent", "Let any command-line coding agent work on a population."),
-    "train": ("train.group", "Grow a tree of transitions, and train policies and coders on it."),
+    "train": ("train", "Grow a tree of transitions, and train policies and coders on it."),
     "doctor": ("doctor", "Check what this machine can do, and what to fix."),
 }
 """Name -> module in this package and summary."""

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and the kernel that a file holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from evo_kernel.durations import seconds_of
+from evo_kernel.deadline import seconds_of
+from evo_kernel.errors import UserError
+from evo_kernel.types import Source
 from operators.learning import TREE
 
 
@@ -85,6 +87,27 @@ _MODELS = (
     click.option("--base-url", metavar="URL", help="The server to ask; it must speak the chat-completions protocol."),
     click.option("--api-key-env", metavar="NAME", help="The environment variable that holds the server's key."),
 )  # fmt: skip
+
+
+LONGEST = 4 * 2**20
+"""Characters: a module that is longer was written by no mind."""
+
+
+def read_source(file: Path) -> Source:
+    """The kernel in a file (`-`: standard input). Raises UserError with a plain sentence."""
+    name = "standard input" if str(file) == "-" else str(file)
+    try:
+        with click.open_file(str(file), encoding="utf-8") as stream:
+            text = stream.read(LONGEST + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"cannot read {name}: it is not UTF-8 text, so it is no Python module") from error
+    if len(text) > LONGEST:
+        raise UserError(f"{name} is longer than {LONGEST} characters: give one Python module with `run(*inputs)`")
+    if not text.strip():
+        raise UserError(f"{name} is empty: give one Python module with `run(*inputs)`")
+    return Source(text)
 
 
 def with_models(command: Callable[..., None]) -> Callable[..., None]:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 
+from evo_kernel.app.preflight import nobody_at
 from evo_kernel.app.run_config import ModelOptions, run_config, with_duration
 from evo_kernel.cli.options import DEVICES, JSON, PATH, POPULATION, SET, UNCONFINED, Duration, with_models
+from evo_kernel.errors import ConfigError
 
 _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge in parallel; 1 if left out.")
 
@@ -35,7 +37,11 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 @SET
 @UNCONFINED
 @with_models
-@click.option("--dry-run", is_flag=True, help="Judge the first kernel, print what would be done, and stop.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print what would be done and how long the budget lasts, judge the first kernel, and stop. No key is needed.",
+)
 @JSON
 def run(
     for_s: float | None,
@@ -67,6 +73,8 @@ def run(
     confining = ["judge.unconfined=true"] if unconfined else []
     config = run_config(config_file, [*overrides, *confining], named, models)
     config = with_duration(config, for_s / 3600 if for_s else None, overrides)
+    if not dry_run and (silent := nobody_at(config)):
+        raise ConfigError(silent)
     from evo_kernel.app import early_start
 
     early_start.begin(config.task, config.device)

@@ -1,23 +1,41 @@
-"""`show`: one candidate, with its evidence and what made it."""
+"""`show`, `status`, `tree` and `report`: what a population holds, also while it is being written."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evo_kernel.app.confirmed_gain import confirmed_data, confirmed_lines
-from evo_kernel.app.reference_times import held_lines
-from evo_kernel.app.remaining_torch_operations import mixed_lines
-from evo_kernel.app.sources import source_diff
-from evo_kernel.app.verdicts import case_table, evaluation_data, path_lines
-from evo_kernel.cli.options import JSON, POPULATION
+from evo_kernel.app.verdicts import (
+    ceilings_line,
+    confirmed_data,
+    confirmed_lines,
+    evaluation_data,
+    held_lines,
+    mixed_lines,
+    model_lines,
+    operator_lines,
+    path_lines,
+    show_cases,
+    times_text,
+)
+from evo_kernel.cli.options import JSON, PATH, POPULATION
 from evo_kernel.errors import UserError
-from evo_kernel.observe.formatting import counts_text, score_text
+from evo_kernel.observe.formatting import (
+    against,
+    age_text,
+    busy_text,
+    counts_text,
+    fault_lines,
+    score_text,
+    source_diff,
+    stages_text,
+)
 from evo_kernel.types import Evaluation
 
 if TYPE_CHECKING:
@@ -25,7 +43,7 @@ if TYPE_CHECKING:
 
     from populations.lineage import PathStep
     from populations.reading import PopulationReader
-    from populations.statistics import CandidateView
+    from populations.statistics import Best, CandidateView, RunStatus
 
 
 @click.command()
@@ -35,7 +53,7 @@ if TYPE_CHECKING:
 @click.option("--diff", "only_diff", is_flag=True, help="Print only the diff to the parent.")
 @JSON
 def show(population: Path, candidate: str, only_source: bool, only_diff: bool, as_json: bool) -> None:
-    """Show one CANDIDATE: score, evidence, path of strategies, source, diff to its parent.
+    """Show one CANDIDATE: score, bottleneck, evidence, path of strategies, diff to its parent, source as it was scored.
 
     CANDIDATE is a number, `best` (the fastest that no confirmation refuted) or `champion` (the fastest confirmed). Left
     out: the champion if there is one, else the best.
@@ -49,9 +67,9 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         made_in = view.evaluation.environment if view.evaluation else None
         faults, ceilings = reader.baseline_faults(), reader.ceilings(made_in)
         path, confirmation = reader.critical_path(number), reader.confirmation(number)
-    diff = source_diff(parent.proposal.source.text if parent else "", view.proposal.source.text, view.parent, number)
+    diff = source_diff(parent.source.text if parent else "", view.source.text, view.parent, number)
     if only_source:
-        click.echo(view.proposal.source.text)
+        click.echo(view.source.text)
     elif only_diff:
         click.echo(diff)
     elif as_json:
@@ -89,8 +107,8 @@ def _view_data(
         "evaluation": evaluation_data(view.evaluation) if view.evaluation else None,
         "confirmation": confirmed_data(confirmation),
         "path": [{"candidate": s.candidate, "strategy": s.strategy.name if s.strategy else s.operator,
-                  "score": s.score, "log_gain": s.log_gain} for s in path],
-        "source": view.proposal.source.text,
+                  "tuning": s.tuning, "score": s.score, "log_gain": s.log_gain} for s in path],
+        "source": view.source.text,
         "diff": diff,
     }  # fmt: skip
 
@@ -98,7 +116,7 @@ def _view_data(
 def _show(
     view: CandidateView, path: Sequence[PathStep], confirmation: Evaluation | None, diff: str, held: Sequence[str]
 ) -> None:
-    from evo_kernel.app.console import open_console, say
+    from evo_kernel.observe.live import open_console, say
 
     console = open_console()
     strategy = view.proposal.strategy.key if view.proposal.strategy else view.proposal.operator
@@ -112,13 +130,13 @@ def _show(
         reason = f": {evaluation.reason}" if evaluation.reason else ""
         say(console, f"{evaluation.status}{score}, {evaluation.environment.label}{reason}")
         if evaluation.measurements:
-            console.print(case_table(evaluation, evaluation.environment.label))
+            show_cases(console, evaluation, evaluation.environment.label)
             say(console, *held)
         say(console, *mixed_lines(evaluation))
         if evaluation.knobs:
             say(console, "knobs: " + ", ".join(f"{k}={v}" for k, v in evaluation.knobs))
-    say(console, *confirmed_lines(confirmation), "path:", *path_lines(path))
-    for text, language in ((diff, "diff"), (view.proposal.source.text, "python")):
+    say(console, *confirmed_lines(confirmation), *path_lines(path))
+    for text, language in ((diff, "diff"), (view.source.text, "python")):
         _show_text(console, text, language)
 
 
@@ -132,3 +150,169 @@ def _show_text(console: Console, text: str, language: str) -> None:
     from rich.syntax import Syntax
 
     console.print(Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True))
+
+
+@click.command()
+@POPULATION
+@JSON
+def status(population: Path, as_json: bool) -> None:
+    """Show where the run of POPULATION stands: attempts, verdicts, cost, best so far, and who writes it."""
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        found = reader.status()
+    if as_json:
+        click.echo(json.dumps(found.as_data()))
+        return
+    label = found.environment.label if found.environment else "not judged yet"
+    for name, value in [*_counts(found, label), *_machine(found)]:
+        click.echo(f"{name:<12} {value}")
+
+
+def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
+    """What was done and spent."""
+    writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
+    return [
+        ("population", f"{found.path} ({found.task}), {writer}"),
+        ("best", _standing(found, found.best, label)),
+        ("champion", _standing(found, found.champion, label)),
+        *_survived(found.champion),
+        ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
+                     f"{found.abandoned} abandoned" + f", {found.handed_out} handed out" * bool(found.handed_out)),
+        ("candidates", f"{found.candidates}; {counts_text(found.verdicts) or 'none judged'}; {found.pending} pending"),
+        ("evaluations", counts_text(found.evaluations) or "none"),
+        ("cost", f"{found.wall_s / 60:.1f} min over {found.sessions} session(s), {found.gpu_s:.1f} s of GPU, "
+                 f"${found.dollars:.2f}, {found.tokens} tokens"),
+        *operator_lines(found.operators),
+        *model_lines(found.models),
+    ]  # fmt: skip
+
+
+def _standing(status: RunStatus, found: Best | None, label: str) -> str:
+    if found is None:
+        return "none yet"
+    score = f"{found.score:.3f}x {against(status.baselines.values())}".rstrip() if found.score else "passed"
+    return f"{score} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
+
+
+def _survived(champion: Best | None) -> list[tuple[str, str]]:
+    if champion is None or champion.survived is None:
+        return []
+    hidden = f"; {champion.hidden:.3f}x on hidden cases" if champion.hidden is not None else ""
+    return [
+        ("survived", f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel{hidden}")
+    ]
+
+
+def _machine(found: RunStatus) -> list[tuple[str, str]]:
+    """What the run is doing now, and what its kernels are held against."""
+    lines: list[tuple[str, str]] = []
+    if found.pipeline is not None:
+        age = age_text(found.pipeline, time.time())
+        lines.append(("in flight", f"{stages_text(found.pipeline)}   ({age})"))
+        if busy := busy_text(found.pipeline):
+            lines.append(("GPU", busy))
+    for case in dict.fromkeys((*found.times, *found.baselines)):
+        lines.append(("times", f"{case}: {times_text(found, case)}"))
+    lines += [("", line) for line in fault_lines(found.baseline_faults)]
+    if found.environment is not None:
+        lines.append(("ceilings", ceilings_line(found.environment, found.ceilings)))
+    return lines
+
+
+@click.command()
+@POPULATION
+@click.option("--all", "everything", is_flag=True, help="Show every candidate, not only what led to improvements.")
+@click.option(
+    "--to",
+    "files",
+    type=PATH,
+    multiple=True,
+    help="Write all candidates to a file: .jsonl (with sources) or .graphml; repeatable.",
+)
+@JSON
+def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: bool) -> None:
+    """Show the lineage: the paths of the champion and of the best candidate, or the whole graph to a file."""
+    from populations.reading import PopulationReader
+
+    with PopulationReader(population) as reader:
+        for path in files:
+            reader.export_graph(path)
+        if files:
+            said = {"files": [str(path) for path in files]}
+            click.echo(json.dumps(said) if as_json else "\n".join(f"wrote {path}" for path in files))
+            return
+        nodes = list(reader.nodes())
+        leader = reader.leader()
+        path = reader.path_candidates(leader.candidate) if leader else []
+        best = reader.best()  # not confirmed yet, where it is another one
+        ahead = reader.path_candidates(best.candidate) if best else []
+    shown_too = {*path, *ahead}
+    if as_json:
+        shown = [node for node in nodes if everything or not path or node["candidate"] in shown_too]
+        click.echo(json.dumps({"path": path, "candidates": shown}))
+        return
+    if not nodes:
+        click.echo("no candidates yet")
+        return
+    _print_tree(nodes if everything or not path else [n for n in nodes if n["candidate"] in shown_too], set(path))
+    if set(ahead) - set(path):
+        click.echo(
+            f"* the champion's path; candidate {ahead[-1]} is faster, and not confirmed: the next resume does that"
+        )
+
+
+def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:
+    from rich.tree import Tree
+
+    from evo_kernel.observe.live import open_console
+
+    label = next((n["kind"] for n in nodes if n["kind"]), "")
+    device = next((n["device"] for n in nodes if n["device"]), "")
+    root = Tree(f"lineage, scores {label} ({device})")
+    branches: dict[int, Any] = {}
+    for node in nodes:
+        score = f"{node['score']:.3f}" if node["score"] is not None else (node["status"] or "pending")
+        mark = " *" if node["candidate"] in path else ""
+        text = f"{node['candidate']}  {node['strategy'] or node['operator']}  {score}{mark}"
+        above = branches.get(node["parent"] or 0, root)
+        branches[node["candidate"]] = above.add(text, highlight=False)
+    open_console().print(root, soft_wrap=True)
+
+
+@click.command()
+@POPULATION
+@click.option(
+    "--to",
+    "files",
+    type=PATH,
+    multiple=True,
+    help="A .html or .md file to write; repeatable. POPULATION.html if left out.",
+)
+@click.option("--candidate", type=int, help="Report on this candidate instead of the champion, else the best.")
+@JSON
+def report(population: Path, files: tuple[Path, ...], candidate: int | None, as_json: bool) -> None:
+    """Write a document about the run of POPULATION: plots, the champion edit by edit, tables, how to repeat it.
+
+    The HTML is one file without scripts.
+
+    \b
+    evo-kernel report softmax.db --to softmax.html --to softmax.md
+    """
+    from evo_kernel.app.run_report import blocks, edits_of
+    from evo_kernel.observe import document
+    from populations.reading import PopulationReader
+
+    places = files or (population.with_suffix(".html"),)
+    for path in places:
+        if path.suffix not in (".html", ".md"):
+            raise UserError(f"a report is written as .html or .md, not {path.suffix!r}: rename {path.name}")
+    with PopulationReader(population) as reader:
+        edits = edits_of(reader, candidate)
+        made, title = blocks(reader, edits), f"{reader.task.name}: evo-kernel"
+    for path in places:
+        document.save(path, title, made)
+    if as_json:
+        click.echo(json.dumps({"files": [str(path) for path in places], "path": [edit.as_data() for edit in edits]}))
+    else:
+        click.echo("\n".join(f"wrote {path}" for path in places))

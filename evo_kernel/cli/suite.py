@@ -71,11 +71,11 @@ def suite(
     Exit codes: 0 every task has a kernel that passed; 1 some have none; 2 a mistake that you can correct; 130
     interrupted.
     """
+    from evo_kernel.app.signals import ending_twice
     from evo_kernel.app.suite.lanes import lanes_of
-    from evo_kernel.app.suite.results import alone_in
-    from evo_kernel.app.suite.runs import SuiteRun
-    from evo_kernel.app.suite.search import SearchOptions
-    from evo_kernel.app.suite.tasks import tasks_of
+    from evo_kernel.app.suite.runs import SuiteRun, alone_in
+    from evo_kernel.app.suite.search import SearchOptions, tasks_of
+    from evo_kernel.processes import kill_descendants
 
     if minutes <= 0 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --evaluations of 1 or more")
@@ -83,7 +83,7 @@ def suite(
     chosen, lanes = tasks_of(suite, only, but), lanes_of(gpus, device)
     with alone_in(folder):
         run = SuiteRun(folder, chosen, minutes, evaluations, options, retry, lanes, stock)
-        with run.halt.on_signals():
+        with ending_twice(lambda name: run.halt.set(), lambda name: kill_descendants()):
             for row in run.rows():
                 click.echo(_line(row), err=as_json)
         data, written = run.report(suite)

@@ -17,8 +17,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from evo_kernel.dashboard import compare, formatting, pages, plots
-from evo_kernel.dashboard.conversation import conversation
+from evo_kernel.dashboard import compare, formatting, pages
+from evo_kernel.dashboard.formatting import conversation
 from evo_kernel.dashboard.guard import Guard
 from evo_kernel.dashboard.runs import LOOK_S, Run
 from evo_kernel.errors import PopulationError
@@ -37,14 +37,14 @@ class Dashboard:
             Route("/", lambda request: RedirectResponse("/0/", 303)),
             Mount("/static", StaticFiles(directory=HERE / "static")),
             Route("/compare", self._page(compare.compare, "compare.html", "Compare")),
-            Route("/data/compare", self._data(lambda runs, request: plots.best_so_far(*compare.chosen(runs, request)))),
+            Route("/data/compare", self._data(lambda runs, request: pages.best_so_far(*compare.chosen(runs, request)))),
             Route("/{run:int}/", self._page(pages.overview, "overview.html", "Overview")),
             Route("/{run:int}/lineage", self._page(pages.lineage, "lineage.html", "Lineage")),
             Route("/{run:int}/go", self._go),
             Route("/{run:int}/candidate/{number:int}", self._page(pages.candidate, "candidate.html", "")),
             Route("/{run:int}/candidate/{number:int}/source", self._source),
             Route("/{run:int}/candidate/{number:int}/conversation", self._conversation),
-            Route("/{run:int}/data/rises", self._data(lambda runs, request: plots.best_so_far(_run(runs, request)))),
+            Route("/{run:int}/data/rises", self._data(lambda runs, request: pages.best_so_far(_run(runs, request)))),
         ]  # fmt: skip
         handlers: dict[Any, Any] = {HTTPException: self._problem, PopulationError: self._missing}
         starlette = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
@@ -91,7 +91,7 @@ class Dashboard:
     def _source(self, request: Request) -> Response:
         number = request.path_params["number"]
         with _run(self.runs, request).reader() as reader:
-            text = reader.proposed_source(number).text
+            text = reader.candidate(number).source.text
         return PlainTextResponse(
             text.encode("utf-8", "replace"),
             headers={"content-disposition": f'attachment; filename="candidate-{number}.py.txt"'},

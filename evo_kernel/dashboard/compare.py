@@ -1,8 +1,7 @@
-"""Two runs side by side."""
+"""The page that compares two runs: numbers, times by case, and settings that differ."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from starlette.requests import Request
 
 from evo_kernel.dashboard.formatting import count, dollars, hours, ratio
 from evo_kernel.dashboard.runs import Overview, Run
+from evo_kernel.observe.formatting import denominator
 from evo_kernel.types import Evaluation
 
 
@@ -21,6 +21,18 @@ class ComparedRun:
     told: Overview
     evaluation: Evaluation | None  # of its best
     config: Mapping[str, Any]  # of its last session
+
+
+@dataclass(frozen=True)
+class ComparedCase:
+    """µs of both bests, of the fastest baseline and of the floor; None where not known."""
+
+    name: str
+    first: float | None
+    second: float | None
+    baseline: str
+    baseline_us: float | None
+    floor_us: float | None
 
 
 def compare(runs: Sequence[Run], request: Request) -> dict[str, Any]:
@@ -79,16 +91,19 @@ _ROWS = (
 )
 
 
-def _cases(first: ComparedRun, second: ComparedRun) -> list[tuple[str, float | None, float | None]]:
-    """µs of both bests by case."""
-    times = [
-        {one.case: one.median_us for one in side.evaluation.measurements if math.isfinite(one.median_us)}
-        if side.evaluation
-        else {}
-        for side in (first, second)
+def _cases(first: ComparedRun, second: ComparedRun) -> list[ComparedCase]:
+    """By case."""
+    measured = [
+        {one.case: one for one in side.evaluation.measurements} if side.evaluation else {} for side in (first, second)
     ]
-    names = list(dict.fromkeys([*times[0], *times[1]]))
-    return [(name, times[0].get(name), times[1].get(name)) for name in names]
+    found = []
+    for name in dict.fromkeys([*measured[0], *measured[1]]):
+        both = [side.get(name) for side in measured]
+        known = next(one for one in both if one is not None)
+        fastest = denominator(known.baselines_us)
+        times = [one.median_us if one is not None else None for one in both]
+        found.append(ComparedCase(name, times[0], times[1], fastest, known.baselines_us.get(fastest), known.floor_us))
+    return found
 
 
 def _settings(first: ComparedRun, second: ComparedRun) -> list[tuple[str, str, str]]:

@@ -18,17 +18,22 @@ from populations.reading import PopulationReader
 
 MOST = 1200  # nodes
 CHILDREN = 40
-STEP, HEIGHT, EDGE = 26.0, 420.0, 40.0  # units of the picture
+LABELLED = 40  # nodes at most that have room for strategy and gain
+STEP, LABELLED_STEP = 26.0, 100.0  # pixels from node to node, at least
+HEIGHT, EDGE = 420.0, 50.0
+WIDTH = 1300.0
+"""Pixels: a picture that needs no more is as wide as the window."""
 
 
 @dataclass(frozen=True)
 class LineageNode:
     candidate: int
-    x: float
-    y: float
+    x: float  # per cent of the picture's width
+    y: float  # pixels
     action: str
     status: str
     score: float | None
+    gain: float | None  # parent ÷ this
     children: int
     hidden: int  # children that are not drawn
     kind: str  # classes: "rise", "best", "at"
@@ -36,7 +41,8 @@ class LineageNode:
 
 @dataclass(frozen=True)
 class LineageEdge:
-    path: str
+    start: tuple[float, float]  # x, y as of nodes: the parent
+    end: tuple[float, float]
     on_path: bool  # of the best
 
 
@@ -45,8 +51,9 @@ class LineageTree:
     nodes: tuple[LineageNode, ...]
     edges: tuple[LineageEdge, ...]
     ticks: tuple[tuple[float, str], ...]  # (y, µs)
-    width: float
+    width: float | None  # pixels; None: as wide as the window
     height: float
+    labelled: bool  # nodes have strategy and gain beside them
     left_out: int  # candidates of improving lines that are not drawn: the oldest
 
 
@@ -61,11 +68,17 @@ def tree(reader: PopulationReader, rose: Set[int], best: int | None, at: int | N
     levels = [times[number] for number in numbers if math.isfinite(times[number])]
     low, high = min(levels, default=0.0), max(levels, default=1.0)
     spread = max(high - low, 0.02)
-    places = {number: (EDGE + STEP * rank, _height(times[number], low, spread)) for rank, number in enumerate(numbers)}
+    labelled = len(numbers) <= LABELLED
+    width = (LABELLED_STEP if labelled else STEP) * len(numbers)
+    places = {
+        number: (100 * (rank + 0.7) / (len(numbers) + 0.4), _height(times[number], low, spread))
+        for rank, number in enumerate(numbers)
+    }
     nodes = tuple(
         LineageNode(
             number, *places[number], rows[number]["strategy"] or rows[number]["operator"], rows[number]["status"] or "",
-            rows[number]["score"], children[number], children[number] - drawn_children[number],
+            rows[number]["score"], _gain(times[parents[number]] if parents[number] else math.inf, times[number]),
+            children[number], children[number] - drawn_children[number],
             " ".join(
                 name
                 for name, given in (("rise", number in rose), ("best", number == best), ("at", number == at))
@@ -75,12 +88,14 @@ def tree(reader: PopulationReader, rose: Set[int], best: int | None, at: int | N
         for number in numbers
     )  # fmt: skip
     edges = tuple(
-        LineageEdge(_curve(places[parents[number]], places[number]), number in path)
+        LineageEdge(places[parents[number]], places[number], number in path)
         for number in numbers
         if parents[number] in drawn
     )
-    width = 2 * EDGE + STEP * max(len(numbers) - 1, 1)
-    return LineageTree(nodes, edges, tuple(_ticks(low, spread)), width, HEIGHT + 2 * EDGE, len(chosen) - len(numbers))
+    return LineageTree(
+        nodes, edges, tuple(_ticks(low, spread)), width if width > WIDTH else None, HEIGHT + 2 * EDGE, labelled,
+        len(chosen) - len(numbers),
+    )  # fmt: skip
 
 
 def _chosen(parents: Sequence[int], times: Sequence[float], ends: Iterable[int], at: int | None) -> set[int]:
@@ -111,10 +126,9 @@ def _height(log_us: float, low: float, spread: float) -> float:
     return EDGE + HEIGHT * (min((log_us - low) / spread, 1.0) if math.isfinite(log_us) else 1.06)
 
 
-def _curve(above: tuple[float, float], below: tuple[float, float]) -> str:
-    (x, y), (to_x, to_y) = above, below
-    middle = (x + to_x) / 2
-    return f"M{x:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
+def _gain(parent: float, log_us: float) -> float | None:
+    """Parent ÷ child, of log times."""
+    return math.exp(parent - log_us) if math.isfinite(parent) and math.isfinite(log_us) else None
 
 
 def _ticks(low: float, spread: float) -> Iterable[tuple[float, str]]:

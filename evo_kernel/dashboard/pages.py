@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from evo_kernel.dashboard.conversation import conversation
-from evo_kernel.dashboard.diffs import diff_lines
-from evo_kernel.dashboard.formatting import clip, count, dollars, highlighted
-from evo_kernel.dashboard.intervals import case_times
+from evo_kernel.dashboard.formatting import clip, conversation, count, dollars, highlighted, lines_of
 from evo_kernel.dashboard.lineage_view import tree
-from evo_kernel.dashboard.runs import Run
-from evo_kernel.types import CaseKind, Evaluation, Rival
+from evo_kernel.dashboard.runs import Overview, Run
+from evo_kernel.observe.formatting import against, denominator
+from evo_kernel.types import CaseKind, Evaluation, Measurement, Rival
 from populations.statistics import CandidateView
 
 ANCESTORS = 300
@@ -24,7 +25,12 @@ ANCESTORS = 300
 def overview(run: Run, request: Request) -> dict[str, Any]:
     del request
     told = run.overview()
-    return {"told": told, "status": told.status, "doing": run.doing()}
+    return {
+        "told": told,
+        "status": told.status,
+        "doing": run.doing(),
+        "against": against(told.status.baselines.values()),
+    }
 
 
 def candidate(run: Run, request: Request) -> dict[str, Any]:
@@ -35,11 +41,13 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         talked = bool(conversation(reader.connection, view.attempt))
         parents = reader.parents(view.attempt)
         last = reader.last_candidate()
-        ancestors = [(step.candidate, step.action) for step in path[:-1]][::-1]
+        ancestors = [(step.candidate, step.action) for step in path if step.candidate != number and not step.tuning][
+            ::-1
+        ]
         ancestors += [(other, role) for role, other in parents if other not in dict(ancestors)]
         ancestors = ancestors[:ANCESTORS]
-        against = _against(request, ancestors)
-        before = reader.proposed_source(against).text if against else ""
+        other = _against(request, ancestors)
+        before = reader.candidate(other).source.text if other else ""
     evaluation = view.evaluation
     modeled = evaluation is not None and evaluation.environment.kind == "modeled"
     measurements = evaluation.measurements if evaluation else ()
@@ -47,6 +55,7 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         "view": view,
         "proposal": view.proposal,
         "evaluation": evaluation,
+        "over": against(one.baselines_us for one in measurements),
         "cases": [case_times(one, modeled) for one in measurements],
         "resources": [(one.case, one.features) for one in measurements if one.features],
         "confirmation": confirmation,
@@ -54,9 +63,9 @@ def candidate(run: Run, request: Request) -> dict[str, Any]:
         "path": path,
         "others": [(role, other) for role, other in parents if other != view.parent],
         "ancestors": ancestors,
-        "against": against,
-        "diff": diff_lines(before, view.proposal.source.text) if against else [],
-        "source": highlighted(view.proposal.source.text),
+        "against": other,
+        "diff": diff_lines(before, view.source.text) if other else [],
+        "source": highlighted(view.source.text),
         "talked": talked,
         "cost": _cost(view),
         "last": last,
@@ -115,3 +124,80 @@ def _cost(view: CandidateView) -> list[str]:
     told += [f"{number} evaluations to {purpose}" for purpose, number in sorted(charged.items())]
     told.append(f"{sum(one.gpu_s for one in view.evaluations):.2f} s of GPU")
     return [*told, f"{sum(one.wall_s for one in view.evaluations):.1f} s of judging"]
+
+
+AXES = ("evaluations", "hours", "dollars")
+
+
+def best_so_far(*runs: Run) -> dict[str, Any]:
+    """Of each run, against what was spent."""
+    return {"runs": [_columns(run.title, run.overview()) for run in runs], "axes": list(AXES)}
+
+
+def _columns(title: str, told: Overview) -> dict[str, Any]:
+    """By axis, strictly growing `x` and the best `score` there, with a last point at now."""
+    now = {"evaluations": told.evaluations, "hours": told.hours, "dollars": told.status.dollars}
+    columns: dict[str, Any] = {}
+    for axis in AXES:
+        best: dict[float, float | None] = {}  # several at one place: the last is the best
+        for rise in told.rises:
+            best[rise[axis]] = rise["score"]
+        if best:
+            best[now[axis]] = next(reversed(best.values()))
+        columns[axis] = {"x": list(best), "score": list(best.values())}
+    return {"title": title, "against": against(told.status.baselines.values()), **columns}
+
+
+LONGEST = 3000  # lines; beyond that comparing may take minutes
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    kind: str  # "same", "added", "gone", "gap"
+    text: str
+
+
+def diff_lines(before: str, after: str) -> list[DiffLine] | None:
+    """With three lines around each change; empty when nothing changed, None when a text is too long to compare."""
+    old, new = lines_of(before), lines_of(after)
+    if len(old) > LONGEST or len(new) > LONGEST or max(len(before), len(after)) > 100 * LONGEST:
+        return None
+    kinds = {"+": "added", "-": "gone", " ": "same", "@": "gap"}
+    told = difflib.unified_diff(old, new, lineterm="", n=3)
+    return [DiffLine(kinds[line[0]], line) for number, line in enumerate(told) if number >= 2]
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """The kernel itself, or a baseline. Ratios are baseline ÷ kernel, over the interval of the kernel's median."""
+
+    name: str
+    us: float
+    own: bool = False
+    denominator: bool = False
+    interval_us: tuple[float, float] | None = None
+    ratio: float | None = None
+    ratio_interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class CaseTimes:
+    name: str
+    rows: tuple[TimeRow, ...]
+    light_share: float | None
+    floor_us: float | None
+    terms: tuple[tuple[str, float], ...]  # of modeled times, the longest first
+
+
+def case_times(measured: Measurement, modeled: bool) -> CaseTimes:
+    baselines = {name: us for name, us in measured.baselines_us.items() if us > 0 and math.isfinite(us)}
+    fastest, low, high = denominator(baselines), measured.low_us, measured.high_us
+    known = math.isfinite(low) and math.isfinite(high) and high > low > 0
+    rows = [TimeRow("this kernel", measured.median_us, own=True, interval_us=(low, high) if known else None)]
+    for name, us in sorted(baselines.items(), key=lambda item: item[1]):
+        ratio = us / measured.median_us if measured.median_us > 0 else None
+        interval = (us / high, us / low) if known else None
+        rows.append(TimeRow(name, us, denominator=name == fastest, ratio=ratio, ratio_interval=interval))
+    terms = sorted(measured.details.items(), key=lambda item: -item[1]) if modeled else []
+    shown = tuple(term for term in terms if term[1] > 0)
+    return CaseTimes(measured.case, tuple(rows), measured.light_share, measured.floor_us, shown)

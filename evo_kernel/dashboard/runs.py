@@ -1,4 +1,4 @@
-"""A population file that is looked at: one reader for everybody, and numbers that are read anew at intervals."""
+"""Reads one population file for all pages: a shared reader, and numbers that are read anew at intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.dashboard.formatting import ratio
-from evo_kernel.observe.formatting import age_text, busy_text, stages_text
+from evo_kernel.observe.formatting import against, age_text, busy_text, stages_text
 from populations.connect import owner
 from populations.reading import PopulationReader, pipeline
 from populations.statistics import CellView, RunStatus
@@ -81,7 +81,8 @@ class Run:
     def headline(self) -> str:
         """Where it stands, on every page."""
         status = self.overview().status
-        best = f"best {ratio(status.best.score)}" if status.best else "nothing passed yet"
+        over = f" {against(status.baselines.values())}".rstrip()
+        best = f"best {ratio(status.best.score)}{over}" if status.best else "nothing passed yet"
         return f"{'● running' if owner(self.path) else '○ not running'}, {best}, {status.candidates:,} candidates"
 
     def doing(self) -> str:

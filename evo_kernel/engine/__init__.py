@@ -11,7 +11,6 @@ attempts.py makes one attempt; reevaluation.py spends on kernels that are known.
 """
 
 from evo_kernel.engine.loop import Engine, RunSummary
-from evo_kernel.engine.observer import Observer, Silence
-from evo_kernel.engine.settings import EngineSettings
+from evo_kernel.engine.session import EngineSettings, Observer, Silence
 
 __all__ = ["Engine", "EngineSettings", "Observer", "RunSummary", "Silence"]

@@ -7,8 +7,7 @@ import traceback
 from dataclasses import replace
 
 from evo_kernel.budget import Spent
-from evo_kernel.engine.retrying_judge import Probing
-from evo_kernel.engine.session import RunSession
+from evo_kernel.engine.session import Probing, RunSession
 from evo_kernel.errors import EvoKernelError, InfraError, OperatorFailed
 from evo_kernel.types import Brief, Proposal, Purpose
 
@@ -57,7 +56,6 @@ class Attempts:
         if failed is not None:
             return self._failed(brief, proposal, failed, cost)
         with session.lock:
-            session.observer.proposed(brief, proposal)
             child = (brief.parent.candidate, proposal.source.sha256)
             twin = child in self._judged_now
             self._judged_now.add(child)

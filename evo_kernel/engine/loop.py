@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 
 from evo_kernel.budget import Ledger, Spent
 from evo_kernel.engine.attempts import Attempts
-from evo_kernel.engine.observer import Observer
 from evo_kernel.engine.reevaluation import Reevaluation
-from evo_kernel.engine.session import RunSession
-from evo_kernel.engine.settings import EngineSettings
+from evo_kernel.engine.session import EngineSettings, Observer, RunSession
 from evo_kernel.errors import CutShort
 from evo_kernel.types import (
     Judge,
@@ -143,7 +141,7 @@ class Engine(RunSession):
         if self._searching and self.deadline.over and not self.stopped.is_set():
             kept = f", {self.hours.kept_s:.0f} s of it kept for confirmation" if self.hours.kept_s >= 1 else ""
             end = self.pause if self._time_is_up is None else self.stop
-            end(f"the time that was asked for is spent{kept}", "budget")
+            end(f"{self.ledger.time_is_spent}{kept}", "budget")
             self._out_of_time = True
             if self._time_is_up is not None:
                 self._time_is_up()

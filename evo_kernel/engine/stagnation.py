@@ -1,4 +1,4 @@
-"""Whether a search still finds anything new: what ends one that has tried all that it can think of."""
+"""Detects a search that finds nothing new any more, so that the loop can end it."""
 
 from __future__ import annotations
 

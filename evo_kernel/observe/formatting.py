@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -55,9 +56,9 @@ def held_texts(measured: Measurement, digits: int) -> tuple[str, str, str]:
     """The floor in µs, the speed-up and the share of light; a dash for what is not known."""
     floor_us, light = measured.floor_us, measured.light_share
     return (
-        f"{floor_us:.{digits}f}" if floor_us is not None else "-",
+        dashed(floor_us, f"{{:.{digits}f}}"),
         f"{measured.speedup:.2f}x" if measured.baselines_us else "-",
-        f"{light:.0%}" if light is not None else "-",
+        dashed(light, "{:.0%}"),
     )
 
 
@@ -85,6 +86,11 @@ def reason_text(reason: str, longest: int = 200) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
+def dashed(value: float | None, form: str) -> str:
+    """A number in a format such as `{:.2f}x`; a dash where it is not known."""
+    return "-" if value is None else form.format(value)
+
+
 def counts_text(counts: Mapping[str, int]) -> str:
     """How many there are of each, by name; empty without any."""
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
@@ -92,3 +98,12 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 def _mean(shares: Sequence[float]) -> float:
     return sum(shares) / len(shares)
+
+
+def source_diff(before: str, after: str, parent: int | None, number: int) -> str:
+    """What changed between the sources of two candidates, with three lines of context; `parent`: None where there is
+    none, and `before` is empty."""
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"candidate {parent}", f"candidate {number}", lineterm="", n=3
+    )
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Progress of a run for people: a calm live view on a terminal, plain lines in a log."""
+"""What a run shows on a terminal: a calm live view, or plain lines that are never cropped where it is a log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,22 @@ from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe.formatting import busy_text, score_text, stages_text, state_text
-from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Proposal, Purpose, Recorded, ScoredCandidate
+from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Purpose, Recorded, ScoredCandidate
+
+PIPED_COLUMNS = 10_000  # rich crops and wraps to a width; text that goes to no terminal has none
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """A console as wide as the terminal; without one, plain text whose lines are as long as they are."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=PIPED_COLUMNS, color_system=None)
+
+
+def say(console: Console, *lines: str, style: str = "") -> None:
+    """Lines as they are: nothing in them is markup, and none is broken."""
+    for line in lines:
+        console.print(Text(line, style=style), soft_wrap=True)
+
 
 LINES = 8  # last events on screen
 QUIET_S, EVERY_S = 10.0, 30.0  # after so long without a line, and at least so often, a log is told where things stand
@@ -41,7 +56,8 @@ class LiveProgress:
         self._console, self._environment, self._left, self._pipeline = console, environment, left, pipeline
         self._clock, self._lock = clock, threading.Lock()
         self.events: deque[str] = deque(maxlen=LINES)
-        self._statuses: Counter[str] = Counter()
+        self._verdicts: dict[int, str] = {}  # the latest of each candidate, confirmations left out
+        self._without_proposal = 0
         self._in_flight: set[int] = set()
         self._best = _standing(best)
         self._told_log_us = best.evaluation.standing if best is not None and best.evaluation is not None else math.inf
@@ -63,20 +79,18 @@ class LiveProgress:
             self._in_flight.add(brief.attempt)
             self._tell_state(self._clock())
 
-    def proposed(self, brief: Brief, proposal: Proposal) -> None:
-        del brief, proposal
-
     def operator_failed(self, brief: Brief, failure: OperatorFailed) -> None:
         del failure
         with self._lock:
             self._in_flight.discard(brief.attempt)
-            self._statuses["no proposal"] += 1
+            self._without_proposal += 1
             self._tell_state(self._clock())
 
     def judged(self, recorded: Recorded, evaluation: Evaluation, is_best: bool) -> None:
         with self._lock:
             self._in_flight.discard(recorded.brief.attempt)
-            self._statuses[evaluation.status.value] += 1
+            if evaluation.purpose is not Purpose.CONFIRM:
+                self._verdicts[recorded.candidate] = evaluation.status.value
             strategy = recorded.proposal.strategy.name if recorded.proposal.strategy else recorded.proposal.operator
             of_best = self._best is not None and self._best[1] == recorded.candidate  # it has a score by now
             if is_best or (of_best and evaluation.passed and evaluation.purpose is Purpose.SCORE):
@@ -131,7 +145,8 @@ class LiveProgress:
         return f"{best} · {self._counts() or 'starting'}{doing}"
 
     def _counts(self) -> str:
-        return ", ".join(f"{count} {name}" for name, count in self._statuses.most_common())
+        told = [f"{count} {name}" for name, count in Counter(self._verdicts.values()).most_common()]
+        return ", ".join([*told, *([f"{self._without_proposal} no proposal"] if self._without_proposal else [])])
 
     def view(self) -> Group:
         """What a terminal shows."""

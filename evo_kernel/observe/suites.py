@@ -1,4 +1,4 @@
-"""What a suite of tasks came to: one row a task, and the figures that benchmarks are compared by.
+"""Results of a suite: one row a task, the figures that benchmarks are compared by, and the report.
 
 fast_p is the share of *all* problems whose kernel is correct and more than p times as fast as a baseline (KernelBench).
 It needs measured times; modeled ones have no baseline, and then only the gain over the first kernel is told.
@@ -9,10 +9,53 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from evo_kernel.observe.document import Block, Heading, Paragraph, Table
-from evo_kernel.observe.harness_verdict import CORRECT, NONE, WRONG, Stock
+from evo_kernel.observe.formatting import dashed
+
+CORRECT, WRONG, NONE = "correct", "wrong", "no verdict"
+TIMES = "{:.2f}x"
+_Time = Annotated[float | None, BeforeValidator(lambda us: us if us is not None and 0 < float(us) < math.inf else None)]
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What a benchmark's own harness says of the kernel that was found. Times are its own, in µs."""
+
+    verdict: Annotated[str, Field(pattern="^(correct|wrong|no verdict)$")]  # the last: `reason` says why
+    reason: str = ""
+    kernel: str = ""  # sha256 of the source that it was asked about
+    sizes: str = "own"  # "own", or "small": what is executed on a CPU
+    us: _Time = None
+    eager_us: _Time = None
+    tf32_us: _Time = None  # eager, with TF32 allowed
+    timed: int = 0  # trials
+    scaled: Mapping[str, bool] = field(default_factory=dict)  # factor of the inputs -> correct
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def correct(self) -> bool:
+        return self.verdict == CORRECT
+
+    @property
+    def verified(self) -> bool:
+        """Correct with the inputs as they are and at every factor."""
+        return self.correct and bool(self.scaled) and all(self.scaled.values())
+
+    @property
+    def speedup(self) -> float | None:
+        """Eager ÷ kernel; of a kernel that the harness calls correct."""
+        return self.eager_us / self.us if self.correct and self.us and self.eager_us else None
+
+    @property
+    def verified_speedup(self) -> float | None:
+        """Eager in TF32 ÷ kernel; of a kernel that is correct at every factor."""
+        return self.tf32_us / self.us if self.verified and self.us and self.tf32_us else None
+
 
 FASTEST = "fastest"
 """Stands for whichever listed baseline is fastest on a case: what a score is relative to."""
@@ -63,6 +106,16 @@ class SuiteRow:
         if baseline == FASTEST:
             return min(self.baselines_us.values()) / us
         return self.baselines_us[baseline] / us if baseline in self.baselines_us else None
+
+
+def stock_of(data: object) -> Stock:
+    """A stock result from JSON. Raises ValueError for what is none: a child wrote it."""
+    return TypeAdapter(Stock).validate_python(data)
+
+
+def suite_row(data: object) -> SuiteRow:
+    """A row from JSON. Raises ValueError."""
+    return TypeAdapter(SuiteRow).validate_python(data)
 
 
 STOCK: Mapping[str, Callable[[Stock], tuple[bool, float | None]]] = {
@@ -202,7 +255,7 @@ def _figure_table(rows: Sequence[SuiteRow]) -> Table:
     lines = []
     for one in every:
         shares = [_percent(share) for share in (one.correct, one.fast_1, one.fast_2)]
-        ratios = [_times(ratio) for ratio in (one.mean_all, one.geomean_correct, one.gain)]
+        ratios = [dashed(ratio, TIMES) for ratio in (one.mean_all, one.geomean_correct, one.gain)]
         asking = [str(one.not_asked), str(one.undecided)] if asked else []
         kernels = "own only" if one.own_only else "any"
         lines.append([one.group, str(one.problems), one.baseline, kernels, *shares, *ratios, *asking])
@@ -228,7 +281,7 @@ def _stock_blocks(rows: Sequence[SuiteRow]) -> list[Block]:
 
 
 def _stock_cells(row: SuiteRow) -> list[str]:
-    judge = [row.label, row.status, _times(row.speedup("eager"))]
+    judge = [row.label, row.status, dashed(row.speedup("eager"), TIMES)]
     stock = row.stock
     if stock is None:
         return [*judge, "not asked" if row.correct else "-", "-", "-", "-", "-"]
@@ -237,10 +290,10 @@ def _stock_cells(row: SuiteRow) -> list[str]:
     return [
         *judge,
         stock.verdict if stock.sizes == "own" else f"{stock.verdict} ({stock.sizes} sizes)",
-        "-" if stock.us is None else f"{stock.us:.1f}",
-        _times(stock.speedup),
+        dashed(stock.us, "{:.1f}"),
+        dashed(stock.speedup, TIMES),
         scaled,
-        _times(stock.verified_speedup),
+        dashed(stock.verified_speedup, TIMES),
     ]
 
 
@@ -249,24 +302,16 @@ def _cells(row: SuiteRow) -> list[str]:
         row.label,
         row.status,
         row.first,
-        _number(row.first_us),
-        _number(row.best_us),
-        _times(row.gain()),
-        _times(row.speedup()),
+        dashed(row.first_us, "{:.1f}"),
+        dashed(row.best_us, "{:.1f}"),
+        dashed(row.gain(), TIMES),
+        dashed(row.speedup(), TIMES),
         _percent(row.light_share),
         _percent(row.own_share),
-        _number(row.us(own_only=True)),
+        dashed(row.us(own_only=True), "{:.1f}"),
         str(row.evaluations),
         f"{row.minutes:.1f}",
     ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
-def _times(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}x"
 
 
 def _percent(value: float | None) -> str:

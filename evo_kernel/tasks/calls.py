@@ -35,16 +35,22 @@ from evo_kernel.tasks.call_template import (
     returned,
     with_defaults,
 )
-from evo_kernel.tasks.imported import (
+from evo_kernel.tasks.scripts import (
+    APPLY,
+    Found,
+    Metrics,
+    Nothing,
+    Placed,
     drawing_seed,
     importable_names,
     is_fake,
     own_numbers,
     refuse_too_large,
+    rewritten,
     scaled,
+    silent,
     with_parameters,
 )
-from evo_kernel.tasks.scripts import APPLY, Found, Metrics, Nothing, Placed, rewritten, silent
 from evo_kernel.tasks.task import same_values
 
 CUT = "#" * 146

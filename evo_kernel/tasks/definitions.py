@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.imported import is_fake, refuse_too_large, scaled, with_parameters
+from evo_kernel.tasks.scripts import is_fake, refuse_too_large, scaled, with_parameters
 from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS
 
 INTEGERS = {torch.int8: 128, torch.int16: 1024, torch.int32: 1024, torch.int64: 1024}

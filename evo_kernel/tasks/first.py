@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.compiled.child import compiled, compiled_baseline
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Source
 
@@ -35,7 +36,7 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
     they leave fewer. Raises LoweringError when neither knows the reference's operations.
     """
     if wanted == "compiled":
-        return First(_compiled(task), "compiled")
+        return First(compiled(task), "compiled")
     if task.seed is not None:
         return First(task.seed, "seed")
     from evo_kernel.tasks.lowering.lower import lower  # only here: a task with a seed need not pay for tracing
@@ -44,12 +45,12 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
         lowered = lower(task)
     except LoweringError as unknown:
         try:
-            return First(_compiled(task, templates=True), "compiled")
+            return First(compiled(task, templates=True), "compiled")
         except LoweringError as error:
             raise LoweringError(f"{unknown} torch.compile has none either: {error}") from error
     if left_to_torch(lowered):
         try:
-            other = _compiled(task, templates=True)
+            other = compiled(task, templates=True)
         except LoweringError:
             return First(lowered, "lowered")
         if len(left_to_torch(other)) < len(left_to_torch(lowered)):
@@ -64,11 +65,9 @@ def beside_first(task: Task, first: First) -> Source | None:
     """
     if first.origin == "compiled" or not compiles(task):
         return None
-    from evo_kernel.tasks.compiled.child import compiled_baseline
-
     with contextlib.suppress(LoweringError):  # an addition: nobody needs it
         usual = compiled_baseline(task)
-        return usual if task.allow == "mixed" or not left_to_torch(usual) else _compiled(task)
+        return usual if task.allow == "mixed" or not left_to_torch(usual) else compiled(task)
     return None
 
 
@@ -81,9 +80,3 @@ def left_to_torch(source: Source) -> list[str]:
     """The calls of aten in a first kernel, in the order of its text."""
     words = (word.split("(")[0] for line in source.text.splitlines() for word in line.split())
     return [word.removeprefix("torch.ops.aten.") for word in words if word.startswith("torch.ops.aten.")]
-
-
-def _compiled(task: Task, templates: bool | None = None) -> Source:
-    from evo_kernel.tasks.compiled.child import compiled
-
-    return compiled(task, templates)

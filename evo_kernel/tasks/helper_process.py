@@ -1,4 +1,5 @@
-"""A child process that answers requests one at a time, for code that may crash, hang, or hold much memory."""
+"""A child process that answers requests one at a time, for code that may crash, hang, or hold much memory; and work
+in a thread that nobody has to wait for."""
 
 from __future__ import annotations
 
@@ -12,10 +13,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from evo_kernel.processes import end_with_owner
 
+Made = TypeVar("Made")
 NO_GPU = {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
 """Environment of a process that sees no GPU, and in which Triton compiles."""
 PATIENCE = 5.0
@@ -96,6 +99,21 @@ def answer_requests(answer: Callable[[Any], Any]) -> None:
             return
         pickle.dump(answer(request), answers)
         answers.flush()
+
+
+def in_a_thread(make: Callable[[], Made]) -> Future[Made]:
+    """What `make` returns or raises. Its thread is a daemon: whoever gives up meanwhile does not wait for it."""
+    made: Future[Made] = Future()
+
+    def work() -> None:
+        try:
+            made.set_result(make())
+        # Not handled here: carried to the threads that ask.
+        except BaseException as error:  # noqa: BLE001
+            made.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return made
 
 
 def answered(pid: int, deadline_s: float, ready: Callable[[], bool]) -> bool:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.call_template import free_name
-from evo_kernel.tasks.imported import (
+from evo_kernel.tasks.scripts import (
     drawing_seed,
     importable_names,
     is_fake,
@@ -30,7 +30,7 @@ from evo_kernel.tasks.imported import (
     refuse_too_large,
     with_parameters,
 )
-from evo_kernel.tasks.task import spec_of
+from evo_kernel.tasks.task import size_hint, spec_of
 
 SEED = 42
 """KernelBench's: set before `get_init_inputs`, and again before the constructor."""
@@ -141,7 +141,7 @@ class Problem:
             for variant in made:
                 variant.fixed = several
         shapes = tuple(
-            tuple(_hint(size) for size in value.shape) for value in values if isinstance(value, torch.Tensor)
+            tuple(size_hint(size) for size in value.shape) for value in values if isinstance(value, torch.Tensor)
         )
         if shapes in self._variants:
             return self._variants[shapes]
@@ -256,11 +256,6 @@ def put(model: nn.Module, place: str, tensor: torch.Tensor) -> None:
     owner._parameters.pop(name, None)
     owner._buffers.pop(name, None)
     setattr(owner, name, tensor)
-
-
-def _hint(size: Any) -> int:
-    """A size, or what a size symbol stands for in the case that is being traced."""
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def flat(result: Any) -> list[Any]:

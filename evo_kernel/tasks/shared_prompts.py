@@ -130,22 +130,15 @@ def flex(q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, 
     return _heads_first(out[0]).contiguous(), lse[0]
 
 
-def _output(forward: Callable[..., Pair], cu: Tensor, *inputs: Tensor) -> Tensor:
-    return forward(*inputs, cu)[0]
+def _gradients(forward: Callable[..., Pair], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Through a forward pass; `inputs` are those of `three_parts_gradients`."""
+    *leaves, upstream, cu = inputs
+    return vendor.gradients(lambda *given: forward(*given, cu)[0], leaves, upstream)
 
 
-def replicated_gradients(
-    q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, upstream: Tensor, cu: Tensor
-) -> tuple[Tensor, ...]:
-    """Through `replicated`: the copies' gradients are summed. Its rows of the prompt are those of the first copy."""
-    return vendor.gradients(partial(_output, replicated, cu), (q, k_ctx, v_ctx, k_dec, v_dec), upstream)
-
-
-def flex_gradients(
-    q: Tensor, k_ctx: Tensor, v_ctx: Tensor, k_dec: Tensor, v_dec: Tensor, upstream: Tensor, cu: Tensor
-) -> tuple[Tensor, ...]:
-    """Through `flex`."""
-    return vendor.gradients(partial(_output, flex, cu), (q, k_ctx, v_ctx, k_dec, v_dec), upstream)
+flex_gradients = partial(_gradients, flex)
+replicated_gradients = partial(_gradients, replicated)
+"""The copies' gradients are summed. Its rows of the prompt are those of the first copy."""
 
 
 def three_parts_gradients(

@@ -210,7 +210,7 @@ class Task:
             if not isinstance(value, (torch.Tensor, int, float)):
                 raise TaskError(
                     f"{self.path}: inputs returned a {type(value).__name__} at position {position} for case "
-                    f"{case.name!r}. Return a tuple of tensors and plain numbers."
+                    f"{case.name!r}. Return a tuple or list of tensors and plain numbers."
                 )
         if not any(isinstance(value, torch.Tensor) for value in values):
             raise TaskError(f"{self.path}: inputs returned no tensor for case {case.name!r}. Return at least one.")
@@ -219,7 +219,8 @@ class Task:
     def reference(self, *inputs: Input) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """What a kernel must compute: one tensor, or a tuple of them."""
         if misfit := _arity_misfit(self.reference_function, len(inputs)):
-            line = f":{_first_line(self.reference_function)}".removesuffix(":")
+            code = getattr(self.reference_function, "__code__", None)
+            line = f":{code.co_firstlineno}" if code is not None else ""
             raise TaskError(f"{self.path}{line}: {misfit} Let reference take what inputs() returns, in that order.")
         result = self._call(self.reference_function, "reference", inputs)
         if isinstance(result, torch.Tensor):
@@ -227,7 +228,7 @@ class Task:
         if isinstance(result, (tuple, list)) and result and all(isinstance(part, torch.Tensor) for part in result):
             return tuple(cast(Sequence[torch.Tensor], result))
         raise TaskError(
-            f"{self.path}: reference returned a {type(result).__name__}. Return a tensor, or a tuple of tensors."
+            f"{self.path}: reference returned a {type(result).__name__}. Return a tensor, or a tuple or list of them."
         )
 
     def outputs(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
@@ -352,10 +353,6 @@ def _arity_misfit(function: Function, count: int) -> str:
     return ""
 
 
-def _first_line(function: Function) -> int | str:
-    return getattr(getattr(function, "__code__", None), "co_firstlineno", "")
-
-
 def positional_names(function: Function) -> list[str]:
     """Names of the parameters that may be given by position; none of a builtin, which does not say."""
     try:
@@ -368,6 +365,11 @@ def positional_names(function: Function) -> list[str]:
 def as_float64(value: Input) -> Input:
     """A float64 copy of a floating-point tensor; anything else as it is."""
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def size_hint(size: Any) -> int:
+    """A size, or what a size symbol stands for in the case that is being traced."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:

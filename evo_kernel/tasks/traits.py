@@ -1,14 +1,18 @@
-"""What a task's reference can take besides numbers: fake tensors, and being differentiated."""
+"""Properties of a task's reference: fake tensors, differentiation, and the least bytes and flops that it needs."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Task, as_float64
+from evo_kernel.tasks.task import Case, Task, as_float64, without_data
 from evo_kernel.types import CaseKind
 
 DIFFERENTIABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -87,3 +91,71 @@ def _pullback(task: Task, inputs: tuple[Any, ...], places: list[int]) -> tuple[t
 def _drawn(task: Task) -> tuple[Any, ...]:
     case = (task.cases_of(CaseKind.CHECK) or task.cases)[0]
     return task.inputs(case, torch.Generator().manual_seed(0), "cpu")
+
+
+_PICK = {"embedding", "gather", "index", "index_select", "take", "_unsafe_index", "_embedding_bag"}
+"""Operations that read as much of their first tensor as they return."""
+
+
+class LeastWork(NamedTuple):
+    """Of one case; None: not known."""
+
+    flops: float | None  # of products, convolutions and attention
+    moved_bytes: float | None  # each input as far as it is read, each output, once
+
+
+@functools.lru_cache(maxsize=256)
+def least_work(task: Task, case: Case) -> LeastWork:
+    """What the file states; else what the reference's operations read, write and multiply."""
+    flops, moved = task.flops(case), task.bytes(case)
+    if flops is not None and moved is not None:
+        return LeastWork(flops, moved)
+    inputs = [without_data(spec) if isinstance(spec, tuple) else spec for spec in task.input_specs(case)]
+    try:
+        with _Counter(inputs) as counted:
+            outputs = task.outputs(*inputs)
+    except TaskError:  # it reads values, or uses an operation that knows no tensors without memory
+        return LeastWork(flops, moved)
+    written = {_storage(one): min(one.nbytes, one.untyped_storage().nbytes()) for one in outputs}
+    return LeastWork(
+        counted.flops if flops is None else flops,
+        float(counted.read_bytes + sum(written.values())) if moved is None else moved,
+    )
+
+
+class _Counter(TorchDispatchMode):
+    """Adds up flops, and what is read of some tensors: each view of them once, and of none more than it has."""
+
+    def __init__(self, tensors: list[Any]) -> None:
+        super().__init__()
+        held = [one for one in tensors if isinstance(one, torch.Tensor)]
+        self._whole = {_storage(one): min(one.nbytes, one.untyped_storage().nbytes()) for one in held}
+        self._read: dict[int, dict[Any, int]] = {}
+        self.flops = 0.0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # see `Blank`
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(min(self._whole[one], sum(views.values())) for one, views in self._read.items())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.is_view:
+            return made
+        if (formula := flop_registry.get(func._overloadpacket)) is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=made)
+        for place, one in enumerate(tree_leaves((args, kwargs))):
+            if isinstance(one, torch.Tensor) and _storage(one) in self._whole:
+                picks = place == 0 and func._schema.name.partition("::")[2] in _PICK
+                much = min(one.nbytes, sum(out.nbytes for out in tree_leaves(made))) if picks else one.nbytes
+                views = self._read.setdefault(_storage(one), {})
+                view = (one.storage_offset(), one.shape, one.stride(), func if picks else None)
+                views[view] = max(much, views.get(view, 0))
+        return made
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata

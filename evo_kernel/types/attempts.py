@@ -1,4 +1,4 @@
-"""An attempt: what an operator is given, what it does, and what comes of it."""
+"""Attempts: the brief of an operator, its proposal with decisions, steps and model calls, and credit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A candidate held against a rival, side by side: what a confirmation goes by."""
+"""Paired timings of a candidate and a rival, and gains computed from them: the evidence of a confirmation."""
 
 from __future__ import annotations
 

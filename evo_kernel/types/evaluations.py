@@ -1,4 +1,4 @@
-"""What the judge says of a kernel, and where it said so."""
+"""Evaluations: status, checks, times and features of a judged kernel, and the environment of the judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel: its text, a setting of its knobs, and what its plan is made of."""
+"""Kernels: source text, knob settings, and features of launch plans."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What agents are shown of a population, and what they leave in it: versions, notes, evidence."""
+"""Versions, notes with evidence, and the pipeline state of a run, as lists and views show them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,3 +42,18 @@ class Note:
     attempt: int | None
     evidence: tuple[Evidence, ...]
     refuted: str = ""
+
+
+@dataclass(frozen=True)
+class PipelineState:
+    """What everything in flight was doing at one moment, and how busy the GPUs were until then."""
+
+    at: float  # Unix time
+    stages: Mapping[str, int]  # stage -> attempts at it, in the order of the way through the judge
+    busy_recent: tuple[float, ...] = ()  # by GPU: share of the last `recent_s` in which a request was with it
+    busy_session: tuple[float, ...] = ()  # the same, since the judge was opened
+    recent_s: float = 0.0
+
+    def age_s(self, now: float) -> float:
+        """Seconds since it was true; `now` in Unix time."""
+        return max(0.0, now - self.at)

@@ -24,18 +24,8 @@ from evo_kernel.types.tasks import CaseKind
 
 FIRST = 1
 """The candidate that every population begins with: the task's first kernel."""
-
-
-@dataclass(frozen=True)
-class GateSettings:
-    """`regress`: by how much a case may become slower (0.05: 5 %). `confirm`: whether hidden cases are asked too."""
-
-    regress: float = 0.05
-    confirm: bool = True
-
-    def __post_init__(self) -> None:
-        if self.regress < 0:
-            raise ValueError(f"regress must not be negative, not {self.regress}: 0.05 lets a case become 5 % slower")
+REGRESS = 0.05
+"""By how much a case may become slower."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ def refutation(confirmation: Evaluation, candidate: int | None = None) -> str:
     return ""
 
 
-def surely_better(new: Evaluation, older: Evaluation | None, settings: GateSettings) -> GateVerdict:
+def surely_better(new: Evaluation, older: Evaluation | None, regress: float = REGRESS) -> GateVerdict:
     """By the measurements of two scores. Without an older one, what is correct passes."""
     if not new.passed:
         return GateVerdict(False, f"It is not correct: {new.status}.")
@@ -94,17 +84,17 @@ def surely_better(new: Evaluation, older: Evaluation | None, settings: GateSetti
     slower = [
         f"{one.case} is {(math.exp(-ratio) - 1) * 100:.1f} % slower"
         for (one, _), (ratio, _) in zip(met, ratios, strict=True)
-        if ratio < -math.log1p(settings.regress)
+        if ratio < -math.log1p(regress)
     ]
     if gain.low <= 1.0:
         return GateVerdict(False, f"Its gain over the version to beat is not sure: {gain}.", gain)
     if slower:
-        limit = f"{settings.regress:.0%} is allowed"
+        limit = f"{regress:.0%} is allowed"
         return GateVerdict(False, f"Its gain is {gain}, but {', '.join(slower[:4])}; {limit}.", gain)
     return GateVerdict(True, f"Its gain over the version to beat is {gain}.", gain)
 
 
-def stands(confirmation: Evaluation, settings: GateSettings) -> GateVerdict:
+def stands(confirmation: Evaluation, regress: float = REGRESS) -> GateVerdict:
     """By a confirmation on hidden cases, side by side with the version to beat. The reason gives no case away."""
     if not confirmation.passed:
         return GateVerdict(False, f"On shapes that are not shown here it does not stand: {confirmation.status}. Check "
@@ -120,7 +110,7 @@ def stands(confirmation: Evaluation, settings: GateSettings) -> GateVerdict:
             )
         return GateVerdict(False, "Timed anew on fresh inputs, it is not surely faster than the first kernel.")
     hidden = [one for one in confirmation.comparisons if one.against is Rival.CHAMPION and one.kind is CaseKind.CONFIRM]
-    if any(one.high < 1.0 / (1.0 + settings.regress) for one in hidden):
+    if any(one.high < 1.0 / (1.0 + regress) for one in hidden):
         return GateVerdict(False, "On a shape that is not shown here it is slower than allowed.")
     return GateVerdict(True, "It stands on shapes that are not shown here.")
 

@@ -1,4 +1,4 @@
-"""A task as agents see it."""
+"""Task cards: a task as agents see it, without its hidden cases."""
 
 from __future__ import annotations
 

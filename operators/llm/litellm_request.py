@@ -87,8 +87,8 @@ def _prepared() -> Any:
     return litellm
 
 
-def unready(model: str) -> str:
-    """Why litellm could not ask a provider's model, in a sentence; empty where it could try."""
+def unknown_provider(model: str) -> str:
+    """That litellm cannot place a name, in a sentence; empty where it can."""
     litellm = load_litellm()
     try:
         litellm.get_llm_provider(model)
@@ -97,7 +97,12 @@ def unready(model: str) -> str:
             f"litellm knows no provider of a model {model!r}. Write provider/name, for example openai/{model} or "
             f"ollama/{model}, or give the address of a server of your own (--base-url)."
         )
-    missing = litellm.validate_environment(model).get("missing_keys") or ()
+    return ""
+
+
+def missing_key(model: str) -> str:
+    """Which variables of the environment a provider's model needs and has not, in a sentence; empty where none."""
+    missing = load_litellm().validate_environment(model).get("missing_keys") or ()
     return f"{model} needs {' and '.join(missing)} in the environment. Put the key there." if missing else ""
 
 

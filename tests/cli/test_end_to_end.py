@@ -159,7 +159,7 @@ def test_the_folder_says_what_survived(exported: Path) -> None:
         first["claimed"]
     )  # modeled times are exact
     assert found["survived"] is None if first["claimed"] < 1.01 else found["survived"] == pytest.approx(1.0)
-    assert "over the first kernel, modeled" in (exported.parent / "README.md").read_text()
+    assert "over the first kernel (candidate 1), modeled" in (exported.parent / "README.md").read_text()
 
 
 def test_replay_says_what_it_did_not_check(exported: Path) -> None:
@@ -202,10 +202,11 @@ def test_a_summary_says_what_its_best_is_and_how_to_go_on(searched: Result) -> N
 
 
 def test_a_dry_run_reads_like_a_page(folder: Path) -> None:
-    ended = evo("run", f"{NAME}.py", "--dry-run", "--device", "cpu")
-    assert ended.exit_code == 0, ended.output
+    ended = evo("run", f"{NAME}.py", "--dry-run", "--device", "cpu", "--population", "none.db")
+    assert ended.exit_code == 0 and not Path("none.db").exists(), ended.output
     assert "{" not in ended.output
-    assert "budget      60 evaluations, 0.05 hours" in ended.output
+    assert "budget      3m, 60 evaluations" in ended.output
+    assert "lasts       3m at most" in ended.output and "lasts       60 evaluations: about " in ended.output
     assert "mtmc at weight 1" in ended.output and "policy      bandit" in ended.output
     assert "right on every check case" in ended.output
 
@@ -229,6 +230,7 @@ def test_torch_operations_that_stay_are_named(folder: Path) -> None:
     ended = evo("tasks", "check", "grow.py", "--device", "cpu")
     assert ended.exit_code == 0, ended.output
     assert "torch operations left in the plan: linalg_matrix_exp.default" in ended.output, ended.output
+    assert re.search(r"  n96: [\d.]+ µs, floor [\d.]+ µs, modeled", ended.output), ended.output
     assert re.search(r"\d+% of the time is in its own kernels, modeled", ended.output), ended.output
     assert "by the bytes they move only: do not believe a speed-up over them" in ended.output
     found = told(evo("tasks", "check", "grow.py", "--device", "cpu", "--json"))
@@ -258,5 +260,6 @@ def test_each_fault_is_one_object_and_an_exit_code(exported: Path, folder: Path,
 
 
 def test_a_population_is_not_overwritten(searched: Result) -> None:
-    with pytest.raises(Exception, match="exists already: go on with `evo-kernel resume"):
-        evo("run", f"{NAME}.py", "--device", "cpu")
+    for option in ([], ["--dry-run"]):
+        with pytest.raises(Exception, match="exists already: go on with `evo-kernel resume"):
+            evo("run", f"{NAME}.py", "--device", "cpu", *option)

@@ -13,7 +13,17 @@ import pytest
 
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
-from evo_kernel.types import CaseKind, Evaluation, PairedComparison, Proposal, Purpose, Rival, Source, Strategy
+from evo_kernel.types import (
+    CaseKind,
+    Evaluation,
+    PairedComparison,
+    PlanFeatures,
+    Proposal,
+    Purpose,
+    Rival,
+    Source,
+    Strategy,
+)
 from populations.population import open_population
 from tests.support.commands import ROOT, child, evo_main
 from tests.support.commands import evo_process as evo
@@ -88,6 +98,32 @@ def test_show(searched: Path) -> None:
     plain = evo("show", searched, "best").stdout
     assert "modeled (sm_90)" in plain and "shave@line 1" in plain and f"score {best['score']:.3f}" in plain
     assert evo("show", searched, "1", "--source").stdout == FIRST.text + "\n"
+
+
+def test_show_prints_what_was_scored_and_what_takes_its_time(tmp_path: Path) -> None:
+    """Knobs are written into the source, gains multiply to the score, launches and intermediate results are named."""
+    path, source = tmp_path / "tuned.db", Source("BLOCK = 64\ndef run(x): ...\n")
+    plan = PlanFeatures(launches=3, aten_nodes=0, kernels=(), scratch_bytes=201_300_000)
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        seed = population.plant(source, "compiled")
+        untuned = scored(Source("time_us = 80.0\n"), Purpose.SCORE)
+        terms = {"dram": 20.0, "issue": 12.0, "launch": 1.0, "latency": 60.0}
+        measured = replace(untuned.measurements[0], median_us=40.0, low_us=40.0, high_us=40.0, features=plan,
+                           details=terms, light_share=0.5)  # fmt: skip
+        tuned = replace(untuned, score=2.5, knobs=(("BLOCK", 512),), measurements=(measured,), verdicts=())
+        for found in (untuned, tuned):
+            population.tell(seed, replace(found, source=source.sha256))
+    assert evo("show", path, "--source").stdout == "BLOCK = 512\ndef run(x): ...\n\n"
+    plain = evo("show", path).stdout
+    assert "BLOCK = 512" in plain and "BLOCK = 64" not in plain
+    assert (
+        "bottleneck: memory traffic (20.0 µs alone) and instructions (12.0 µs alone) of 40.0 µs; 3 launches; " in plain
+    )
+    assert "201.3 MB of intermediate results are written and read again" in plain
+    assert "1.250x      1  compiled" in plain and "×  2.000x      1  tuning of its knobs" in plain
+    page = tmp_path / "tuned.md"
+    evo("report", path, "--to", page)
+    assert "| 1 | tuning of its knobs | 2.500 | 2.00x |" in page.read_text() and "-BLOCK = 64" in page.read_text()
 
 
 def test_show_champion_and_best_are_words(searched: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from evo_kernel.app import profiles
-from evo_kernel.app.profiles import FIRST_S, SHARE, Profiles
+from evo_kernel.app import prompt_context
+from evo_kernel.app.prompt_context import FIRST_S, SHARE, Profiles
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.types import Environment, Purpose, ScoredCandidate, Source
 from tests.support.scripted import ENVIRONMENT, ScriptedJudge, scored
@@ -104,7 +104,7 @@ def test_what_cannot_be_profiled_is_said_once_and_a_machine_that_fails_is_asked_
 
 
 def test_tables_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiles, "KEPT", 3)
+    monkeypatch.setattr(prompt_context, "KEPT", 3)
     bench = Bench()
     table = Profiles(bench)
     for number in (1, 2, 3, 1, 4, 1):

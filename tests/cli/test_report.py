@@ -34,6 +34,8 @@ def test_a_report_tells_the_path_and_how_to_repeat_it(searched: Path, tmp_path: 
         assert said in html and said in text.read_text().replace("\\", "")
     assert html.count("<img") == 3 and "<script" not in html
     assert "| candidate | edit | score | gain |" in text.read_text()
+    assert "| operator | attempts | candidates | by rules | passed | dollars | best score |" in text.read_text()
+    assert "| scripted | 11 | 11 | 11 | 11 |" in text.read_text()  # no model was asked
 
 
 def test_a_report_is_html_or_markdown(searched: Path) -> None:

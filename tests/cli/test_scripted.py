@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,7 @@ def test_a_search_with_a_scripted_model(searched) -> None:
 
 def test_the_ledger_and_the_tree_tell_of_it(searched, folder: Path) -> None:
     status = told(evo("status", f"{NAME}.db", "--json"))
+    assert 10000 < status["tokens"] <= 20000, "its budget holds for a script too"
     assert status["tokens"] == sum(one["tokens_in"] + one["tokens_out"] for one in status["models"])
     text = evo("status", f"{NAME}.db").output
     assert "model        scripted: " in text and "% cached)" in text and "operator     llm-mtmc: " in text
@@ -76,10 +79,28 @@ def test_a_dry_run_asks_nobody(folder: Path) -> None:
     assert not Path("my-model.db").exists()
 
 
+def test_a_dry_run_needs_no_key_and_says_how_long_money_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        silent = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        models = ["models.mine.name=mine", f"models.mine.base_url={silent}"]
+        sets = [part for one in (*models, "budget.tokens=200000") for part in ("--set", one)]
+        ended = evo(
+            "run", f"{NAME}.py", "--population", "no.db", "--model", "openai/gpt-4o", "--dry-run", *sets, *QUICK
+        )
+    assert ended.exit_code == 0, ended.output
+    assert "openai/gpt-4o; not ready: openai/gpt-4o needs OPENAI_API_KEY in the environment" in ended.output
+    assert f"mine at {silent}; not ready: nobody answers at {silent}" in ended.output
+    assert re.search(r"lasts       200,000 tokens: \d+ calls or more", ended.output), ended.output
+    ((calls, worst),) = re.findall(r"lasts       \$5: (\d+) calls or more \(.*: \$([\d.]+)\)", ended.output)
+    assert int(calls) * float(worst) == pytest.approx(5.0, rel=0.1)
+
+
 def test_mistakes_with_models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UserError, match="openai/gpt-4o needs OPENAI_API_KEY in the environment"):
-        evo("run", f"{NAME}.py", "--model", "openai/gpt-4o", "--dry-run", *QUICK)
+        evo("run", f"{NAME}.py", "--model", "openai/gpt-4o", "--population", "keyless.db", *QUICK)
     with pytest.raises(UserError, match="name one"):
         evo("run", f"{NAME}.py", "--base-url", "http://localhost:1/v1")
     for mistake in ("operators.use=['nope']", "operators.policy=llm", "operators.use=['avo']", "external.name=''"):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from evo_kernel.app.compose import watched
-from evo_kernel.app.run_operator import RunOperator
+from evo_kernel.app.operator_factory import RunOperator
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine, EngineSettings
 from evo_kernel.errors import InfraError, OperatorFailed

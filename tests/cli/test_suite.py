@@ -17,16 +17,24 @@ import pytest
 from click.testing import CliRunner
 
 from evo_kernel.app.suite import lanes, runs, search
-from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd, lanes_of
-from evo_kernel.app.suite.results import alone_in
-from evo_kernel.app.suite.runs import SuiteRun
-from evo_kernel.app.suite.search import SearchOptions, SuiteWorker, answer_of, ask_harness
-from evo_kernel.app.suite.tasks import SuiteTask, tasks_of
+from evo_kernel.app.suite.lanes import Lane, OrderEnd, lanes_of
+from evo_kernel.app.suite.runs import SuiteRun, alone_in
+from evo_kernel.app.suite.search import SearchOptions, SuiteTask, SuiteWorker, answer_of, ask_harness, tasks_of
 from evo_kernel.cli.suite import suite
 from evo_kernel.errors import UserError
 from evo_kernel.observe.document import html, markdown
-from evo_kernel.observe.harness_verdict import CORRECT, NONE, WRONG, Stock, stock_of
-from evo_kernel.observe.suites import FASTEST, SuiteRow, disagreements, figures, report
+from evo_kernel.observe.suites import (
+    CORRECT,
+    FASTEST,
+    NONE,
+    WRONG,
+    Stock,
+    SuiteRow,
+    disagreements,
+    figures,
+    report,
+    stock_of,
+)
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness
@@ -72,7 +80,7 @@ class Scripted:
 
     following: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None: ...
+    def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: threading.Event) -> None: ...
 
     def close(self) -> None: ...
 
@@ -190,7 +198,7 @@ def test_how_a_search_ended_says_whether_there_is_more_to_do(
     monkeypatch.setattr(
         search, "row_of", lambda row, path: replace(row, status="passed" if passed else "failed", reason="")
     )
-    worker = SuiteWorker(Lane(), tmp_path, SearchOptions(device="cpu"), Halt())
+    worker = SuiteWorker(Lane(), tmp_path, SearchOptions(device="cpu"), threading.Event())
     row = worker.row(one, population, ended)
     assert row is not None and (row.cut, row.status) == (cut, status) and reason in row.reason
 
@@ -215,7 +223,7 @@ if line:
 def test_the_next_search_waits_for_its_command_and_nobody_waits_for_ever(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(lanes, "PROGRAM", ("-c", WAITS))
     one, two, three = (SuiteTask(f"{label}.py", label, "g") for label in "abc")
-    worker = SuiteWorker(Lane(), tmp_path, SearchOptions(device="cpu"), Halt())
+    worker = SuiteWorker(Lane(), tmp_path, SearchOptions(device="cpu"), threading.Event())
 
     def search(task: SuiteTask, following: SuiteTask | None) -> int:
         worker.search(task, 1, 3, following)
@@ -270,7 +278,7 @@ def order(root: Path, ask: bool = True) -> dict:
 def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path) -> None:
     crashes, hangs = checkout(tmp_path / "crashes"), checkout(tmp_path / "hangs")
     crashed_package, package = add_harness(crashes, CRASHES), add_harness(hangs, HANGS)
-    halt, ended = Halt(), dict[str, OrderEnd]()
+    halt, ended = threading.Event(), dict[str, OrderEnd]()
 
     def ask(name: str, what: dict) -> None:
         ended[name] = ask_harness(what, Lane(), tmp_path / name, halt, 200.0)
@@ -289,7 +297,7 @@ def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path) -> None:
     (path,) = (crashes / "out").iterdir()
     assert path.name == "level_1_problem_1_sample_0_kernel.py" and "class ModelNew" in path.read_text()
     sleeper = wait_for(package / "left")
-    halt.asked.set()
+    halt.set()
     hanging.join(60)
     assert ended["hung"].code > 128 and gone(sleeper) and not ended["hung"].late
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from evo_kernel.app.remaining_torch_operations import mixed_data, mixed_lines
-from evo_kernel.app.summary import _best_data, raised, scale_line, standing_lines
-from evo_kernel.app.verdicts import case_table
+from evo_kernel.app.summary import _best_data, ended_line, raised, scale_line, standing_lines
+from evo_kernel.app.verdicts import case_table, mixed_data, mixed_lines, show_evaluations, unknown_lines
 from evo_kernel.budget import Spent
 from evo_kernel.config import BudgetConfig, load_config
 from evo_kernel.engine import RunSummary
-from evo_kernel.types import Evaluation, Purpose, ScoredCandidate, Source
+from evo_kernel.types import Evaluation, Purpose, ScoredCandidate, Source, Status
 from tests.support.scripted import ENVIRONMENT, scored
 
 SLOW, FAST = Source("time_us = 50.0\n"), Source("time_us = 40.0\n")
@@ -59,6 +58,42 @@ def test_the_next_command_raises_what_was_reached() -> None:
     money = config.model_copy(update={"budget": BudgetConfig(dollars=2.5)})
     assert raised(money, replace(ended, spent=Spent(dollars=2.6))) == " --set budget.dollars=+2.5"
     assert raised(config, replace(ended, cause="interrupted")) == ""
+
+
+def test_the_last_word_says_what_ended_the_run() -> None:
+    budget = "the budget of 1m is spent, 16 s of it kept for confirmation"
+    ended = RunSummary(budget, "budget", 9, {}, {}, 44.0, Spent(), None, confirming_s=9.4)
+    assert ended_line(ended, 55.3) == f"ended after 55s, 11 s of it to start: {budget}; confirmation took 9 s"
+    stopped = replace(ended, why="stopped by SIGINT", confirming_s=0.0)
+    assert ended_line(stopped, 44.2) == "ended after 44s: stopped by SIGINT"
+
+
+def test_several_sources_stand_above_baselines_and_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for source in (SLOW, FAST):
+        one = scored(source, Purpose.SCORE)
+        times = {"eager": 90.0, "torch.compile": 75.0}
+        measured = replace(one.measurements[0], baselines_us=times, light_share=20.0 / one.measurements[0].median_us)
+        found.append(replace(one, measurements=(measured,)))
+    broken = Evaluation(SLOW.sha256, "task", Purpose.SCORE, ENVIRONMENT, Status.WRONG, "row 3 differs")
+    show_evaluations(["slow.py", "broken.py", "fast.py"], [found[0], broken, found[1]])
+    shown = capsys.readouterr().out
+    assert "score: torch.compile / kernel" in shown and "broken.py: wrong: row 3 differs" in shown
+    rows = [line.split() for line in shown.splitlines() if line.startswith("│")]
+    assert [(row[1], row[-2]) for row in rows] == [
+        ("fast.py", "40.0"), ("slow.py", "50.0"), ("broken.py", "-"), ("eager", "90.0"), ("torch.compile", "75.0"),
+        ("floor", "20.0"),
+    ]  # fmt: skip
+
+
+def test_a_dash_has_its_reason() -> None:
+    evaluation = scored(SLOW, Purpose.SCORE)
+    known = replace(evaluation, measurements=(replace(evaluation.measurements[0], light_share=0.5),))
+    assert unknown_lines(known) == []
+    (reason,) = unknown_lines(evaluation)
+    assert reason.startswith("floor not known on large: ") and "bytes(case)" in reason
+    alone = replace(known, measurements=(replace(known.measurements[0], baselines_us={}),))
+    assert unknown_lines(alone) == ["speed-up not known on large: no baseline was timed yet"]
 
 
 def mixed(kind: str, details: dict[str, float]) -> Evaluation:

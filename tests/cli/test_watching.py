@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from evo_kernel.app.run_operator import RunOperator
-from evo_kernel.app.telemetry import announced, keep_ceilings, kept_baselines
+from evo_kernel.app.compose import announced, keep_ceilings, kept_baselines
+from evo_kernel.app.operator_factory import RunOperator
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.stages import RECORDING, THINKING, Stages
 from evo_kernel.fitness.timing.ceilings import NAMES, Ceilings, KnownCeilings
@@ -116,14 +116,18 @@ def test_baselines_that_cannot_be_timed_are_told_once_and_kept(tmp_path: Path) -
         hear("large", {"eager": 120.0, "compiled": 90.0}, {"flash": "this build\nhas no such path"})
         hear("hidden", {"eager": 5.0}, {"flash": "not here either"})
         evaluation = replace(scored(FIRST, Purpose.SCORE), environment=GPU)
-        measured = replace(evaluation.measurements[0], baselines_us={"eager": 120.0, "compiled": 90.0})
+        measured = replace(
+            evaluation.measurements[0], baselines_us={"eager": 120.0, "compiled": 90.0}, light_share=0.25
+        )
         population.tell(first, replace(evaluation, measurements=(measured,), verdicts=()))
     assert told[0] == "baseline not timed: flash on large: this build has no such path" and len(told) == 2
     status = json.loads(evo("status", path, "--json").stdout)
     assert status["baselines"] == {"large": {"eager": 120.0, "compiled": 90.0}}  # `hidden` is no case agents may know
     assert status["baseline_faults"] == {"large": {"flash": "this build\nhas no such path"}}
     plain = evo("status", path).stdout
-    assert "large: compiled 90.0 µs (denominator), eager 120.0 µs" in plain and told[0] in plain
+    assert "large: candidate 1 100.0 µs, compiled 90.0 µs (denominator), eager 120.0 µs, floor 25.0 µs (25%" in plain
+    assert told[0] in plain
+    assert status["times"] == {"large": {"us": 100.0, "floor_us": 25.0, "light_share": 0.25}}
     assert "hidden" not in plain
     shown = json.loads(evo("show", path, "--json").stdout)
     assert shown["baseline_faults"] == status["baseline_faults"]

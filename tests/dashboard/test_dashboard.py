@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import random
 import re
@@ -13,6 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ pytest.importorskip("jinja2", reason="the extra [serve] is not installed")
 
 from starlette.testclient import TestClient
 
-from evo_kernel.dashboard import conversation
+from evo_kernel.dashboard import formatting
 from evo_kernel.dashboard.app import Dashboard
 from evo_kernel.dashboard.guard import Guard
 from evo_kernel.types import Source
@@ -166,9 +168,9 @@ def test_hostile_text_is_shown_for_what_it_is(served: Served):
 def test_a_row_that_unfolds_to_gigabytes_is_not_unfolded():
     bomb = zlib.compress(b'"' + b"a" * 40_000_000 + b'"')
     assert len(bomb) < 100_000
-    assert conversation.unfold(bomb) == "(more than 8000000 bytes)"
-    assert conversation.unfold(b"no zlib") == conversation.unpack("!!!") == "(cannot be read)"
-    assert conversation.unpack("[" * 100_000) == "(cannot be read)"
+    assert formatting.unfold(bomb) == "(more than 8000000 bytes)"
+    assert formatting.unfold(b"no zlib") == formatting.unpack("!!!") == "(cannot be read)"
+    assert formatting.unpack("[" * 100_000) == "(cannot be read)"
 
 
 def test_data_is_json_and_a_source_is_a_download(served: Served):
@@ -254,6 +256,46 @@ def test_the_lineage_is_collapsed_and_opens_around_a_candidate(tmp_path: Path):
     assert "<text" in page and "children" in page
     around = set(re.findall(r'href="/0/candidate/(\d+)"[^>]* class', client.get("/0/lineage?at=1").text))
     assert drawn < around and len(around) <= 42
+
+
+def test_pages_have_baselines_and_floor_beside_the_kernel(tmp_path: Path):
+    """40 µs against 100 and 80 µs, half of the speed of light: bars over the longest, as card and as table."""
+    path, rng = tmp_path / "card.db", random.Random(1)
+    with open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1) as population:
+        seed = population.plant(Source("BLOCK = 64"))
+        found = passed(seed.proposal.source, rng, log_us=math.log(40.0))
+        times = {"eager": 100.0, "torch.compile": 80.0}
+        measured = replace(found.measurements[0], median_us=40.0, baselines_us=times, light_share=0.5)
+        population.tell(seed, replace(found, score=2.0, measurements=(measured,), verdicts=()))
+        population.store_baselines("large", times, {})
+    client = TestClient(Dashboard([path], TOKEN).app, base_url=HOME, headers={"authorization": f"Bearer {TOKEN}"})
+    for page, names in (("/0/", ("candidate 1", "eager")), ("/0/candidate/1", ("this kernel", "eager"))):
+        text = client.get(page).text
+        widths = re.findall(r'class="bar (\w+)".*?<rect width="([\d.]+)"', text)
+        assert sorted(widths) == [("baseline", "100.00"), ("baseline", "80.00"), ("floor", "20.00"), ("own", "40.00")]
+        assert all(name in text for name in (*names, "torch.compile", "floor"))
+    card = re.sub(r"<[^>]+>", "", client.get("/0/").text)
+    assert "Best, not confirmed yet" in card and "2.000× torch.compile, candidate 1" in " ".join(card.split())
+    assert "BLOCK = 1024" in client.get("/0/candidate/1/source").text  # as it was scored
+    data = client.get("/data/compare").json()["runs"][0]
+    assert data["against"] == "torch.compile" and data["evaluations"]["score"][-1] == 2.0
+    assert "torch.compile 80.0</td>" in client.get("/compare").text and "20.0</td>" in client.get("/compare").text
+
+
+def test_nodes_of_the_lineage_have_number_strategy_and_gain(tmp_path: Path):
+    path, rng = tmp_path / "line.db", random.Random(1)
+    with open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1) as population:
+        seed = population.plant(Source("# seed"))
+        population.tell(seed, passed(seed.proposal.source, rng, log_us=math.log(80.0)))
+        child = population.record(population.ask(), propose(population.ask(), rng, "# faster"))
+        population.tell(child, passed(child.proposal.source, rng, log_us=math.log(50.0)))
+    client = TestClient(Dashboard([path], TOKEN).app, base_url=HOME, headers={"authorization": f"Bearer {TOKEN}"})
+    drawn = re.search(r"<svg.*?</svg>", client.get("/0/lineage").text, re.DOTALL)
+    assert drawn and 'class="fit"' in drawn[0]  # as wide as the window
+    assert child.proposal.strategy is not None
+    texts = [re.sub(r"<[^>]+>", "", text) for text in re.findall(r"<text aria-hidden.*?</text>", drawn[0])]
+    assert texts == ["1", "seed", "2", child.proposal.strategy.name, "1.600×"]
+    assert 'x1="29.17%"' in drawn[0] and 'x2="70.83%"' in drawn[0]  # from the first to the second
 
 
 # ---- following ----------------------------------------------------------------------------------------------------------

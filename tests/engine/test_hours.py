@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evo_kernel.budget import Budget, Ledger
-from evo_kernel.deadline import Deadline
+from evo_kernel.deadline import Deadline, duration_text
 from evo_kernel.engine import Engine, EngineSettings, RunSummary
 from evo_kernel.engine.time_budget import TimeBudget
 from evo_kernel.errors import CutShort
@@ -93,7 +93,7 @@ def test_hours_hold_whatever_verdicts_and_confirmation_take(
         ended = session(population, SlowJudge(clock, score_s, confirm_s), clock, asked_s)
         took_s = clock() - Clock.now
         assert took_s <= asked_s + max(0.1 * asked_s, 15.0)
-        assert ended.out_of_time and ended.cause == "budget"
+        assert ended.out_of_time and ended.why.startswith(f"the budget of {duration_text(asked_s)} is spent")
         assert ended.cause == "budget", "nobody interrupted it"
         assert ended.unconfirmed == (population.champion() is None) == population.confirmation_due()
         if confirm_s <= 3.0 * score_s <= asked_s / 2:  # what was to be expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from evo_kernel.export.cases import JudgedCase, Tensor, judged, layouts, output_shapes
+from evo_kernel.export.package import JudgedCase, Tensor, judged, layouts, output_shapes
 from evo_kernel.export.shipped import _layouts
 from evo_kernel.types import CaseKind
 

@@ -12,16 +12,17 @@ import json
 import os
 import re
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evo_kernel.app.suite.lanes import Halt, Lane, OrderEnd
+from evo_kernel.app.suite.lanes import Lane, OrderEnd
 from evo_kernel.app.suite.search import ask_harness
-from evo_kernel.observe.harness_verdict import CORRECT, Stock, stock_of
-from evo_kernel.observe.harness_verdict import WRONG as WRONG_OUTPUT
+from evo_kernel.observe.suites import CORRECT, Stock, stock_of
+from evo_kernel.observe.suites import WRONG as WRONG_OUTPUT
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.support.benchmark import LINEAR, checkout
@@ -94,7 +95,7 @@ def asked(spec: str, kernel: str, folder: Path) -> Stock:
 
 def harness(spec: str, kernel: str, folder: Path, device: str) -> OrderEnd:
     order = {"spec": spec, "kernel": kernel, "folder": str(folder), "device": device, "ask": True}
-    return ask_harness(order, Lane(), folder / "log", Halt(), 200.0)
+    return ask_harness(order, Lane(), folder / "log", threading.Event(), 200.0)
 
 
 WRONG = """{kernel}

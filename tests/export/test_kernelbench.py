@@ -7,7 +7,7 @@ import torch
 
 from evo_kernel.app.solutions import write_solution
 from evo_kernel.errors import UserError
-from evo_kernel.export.kernelbench import KernelBenchSolution, refused
+from evo_kernel.export.solutions import KernelBenchSolution, refused_by_kernelbench
 from evo_kernel.tasks.importers.kernelbench import places, skeleton
 from tests.support.benchmark import LINEAR, checkout
 
@@ -46,8 +46,10 @@ def test_the_file_computes_what_the_problem_computes(tmp_path):
 
 def test_what_the_static_checker_refuses_is_gone_from_the_problem_and_named_in_the_kernel(tmp_path):
     text = skeleton(LINEAR)
-    assert "def forward" not in text and "get_inputs" not in text and refused(text) == []
-    assert refused("def f():\n    try:\n        pass\n    except ValueError:\n        x = 1  # pass\n") == [
+    assert "def forward" not in text and "get_inputs" not in text and refused_by_kernelbench(text) == []
+    assert refused_by_kernelbench(
+        "def f():\n    try:\n        pass\n    except ValueError:\n        x = 1  # pass\n"
+    ) == [
         "try:",
         "except",
         "pass",

@@ -15,8 +15,16 @@ import torch
 
 from evo_kernel.app.packaging import has_hidden_cases, task_files
 from evo_kernel.errors import UserError
-from evo_kernel.export.cases import JudgedCase, Tensor, judged
-from evo_kernel.export.package import Package, checked_name, identifier, write_package
+from evo_kernel.export.package import (
+    JudgedCase,
+    Package,
+    Tensor,
+    checked_name,
+    identifier,
+    judged,
+    readme,
+    write_package,
+)
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.types import CaseKind, Source
 
@@ -55,8 +63,8 @@ PACKAGE = Package(
         {
             "kernel": "candidate_7", "task": "doubling", "task_folder": "doubling", "candidate": 7, "confirmed": False, "hidden": True,
             "survival": "96% of the claimed gain survived", "plans_are_the_judged_ones": True,
-            "evaluation": {"score": 2.0, "environment": ENVIRONMENT, "cases": [
-                {"case": "small", "us": 12.5, "baselines_us": {"eager": 25.0}, "speedup": 2.0}]},
+            "evaluation": {"score": 2.0, "against": "eager", "environment": ENVIRONMENT, "cases": [
+                {"case": "small", "us": 12.5, "baselines_us": {"eager": 25.0}, "speedup": 2.0, "floor_us": 5.0}]},
             "path": [{"strategy": "seed"}, {"strategy": "vectorise"}],
             "plans": [{"case": "small", "kind": "check", "hash": "0", "file": "candidate_7.small.plan"}],
         }
@@ -94,10 +102,22 @@ def test_every_file_is_in_the_manifest_with_its_hash(folder: Path) -> None:
     compile((folder / "tests" / "test_package.py").read_text(), "test_package.py", "exec")
 
 
+def test_the_readme_of_a_kernel_without_a_score_has_dashes() -> None:
+    (found,) = PACKAGE.provenance
+    (case,) = found["evaluation"]["cases"]
+    unknown = found["evaluation"] | {
+        "score": None,
+        "cases": [case | {"baselines_us": {}, "speedup": None, "floor_us": None}],
+    }
+    text = readme(PACKAGE.name, PACKAGE.operator, PACKAGE.manifest, [found | {"evaluation": unknown}])
+    assert "No score yet, measured (a GPU)" in text and "| small | 12.5 |  | - | - |" in text
+
+
 def test_the_readme_says_what_was_judged_and_how_to_check_it(folder: Path) -> None:
     readme = (folder / "README.md").read_text()
     assert "measured (a GPU); NOT confirmed on hidden cases.\n96% of the claimed gain survived." in readme
-    assert "| small | 12.5 | eager 25.0 | 2.00 |" in readme and "Path: seed → vectorise" in readme
+    assert "Score 2.000x eager, measured (a GPU)" in readme
+    assert "| small | 12.5 | eager 25.0 | 5.0 | 2.00x |" in readme and "Path: seed → vectorise" in readme
     assert "| case | x | scale | kernel |" in readme
     assert "| small | float32 4 × 8 | 2.0 | candidate_7 |" in readme and "not among these: large." in readme
     task = "--task doubling_kernel/tasks/doubling"

@@ -20,9 +20,8 @@ import torch
 
 from evo_kernel.app.recorded_kernels import without_unread
 from evo_kernel.errors import PlanError
-from evo_kernel.export.cases import JudgedCase, Tensor, judged
-from evo_kernel.export.kernelbench import refused
-from evo_kernel.export.package import write_package
+from evo_kernel.export.package import JudgedCase, Tensor, judged, write_package
+from evo_kernel.export.solutions import refused_by_kernelbench
 from evo_kernel.export.standalone import standalone
 from evo_kernel.fitness.compile import nvrtc
 from evo_kernel.fitness.compile.compiler import Compiler
@@ -118,7 +117,7 @@ def test_no_host_code_of_the_author_is_in_it(recorder, tmp_path):
         assert torch.equal(names["run"](x), x * 2)
     with pytest.raises(names["CannotLaunch"], match=re.escape("no case was recorded for float32 (5, 16)")):
         names["run"](torch.randn(5, 16))
-    assert not mark.exists() and refused(text) == []
+    assert not mark.exists() and refused_by_kernelbench(text) == []
 
 
 def test_a_package_of_such_a_kernel_computes_the_reference_where_nobody_judged_it(recorder, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evo_kernel.app.solutions import solution_text, tritonbench_solution, write_tritonbench
-from evo_kernel.export.tritonbench import TritonBenchSolution
+from evo_kernel.export.solutions import TritonBenchSolution
 from evo_kernel.tasks.calls import CUT
 from evo_kernel.tasks.loading import load
 from tests.support.more_benchmarks import DOUBLED, tritonbench

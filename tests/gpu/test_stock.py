@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evo_kernel.observe.harness_verdict import CORRECT, WRONG, Stock, stock_of
+from evo_kernel.observe.suites import CORRECT, WRONG, Stock, stock_of
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.export.test_harnesses import WRONG as WRONG_KERNEL

@@ -32,7 +32,6 @@ def follow(progress: LiveProgress) -> None:
         brief = Brief(attempt, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
         proposal = Proposal(source, "scripted", STRATEGY)
         progress.attempt_started(brief)
-        progress.proposed(brief, proposal)
         progress.judged(Recorded(attempt, brief, proposal), scored(source, Purpose.SCORE), attempt == 2)
     brief = Brief(4, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
     progress.attempt_started(brief)
@@ -79,6 +78,16 @@ def test_only_a_clearly_better_best_is_news() -> None:
     told = [line.split("candidate ")[1].split(":")[0] for line in out.getvalue().splitlines()]
     assert told == ["2", "5", "6"]  # 0.2 and 0.4 % are not told, the third of them passes 0.5 %
     assert progress.state().startswith("best 2.500x first")
+
+
+def test_candidates_are_counted_not_verdicts() -> None:
+    """As `status` counts them: the first kernel is judged twice and confirmed, and is one candidate."""
+    progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, dict)
+    brief = Brief(2, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
+    recorded = Recorded(2, brief, Proposal(FIRST, "scripted", STRATEGY))
+    for purpose in (Purpose.SCORE, Purpose.SCORE, Purpose.CONFIRM):
+        progress.judged(recorded, scored(FIRST, purpose), True)
+    assert "· 1 passed" in progress.state()
 
 
 def test_what_was_cut_off_is_counted() -> None:

@@ -10,7 +10,7 @@ from sqlite_utils import Database
 
 from evo_kernel.types import Call, CaseKind, PairedComparison, Proposal, Purpose, Rival, Source
 from evo_kernel.types.notes import Evidence
-from evo_kernel.types.promotion import GateSettings, stands, surely_better
+from evo_kernel.types.promotion import stands, surely_better
 from populations.population import open_population
 from populations.reading import PopulationReader
 from tests.populations.samples import CARD, MEASURED, MODELED, STRATEGIES, TASK, failed, passed
@@ -143,34 +143,33 @@ def scored(log_us, spread=0.0, environment=MEASURED, slow_case=0.0, seed=None):
 
 
 def test_the_gate_wants_a_sure_gain_and_no_regression():
-    settings, older = GateSettings(regress=0.05), scored(4.0)
-    assert surely_better(scored(3.9), older, settings).passed
-    assert "not sure" in surely_better(scored(3.995), older, settings).reason, "within the drift of a GPU"
-    assert surely_better(scored(3.995, environment=MODELED), scored(4.0, environment=MODELED), settings).passed
-    assert "not sure" in surely_better(scored(3.95, 0.2), scored(4.0, 0.2), settings).reason
-    slower = surely_better(scored(3.8, slow_case=0.3), older, settings)
+    older = scored(4.0)
+    assert surely_better(scored(3.9), older).passed
+    assert "not sure" in surely_better(scored(3.995), older).reason, "within the drift of a GPU"
+    assert surely_better(scored(3.995, environment=MODELED), scored(4.0, environment=MODELED)).passed
+    assert "not sure" in surely_better(scored(3.95, 0.2), scored(4.0, 0.2)).reason
+    slower = surely_better(scored(3.8, slow_case=0.3), older)
     assert not slower.passed and "large is 10.5 % slower" in slower.reason and slower.gain.ratio > 1.0
-    assert surely_better(scored(3.8, slow_case=0.3), older, GateSettings(regress=0.2)).passed
-    assert "same kernel" in surely_better(older, older, settings).reason
-    assert not surely_better(failed(Source("x")), older, settings).passed
-    assert surely_better(scored(9.0), None, settings).passed, "what is correct passes where there is nothing to beat"
+    assert surely_better(scored(3.8, slow_case=0.3), older, 0.2).passed
+    assert "same kernel" in surely_better(older, older).reason
+    assert not surely_better(failed(Source("x")), older).passed
+    assert surely_better(scored(9.0), None).passed, "what is correct passes where there is nothing to beat"
 
 
 def test_a_confirmation_gives_no_hidden_case_away():
-    settings = GateSettings()
     wrong = replace(failed(Source("x")), purpose=Purpose.CONFIRM, reason="wrong on confirm_secret_shape")
-    said = stands(wrong, settings)
+    said = stands(wrong)
     assert not said.passed and "secret" not in said.reason
-    assert stands(replace(scored(3.0), purpose=Purpose.CONFIRM), settings).passed
+    assert stands(replace(scored(3.0), purpose=Purpose.CONFIRM)).passed
 
 
 def test_a_refuted_confirmation_says_by_whom():
     confirmed = replace(scored(3.0), purpose=Purpose.CONFIRM)
     slower = PairedComparison("secret", CaseKind.CONFIRM, Rival.CHAMPION, "p", 0.9, 0.9, 0.9, 0, "slower")
-    said = stands(replace(confirmed, comparisons=(slower,)), GateSettings(regress=0.5))
+    said = stands(replace(confirmed, comparisons=(slower,)), 0.5)
     assert not said.passed and "slower than the version to beat" in said.reason and "secret" not in said.reason
     no_faster = PairedComparison("large", CaseKind.SEARCH, Rival.FIRST, "p", 1.0, 0.9, 1.1, 40, "unsure")
-    said = stands(replace(confirmed, comparisons=(no_faster,)), GateSettings())
+    said = stands(replace(confirmed, comparisons=(no_faster,)))
     assert not said.passed and "not surely faster than the first kernel" in said.reason
 
 

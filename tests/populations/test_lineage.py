@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -11,7 +13,7 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.types import Proposal, Source
 from populations.population import open_population
 from populations.reading import PopulationReader
-from tests.populations.samples import CARD, MODELED, STRATEGIES, TASK, search
+from tests.populations.samples import CARD, MODELED, STRATEGIES, TASK, passed, search
 
 
 @pytest.fixture
@@ -35,6 +37,27 @@ def test_the_critical_path_tells_which_edits_made_the_best(grown):
     assert sum(step.log_gain for step in path[1:]) == pytest.approx(root.log_us - best.evaluation.log_us)
     with pytest.raises(PopulationError, match="no candidate 9999"):
         reader.critical_path(9999)
+
+
+def test_tuning_of_the_first_kernel_is_a_step_of_the_path(tmp_path):
+    """As it came 80 µs, tuned 50 µs, its child 40 µs; 100 µs are the denominator."""
+    rng, path = random.Random(2), tmp_path / "p.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1) as population:
+        seed = population.plant(Source("BLOCK = 64\ndef run(x): ..."), "compiled")
+        for us, knobs in ((80.0, ()), (50.0, (("BLOCK", 1024),))):
+            population.tell(seed, replace(passed(seed.proposal.source, rng, log_us=math.log(us)), knobs=knobs))
+        child = Source("BLOCK = 1024\ndef run(x): return x")
+        recorded = population.record(population.ask(), Proposal(child, "mtmc", STRATEGIES[0]))
+        population.tell(recorded, passed(child, rng, log_us=math.log(40.0)))
+        with PopulationReader(path) as reader:
+            steps = reader.critical_path(recorded.candidate)
+            texts, numbers = reader.path_texts(steps), reader.path_candidates(recorded.candidate)
+    told = [(step.candidate, step.action, step.tuning) for step in steps]
+    assert told == [(1, "compiled", False), (1, "tuning of its knobs", True), (2, STRATEGIES[0].key, False)]
+    assert [step.score for step in steps] == pytest.approx([100 / 80, 2.0, 2.5])
+    assert [math.exp(step.log_gain) for step in steps[1:]] == pytest.approx([80 / 50, 50 / 40])
+    assert texts == ["BLOCK = 64\ndef run(x): ...", "BLOCK = 1024\ndef run(x): ...", child.text]
+    assert numbers == [1, 2]
 
 
 def test_the_graph_answers_what_is_asked_of_a_lineage(grown):

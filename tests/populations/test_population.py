@@ -104,7 +104,7 @@ def test_sources_are_handed_out_as_they_were_scored(opened):
         with PopulationReader(population.path) as reader:
             view = reader.candidate(seed.candidate)
             assert reader.relative(seed.candidate).source == view.source == with_block(1024)
-            assert reader.proposed_source(seed.candidate) == view.proposal.source == with_block(64)
+            assert view.proposal.source == with_block(64)
         population.tell(seed, replace(passed(with_block(64), rng, log_us=3.0), knobs=(("BLOCK", 256),)))
         assert population.best().source == with_block(256)
 

@@ -139,9 +139,6 @@ class Notebook:
     def attempt_started(self, brief: Brief) -> None:
         self.lines.append(f"started {brief.attempt}")
 
-    def proposed(self, brief: Brief, proposal: Proposal) -> None:
-        self.lines.append(f"proposed {brief.attempt}")
-
     def operator_failed(self, brief: Brief, failure: Exception) -> None:
         self.lines.append(f"failed {brief.attempt}: {failure}")
 

@@ -16,9 +16,8 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.child import compiled
 from evo_kernel.tasks.compiled.kernels import clean
 from evo_kernel.tasks.compiled.module import compiled_function
-from evo_kernel.tasks.compiled.reading import read
+from evo_kernel.tasks.compiled.reading import read, tidied, used
 from evo_kernel.tasks.compiled.stand_in import stand_in
-from evo_kernel.tasks.compiled.tidying import tidied, used
 from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower_function

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.export.flashinfer import solution
+from evo_kernel.export.solutions import flashinfer_solution
 from evo_kernel.tasks.importers.flashinfer import entries
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import probe
@@ -81,6 +81,6 @@ def test_a_data_set_with_holes_says_where(root, tmp_path):
 
 
 def test_a_solution_is_one_file_with_its_source():
-    found = solution("gemm_n256", "def run(A, B):\n    return A @ B.T\n", "me", "NVIDIA H200")
+    found = flashinfer_solution("gemm_n256", "def run(A, B):\n    return A @ B.T\n", "me", "NVIDIA H200")
     assert found["spec"]["entry_point"] == "kernel.py::run" and not found["spec"]["destination_passing_style"]
     assert found["sources"][0]["path"] == "kernel.py" and found["definition"] == "gemm_n256"

@@ -212,7 +212,7 @@ def test_surveys_tell_the_degenerate_apart(root):
 
 def test_inputs_that_do_not_fit_are_refused_in_one_sentence(root, monkeypatch):
     task = named(root, "level1/8")
-    monkeypatch.setattr("evo_kernel.tasks.imported.free_bytes", lambda device: 1_000_000)
+    monkeypatch.setattr("evo_kernel.tasks.scripts.free_bytes", lambda device: 1_000_000)
     with pytest.raises(TaskError, match=r"need 2\.5 GB and cpu has 0\.0 GB free\. Run it on"):
         drawn(task, task.cases_of(CaseKind.SEARCH)[0])
 

@@ -8,8 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.loading import builtin_names, load
-from evo_kernel.tasks.public import public_text
+from evo_kernel.tasks.loading import builtin_names, load, public_text
 from evo_kernel.tasks.task import TensorSpec, Tolerance
 from evo_kernel.types import CaseKind
 
@@ -90,6 +89,13 @@ def test_a_file_becomes_a_task(write):
     assert task.flops(case) is None and task.bytes(case) is None
     assert task.baselines["eager"](x).equal(x * 2)
     assert task.input_names == ("x",)
+
+
+def test_inputs_and_outputs_may_be_lists(write):
+    body = BODY.replace("device=device)", "device=device)]").replace("return torch", "return [torch")
+    task = load(write("import torch\n" + CASES + body.replace("return x * 2", "return [x * 2, x]")))
+    (x,) = task.inputs(task.cases[0], torch.Generator().manual_seed(1), "cpu")
+    assert [out.equal(wanted) for out, wanted in zip(task.outputs(x), (x * 2, x), strict=True)] == [True, True]
 
 
 def test_a_folder_with_task_py_and_a_helper_beside_it(write):

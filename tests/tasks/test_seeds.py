@@ -111,6 +111,13 @@ TEXTS = {
     "conv2d_channels_last": "813d1974dce123e4",
     "conv2d_tf32": "38b3667b612d2510",
     "gqa": "72bb96e8466b1ed5",
+    "add_rmsnorm": "b5e6a3f5a044c554",
+    "layernorm": "3fe7afb66de3d0a4",
+    "layernorm_backward": "9f6b4c7661d2cb72",
+    "rmsnorm": "9784b3a2a49a4152",
+    "rmsnorm_backward": "5c22922ac1bd15e3",
+    "shared_prompt": "a972e8c890977826",
+    "shared_prompt_backward": "91b47612fb1444ac",
 }
 """Of a family's tasks: the sha256 of task and first kernel as they were when each had files of its own, from its start."""
 

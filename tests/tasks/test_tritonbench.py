@@ -116,6 +116,6 @@ def test_mistakes_say_what_where_and_what_to_do(root, rest, says):
 
 
 def test_inputs_that_do_not_fit_are_refused_in_one_sentence(scaled, monkeypatch):
-    monkeypatch.setattr("evo_kernel.tasks.imported.free_bytes", lambda device: 1_000_000)
+    monkeypatch.setattr("evo_kernel.tasks.scripts.free_bytes", lambda device: 1_000_000)
     with pytest.raises(TaskError, match=r"need 0\.0 GB and cpu has 0\.0 GB free\. Run it on"):
         drawn(scaled, scaled.cases_of(CaseKind.SEARCH)[0])

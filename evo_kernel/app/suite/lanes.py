@@ -6,17 +6,15 @@ import contextlib
 import json
 import os
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 
 from evo_kernel import processes
-from evo_kernel.app.signals import ending_twice
 from evo_kernel.errors import UserError
 from evo_kernel.fitness.gpus import usable_cores
-from evo_kernel.processes import kill_descendants
 
 INTERRUPTED_S = 60.0
 """What is under way when a suite is interrupted may take so long to end; then it is killed, and resumed next time."""
@@ -67,19 +65,6 @@ def lanes_of(gpus: str | None, device: str) -> list[Lane]:
     ]
 
 
-class Halt:
-    """How a suite is stopped. The first SIGINT or SIGTERM sets `asked`: nothing new is started, and what is under way
-    ends as at its own SIGTERM. The second kills it."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-
-    @contextlib.contextmanager
-    def on_signals(self) -> Iterator[None]:
-        with ending_twice(lambda name: self.asked.set(), lambda name: kill_descendants()):
-            yield
-
-
 @dataclass(frozen=True)
 class OrderEnd:
     """How a command ended, and what it wrote."""
@@ -92,7 +77,12 @@ class OrderEnd:
 
 
 def run_logged(
-    command: Sequence[str], lane: Lane, log: Path, deadline_s: float, halt: Halt, grace_s: float = INTERRUPTED_S
+    command: Sequence[str],
+    lane: Lane,
+    log: Path,
+    deadline_s: float,
+    halt: Event,
+    grace_s: float = INTERRUPTED_S,
 ) -> OrderEnd:
     """Run a command on a lane until it ends, the deadline, or the halt. Its output goes to `log`.out and `log`.err.
 
@@ -103,7 +93,7 @@ def run_logged(
     logged = ["/bin/sh", "-c", 'exec "$@" > "$0.out" 2> "$0.err"', str(log), *command]
     began = time.monotonic()
     ended = processes.run(
-        logged, deadline_s, lambda chunk: None, lane.environment(), enough=halt.asked.is_set, grace_s=grace_s
+        logged, deadline_s, lambda chunk: None, lane.environment(), enough=halt.is_set, grace_s=grace_s
     )
     return _end(ended, files, began)
 
@@ -130,7 +120,12 @@ class EarlySearch:
         return self._process.alive()
 
     def run(
-        self, words: Sequence[str], log: Path, deadline_s: float, halt: Halt, solution: Mapping[str, str] | None = None
+        self,
+        words: Sequence[str],
+        log: Path,
+        deadline_s: float,
+        halt: Event,
+        solution: Mapping[str, str] | None = None,
     ) -> OrderEnd:
         """`evo-kernel` with these words, as `run_logged` has it; then `harnesses.write_best` with these arguments."""
         files = _logs(log)
@@ -138,7 +133,7 @@ class EarlySearch:
         began = time.monotonic()
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._orders, "w") as orders:  # else it tells how it ended
             orders.write(json.dumps(order) + "\n")
-        ended = _end(self._process.wait(deadline_s, halt.asked.is_set), files, began)
+        ended = _end(self._process.wait(deadline_s, halt.is_set), files, began)
         return ended if ended.err else replace(ended, err=self._said.decode(errors="replace"))
 
     def close(self) -> None:

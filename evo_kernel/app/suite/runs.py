@@ -1,7 +1,7 @@
 """The searches of a suite: a worker a GPU, so that no task can end another, and a file that remembers them.
 
-What is done follows from the results: the same command again skips what had its budget and ended by itself, goes on
-with what was cut short, and a larger budget resumes the populations.
+What is done follows from the results (`results.jsonl`, a line for each, only appended to): the same command again skips
+what had its budget and ended by itself, goes on with what was cut short, and a larger budget resumes the populations.
 """
 
 from __future__ import annotations
@@ -13,17 +13,88 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.app.suite.lanes import Halt, Lane
-from evo_kernel.app.suite.results import Results
-from evo_kernel.app.suite.search import ASKED, WRITTEN, SearchOptions, SuiteWorker, benchmark_of
-from evo_kernel.app.suite.tasks import SuiteTask
+from evo_kernel.app.suite.lanes import Lane
+from evo_kernel.app.suite.search import ASKED, WRITTEN, SearchOptions, SuiteTask, SuiteWorker, benchmark_of
+from evo_kernel.errors import PopulationLocked, UserError
 from evo_kernel.observe import document, suites
-from evo_kernel.observe.harness_verdict import NONE
-from evo_kernel.observe.suites import SuiteRow
+from evo_kernel.observe.suites import NONE, SuiteRow, suite_row
+
+RESULTS = "results.jsonl"
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make a suite's folder, and keep other suites out of it. Raises UserError."""
+    from populations.connect import OwnerLock
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = OwnerLock(folder / RESULTS)
+    except PopulationLocked as taken:
+        raise UserError(
+            f"a suite already runs in {folder}: process {taken.pid} on {taken.host}. Wait for it, stop it, or name "
+            "another folder with --to"
+        ) from taken
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made ({error.strerror}): name another folder with --to") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Results:
+    """Task → its latest line. `retry`: those of tasks that failed count as not there."""
+
+    def __init__(self, folder: Path, retry: bool = False) -> None:
+        self._path = folder / RESULTS
+        self._records = self._read()
+        self._dropped = {task for task, one in self._records.items() if retry and one["row"]["status"] == "failed"}
+
+    def get(self, task: str) -> dict[str, Any] | None:
+        """minutes and evaluations that count as had, and the row; None where there is nothing that counts."""
+        return None if task in self._dropped else self._records.get(task)
+
+    def row(self, task: str) -> SuiteRow | None:
+        record = self.get(task)
+        return _row(record["row"]) if record is not None else None
+
+    def every_row(self) -> list[SuiteRow]:
+        """In the order of their first lines, what failed too."""
+        return [_row(record["row"]) for record in self._records.values()]
+
+    def keep(self, task: str, minutes: float, evaluations: int | None, row: SuiteRow) -> None:
+        record = {"task": task, "minutes": minutes, "evaluations": evaluations, "row": asdict(row)}
+        self._records[task] = record
+        self._dropped.discard(task)
+        with self._path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, 2)
+                torn = file.read(1) != b"\n"  # somebody was killed while it wrote: its line counts as not there
+                file.write(b"\n" if torn else b"")
+            file.write(json.dumps(record).encode() + b"\n")
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """A line that a killed process left unfinished counts as not there."""
+        found: dict[str, dict[str, Any]] = {}
+        if not self._path.exists():
+            return found
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+                found[record["task"]] = record
+            except (ValueError, KeyError, TypeError):
+                continue
+        return found
+
+
+def _row(data: dict[str, Any]) -> SuiteRow:
+    """`cut` is younger than some lines: there, what is not confirmed may have been cut short."""
+    return suite_row({"cut": data["status"] == "passed"} | data)
 
 
 @dataclass
@@ -38,7 +109,8 @@ class SuiteRun:
     retry: bool = False
     lanes: Sequence[Lane] = (Lane(),)
     stock: bool = True  # ask the benchmarks' own harnesses too
-    halt: Halt = field(default_factory=Halt)
+    halt: threading.Event = field(default_factory=threading.Event)
+    """Once it is set, nothing new is started, and what is under way ends as at its own SIGTERM."""
 
     def __post_init__(self) -> None:
         self._results = Results(self.folder, self.retry)
@@ -62,7 +134,7 @@ class SuiteRun:
                         self._keep(waiting[done], row)
                         yield row
             except BaseException:
-                self.halt.asked.set()  # ends what the others do
+                self.halt.set()  # ends what the others do
                 raise
 
     def found(self) -> list[SuiteRow]:
@@ -77,7 +149,7 @@ class SuiteRun:
     def report(self, suite: str) -> tuple[dict[str, Any], str]:
         """Write report.md, .html and .json into the folder; the data of the last, and the text of the first."""
         rows, title = [*self.found(), *self.others()], f"Suite {suite}"
-        data = {"suite": suite, "minutes": self.minutes, "interrupted": self.halt.asked.is_set()}
+        data = {"suite": suite, "minutes": self.minutes, "interrupted": self.halt.is_set()}
         data |= suites.as_data(rows)
         blocks = suites.report(title, rows)
         for name in ("report.md", "report.html"):
@@ -110,7 +182,7 @@ class SuiteRun:
 
     def _do(self, one: SuiteTask, free: queue.SimpleQueue[SuiteWorker]) -> SuiteRow | None:
         """By a free worker: search, unless that is done; then ask its harness. None where there is nothing to tell."""
-        if self.halt.asked.is_set():
+        if self.halt.is_set():
             return None
         worker = free.get()
         try:

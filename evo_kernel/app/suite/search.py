@@ -1,24 +1,85 @@
-"""What a worker does for one task: search, then ask the benchmark's own harness about the kernel that was found."""
+"""The tasks of a suite, and what a worker does for one: search, then ask the benchmark's own harness."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
+import re
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.remaining_torch_operations import own_share, torch_calls
 from evo_kernel.app.suite.harnesses import best_source, written_module
-from evo_kernel.app.suite.lanes import EarlySearch, Halt, Lane, OrderEnd, run_logged
-from evo_kernel.app.suite.tasks import SuiteTask
-from evo_kernel.observe.harness_verdict import NONE, Stock, stock_of
-from evo_kernel.observe.suites import SuiteRow, geomean
+from evo_kernel.app.suite.lanes import EarlySearch, Lane, OrderEnd, run_logged
+from evo_kernel.app.verdicts import own_share, torch_calls
+from evo_kernel.errors import UserError
+from evo_kernel.observe.suites import NONE, Stock, SuiteRow, geomean, stock_of
 from evo_kernel.types import Evaluation
 
 if TYPE_CHECKING:
     from populations.reading import PopulationReader
+
+
+@dataclass(frozen=True)
+class SuiteTask:
+    """One task of a suite."""
+
+    spec: str
+    label: str
+    group: str
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return re.sub(r"[^A-Za-z0-9_.-]+", "_", self.label)
+
+    @property
+    def population(self) -> str:
+        """Its population's file name."""
+        return self.name + ".db"
+
+
+def tasks_of(suite: str, only: Sequence[str], but: Sequence[str] = ()) -> list[SuiteTask]:
+    """The tasks that a suite's name stands for. Raises UserError."""
+    found = _all_of(suite)
+    if only:
+        found = [one for one in found if any(fnmatch.fnmatchcase(one.label, pattern) for pattern in only)]
+    found = [one for one in found if not any(fnmatch.fnmatchcase(one.label, pattern) for pattern in but)]
+    if not found:
+        listed = "tasks list" if suite == "builtin" else f"tasks import {suite}"
+        raise UserError(f"no task of {suite} fits {', '.join(only) or 'it'}; `evo-kernel {listed}` names them")
+    return found
+
+
+def _all_of(suite: str) -> list[SuiteTask]:
+    from evo_kernel.tasks.loading import builtin_names, importer_of
+
+    if suite == "builtin":
+        return [SuiteTask(name, name, "builtin") for name in builtin_names()]
+    importer = importer_of(suite)
+    if importer is not None:
+        return [SuiteTask(entry.spec, entry.label, entry.group) for entry in importer.entries(suite.partition(":")[2])]
+    path = Path(suite).expanduser()
+    if not path.is_file():
+        raise UserError(
+            f"there is no suite {suite!r}: name `builtin`, a benchmark's checkout such as kernelbench:PATH/level1, or "
+            "a text file with a TASK a line"
+        )
+    try:
+        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as text ({error}): name a text file with a TASK a line") from error
+    specs = list(dict.fromkeys(line for line in lines if line))
+    labels = [Path(spec).stem if spec.endswith(".py") else spec for spec in specs]
+    twice = [label for label in labels if labels.count(label) > 1]
+    return [
+        SuiteTask(spec, spec if label in twice else label, path.stem) for spec, label in zip(specs, labels, strict=True)
+    ]
+
 
 GRACE_S = 600.0
 """What a search may take beyond its budget: loading, the first kernel, baselines, confirming what it found."""
@@ -46,7 +107,7 @@ class SearchOptions:
 class SuiteWorker:
     """The searches of one lane, each a process of its own. While one searches, the process of the next one starts."""
 
-    def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Halt) -> None:
+    def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Event) -> None:
         self._lane, self._folder, self._options, self._halt = lane, folder, options, halt
         self._early: EarlySearch | None = None
 
@@ -116,7 +177,7 @@ class SuiteWorker:
         if told is not None and told.get("cause") in ENDED:
             late = f"its confirmation did not fit into the time: {goes_on}"
             return replace(row, cut=True, reason=late) if row.correct and told.get("unconfirmed") else row
-        if self._halt.asked.is_set():
+        if self._halt.is_set():
             if row.status == "failed":
                 return None
             return replace(row, cut=True, reason=row.reason or f"interrupted: {goes_on}")
@@ -138,7 +199,7 @@ class SuiteWorker:
         if stock and source and row.stock and row.stock.kernel == source.sha256 and row.stock.verdict != NONE:
             return row
         row = replace(row, stock=None) if stock else row
-        if source is None or self._halt.asked.is_set():
+        if source is None or self._halt.is_set():
             return row
         eager_us = row.baselines_us.get("eager", row.best_us or 0.0)
         expected_us = row.best_us + eager_us if row.measured and row.best_us else None
@@ -149,7 +210,7 @@ class SuiteWorker:
         ended = ask_harness(
             order | {"expected_us": expected_us}, self._lane, self._folder / LOGS / f"{one.name}.stock", self._halt
         )
-        if self._halt.asked.is_set() and not ended.out.strip():
+        if self._halt.is_set() and not ended.out.strip():
             return row  # the same command again asks
         said = answer_of(ended, source.sha256)
         if stock:
@@ -158,7 +219,7 @@ class SuiteWorker:
         return replace(row, reason=f"{row.reason}; {why}" if row.reason else why) if said.reason else row
 
 
-def ask_harness(order: dict[str, Any], lane: Lane, log: Path, halt: Halt, deadline_s: float = STOCK_S) -> OrderEnd:
+def ask_harness(order: dict[str, Any], lane: Lane, log: Path, halt: Event, deadline_s: float = STOCK_S) -> OrderEnd:
     """Run `harnesses.asked` with these arguments in a process of its own."""
     log.parent.mkdir(parents=True, exist_ok=True)
     file = log.with_name(log.name + ".json")

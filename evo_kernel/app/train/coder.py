@@ -1,4 +1,4 @@
-"""A coder's training from nothing, with its log and its end: what `train coder` does for `--model scratch`."""
+"""A coder's training from nothing, with its log and its end, and where networks are trained."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.app.train.judging import BenchSettings, PlanRewardJudge
+from evo_kernel.errors import UserError
 from operators.learning.coder.examples import read
 from operators.learning.coder.scratch.run import Result, RunSettings, run
 
@@ -41,3 +42,13 @@ def train_from_nothing(
 
         needed = bench if settings.grpo.steps or settings.asked else None
         return run(taught, out, settings, needed, device, told, stop.is_set), bench.judged_count
+
+
+def chosen_device(wanted: str) -> str:
+    """`cuda` or `cpu`; auto: a GPU if there is one. Raises UserError."""
+    import torch
+
+    present = torch.version.cuda is not None and torch.cuda.is_available()
+    if wanted == "cuda" and not present:
+        raise UserError("--device cuda: torch sees no CUDA GPU here; train with --device cpu, or say `auto`")
+    return "cuda" if present and wanted != "cpu" else "cpu"

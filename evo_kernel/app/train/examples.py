@@ -1,4 +1,4 @@
-"""Where examples come from: populations, transition trees, and walks of the offline rewriter."""
+"""Collects examples of edits from populations, transition trees, and walks of the offline rewriter."""
 
 from __future__ import annotations
 

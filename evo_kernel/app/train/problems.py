@@ -1,4 +1,4 @@
-"""Problems that are trained on: tasks, and tasks narrowed to one search case."""
+"""Training problems: tasks, and tasks narrowed to one search case."""
 
 from __future__ import annotations
 

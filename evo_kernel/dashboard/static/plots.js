@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const HEIGHT = 300;
+  const HEIGHT = 260;
   const NAMES = { evaluations: "evaluations", hours: "hours", dollars: "dollars" };
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const series = (at) => colour(["--accent", "--second"][at % 2]);
@@ -50,16 +50,19 @@
       plot = new uPlot({
         width: place.clientWidth, height: HEIGHT, cursor: { y: false },
         scales: { x: { time: false, range: (u, low, high) => [Math.min(0, low), high > low ? high : low + 1] }, y: { auto: true } },
-        axes: [axis(NAMES[name]), axis("score")],
-        series: [{ label: NAMES[name], value: (u, v) => v == null ? "–" : +v.toPrecision(4) }, ...data.runs.map((run, at) => ({
+        axes: [axis(NAMES[name]), axis(["score", ...new Set(data.runs.map((run) => run.against && `× ${run.against}`))].filter(Boolean).slice(0, 2).join(", "))],
+        series: [{ label: NAMES[name], value: (u, v) => v == null ? "now" : +v.toPrecision(4) }, ...data.runs.map((run, at) => ({
           label: run.title, stroke: series(at), width: 2, paths: uPlot.paths.stepped({ align: 1 }), spanGaps: true,
-          dash: at ? [6, 4] : [], points: { show: true, size: 5, fill: series(at) }, value: (u, v) => v == null ? "–" : `${v.toFixed(3)}×` }))],
+          dash: at ? [6, 4] : [], points: { show: data.runs.length === 1, size: 5, fill: series(at) }, value: (u, v, which, index) => shown(index == null ? run[name].score.at(-1) : v) }))],
       }, [x, ...filled], holder);
     };
     place.replaceChildren(riseChoices(place, data.axes, draw), holder);
     draw();
     return (fresh) => { data = fresh || data; draw(); };
   }
+
+  // In the legend: what is under the cursor; without one, where the run stands.
+  const shown = (score) => score == null ? "–" : `${score.toFixed(3)}×`;
 
   // A step line holds its value until the next point; after the run's last point there is none.
   function carry(x, values, own) {

@@ -46,7 +46,7 @@ from evo_kernel.fitness.ir.nodes import (
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import IRError
 from evo_kernel.fitness.plan.launch_plan import Aten, Launch, Plan, View
-from evo_kernel.malloc_tuning import keep_memory
+from evo_kernel.processes import keep_memory
 
 
 class _Refused(Exception):

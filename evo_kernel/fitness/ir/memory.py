@@ -322,7 +322,10 @@ class DeviceMemory:
         offset = address - self.address(number)
         if offset < 0:
             return f"{-offset} bytes before {buffer.name}, which has {buffer.size} bytes"
-        where = f"{offset - buffer.size} bytes behind the end" if offset >= buffer.size else f"at byte {offset}"
+        beyond = offset - buffer.size
+        where = (
+            f"at byte {offset}" if beyond < 0 else f"{beyond} bytes behind the end" if beyond else "just behind the end"
+        )
         return f"{where} of {buffer.name}, which has {buffer.size} bytes"
 
 

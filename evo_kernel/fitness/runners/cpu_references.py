@@ -24,8 +24,7 @@ from evo_kernel.fitness.plan.launch_plan import View
 from evo_kernel.fitness.runners.base import Checked, Draw
 from evo_kernel.fitness.runners.executor import Blobs, LargeExecution, unwritten_reason
 from evo_kernel.lru_cache import Recent
-from evo_kernel.tasks import light_dynamo
-from evo_kernel.tasks.blank import Blank, is_integer
+from evo_kernel.tasks.blank import Blank, is_integer, keep_dynamo_out
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, CheckResult, Status
 
@@ -48,7 +47,7 @@ class CpuReferences:
     """Inputs and expected outputs of one task by (case, seed, regime). Thread-safe."""
 
     def __init__(self, task: Task, deadline_s: float, limits: LookLimits) -> None:
-        light_dynamo.install()
+        keep_dynamo_out()
         self._task, self._deadline_s, self._limits = task, deadline_s, limits
         self._drawing = threading.Lock()
         self._references = References(_REFERENCE_BYTES)

@@ -23,8 +23,8 @@ from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_names, faults_of
 from evo_kernel.fitness.timing.ceilings import KnownCeilings, MeasurementCache
 from evo_kernel.tasks.first import compiles, first_kernel
-from evo_kernel.tasks.least_work import least_work
 from evo_kernel.tasks.task import Case, Task
+from evo_kernel.tasks.traits import least_work
 from evo_kernel.types import CaseKind, Measurement, PlanVerdict, Status
 
 _BEATEN = 1.03
@@ -59,10 +59,10 @@ class BaselineTimes:
     ) -> Measurement | Checked:
         """Add baselines and the share of light to a measurement; rejected if it is faster than the ceilings allow.
 
-        `soon`: as it is where torch.compile's kernels are still being written. Raises CutShort.
+        `soon`: without baselines where torch.compile's kernels are still being written. Raises CutShort.
         """
         if soon and not self._measured and case.name not in self._baselines and not self.compiled.ready():
-            return measurement
+            return replace(measurement, light_share=self._light_share(runner, case, measurement))
         baselines_us = self.baselines_of(runner, case, measurement, deadline)
         floor_us = self.ceilings.limits.floor_us(self._task.flops(case), self._task.bytes(case))
         if self._measured and measurement.median_us * 1.25 < floor_us:

@@ -12,6 +12,9 @@ HOME = Path(__file__).parent
 FAMILIES = {
     "attention_long": ("attention_causal", "attention_full", "gqa"),
     "conv2d": ("conv2d", "conv2d_bf16", "conv2d_channels_last", "conv2d_tf32"),
+    "norm": ("rmsnorm", "add_rmsnorm", "layernorm"),
+    "norm_backward": ("layernorm_backward", "rmsnorm_backward"),
+    "shared_prompt": ("shared_prompt", "shared_prompt_backward"),
 }
 """Folder of a family → the names of its tasks."""
 

@@ -20,7 +20,7 @@ import torch
 
 from evo_kernel import user_cache
 from evo_kernel.errors import EvoKernelError, LoweringError
-from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests
+from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests, in_a_thread
 from evo_kernel.tasks.task import Task, describe, without_data
 from evo_kernel.types import Source
 
@@ -64,18 +64,8 @@ def _ahead(task: Task, templates: bool, libraries: bool) -> Future[str]:
             return known
         for old in list(_ANSWERS)[: len(_ANSWERS) - _KEPT + 1]:
             del _ANSWERS[old]
-        answer = _ANSWERS[key] = Future()
-    # A daemon: whoever gives up meanwhile does not wait for it.
-    threading.Thread(target=_answer, args=(answer, *key), daemon=True).start()
+        answer = _ANSWERS[key] = in_a_thread(lambda: _text(*key))
     return answer
-
-
-def _answer(answer: Future[str], task: Task, templates: bool, libraries: bool) -> None:
-    try:
-        answer.set_result(_text(task, templates, libraries))
-    # Not handled here: carried to the threads that ask.
-    except BaseException as error:  # noqa: BLE001
-        answer.set_exception(error)
 
 
 def _text(task: Task, templates: bool, libraries: bool) -> str:

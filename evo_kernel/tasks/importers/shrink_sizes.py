@@ -19,10 +19,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from evo_kernel.tasks.imported import own_numbers
+from evo_kernel.tasks.lowering.decompositions import Recurrent
 from evo_kernel.tasks.lowering.failures import quiet
-from evo_kernel.tasks.lowering.networks import Recurrent
 from evo_kernel.tasks.problems import SMALLEST, Problem, assigned, flat
+from evo_kernel.tasks.scripts import own_numbers
 
 ODD = (3, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 WIDE = (2, 67, 33, 35, 37, 39, 41, 43, 45, 47)

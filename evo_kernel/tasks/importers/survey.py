@@ -1,4 +1,4 @@
-"""What becomes of an imported problem: does it load, does it check, is it degenerate, and what is its first kernel."""
+"""Surveys imported problems: whether each loads and checks, whether it is degenerate, and its first kernel."""
 
 from __future__ import annotations
 

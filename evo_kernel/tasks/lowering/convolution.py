@@ -19,7 +19,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from evo_kernel.tasks.lowering.joining import copy_into
+from evo_kernel.tasks.lowering.indexing import copy_into
 from evo_kernel.tasks.lowering.layout import LoweredValue, product
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers

@@ -1,4 +1,4 @@
-"""Why a reference cannot be traced, in a sentence: it reads values, it fails by itself, or the tracer does."""
+"""Explains in a sentence why a reference cannot be traced: it reads values, it fails by itself, or the tracer does."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from evo_kernel.tasks.lowering.trace import Expr, expression_of
+from evo_kernel.tasks.task import size_hint
 
 
 @dataclass(frozen=True)
@@ -102,14 +103,8 @@ def collapse(shape: Sequence[Expr], dims: Sequence[int], operands: Sequence[Oper
 
 def storage_order(tensor: Any) -> tuple[int, ...]:
     """Dimensions of a fake tensor from the outermost in memory to the innermost."""
-    hints = [(-_hint(stride), dim) for dim, stride in enumerate(tensor.stride())]
+    hints = [(-size_hint(stride), dim) for dim, stride in enumerate(tensor.stride())]
     moving = [entry for entry in hints if tensor.shape[entry[1]] != 1]
     if [dim for _, dim in sorted(moving)] == [dim for _, dim in moving]:
         return tuple(range(tensor.dim()))
     return tuple(dim for _, dim in sorted(hints))
-
-
-def _hint(size: Any) -> int:
-    if not isinstance(size, torch.SymInt):
-        return int(size)
-    return int(size.node.hint)

@@ -14,21 +14,17 @@ from evo_kernel.tasks.lowering import (  # noqa: F401  imported for what they re
     contraction,
     convolution,
     indexing,
-    joining,
     pointwise,
     pooling,
     recurrent,
     reduction,
-    rows,
-    sorting,
     views,
 )
 from evo_kernel.tasks.lowering.frames import covers_storage
 from evo_kernel.tasks.lowering.layout import LoweredValue
-from evo_kernel.tasks.lowering.module import LoweredModule
+from evo_kernel.tasks.lowering.module import LoweredModule, render
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, write
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
-from evo_kernel.tasks.lowering.render import render
 from evo_kernel.tasks.lowering.trace import trace
 from evo_kernel.tasks.task import Task, without_data
 from evo_kernel.types import Source
@@ -126,7 +122,7 @@ def _write_graph(module: LoweredModule, allow_aten: bool) -> None:
             name, fake = next(arguments)
             values[node] = LoweredValue.of(name, fake)
         elif node.op == "get_attr":
-            values[node] = joining.constant(module, node, getattr(module.traced.graph, node.target))
+            values[node] = indexing.constant(module, node, getattr(module.traced.graph, node.target))
         elif node.op == "output":
             if not failures:
                 _write_outputs(module, [(item, values.get(item)) for item in node.args[0]])

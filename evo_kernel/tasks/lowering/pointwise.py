@@ -187,10 +187,6 @@ def operands_of(node: AtenNode, count: int) -> tuple[Any, ...]:
     return tuple(node.argument(index) for index in range(count))
 
 
-def _arity(lines: tuple[str, ...]) -> int:
-    return 2 if any("{1}" in line for line in lines) else 1
-
-
 def result_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> PointwiseJob:
     """Operands and result in the (widened) dtype of the result; booleans are computed as integers."""
     dtype = compute_type(node.result.dtype)
@@ -205,13 +201,16 @@ def _register(table: Table, job: Callable[..., PointwiseJob]) -> None:
         def lower(
             module: LoweredModule, node: AtenNode, name: str = name, lines: tuple[str, ...] = lines
         ) -> LoweredValue:
-            return write(module, node, job(node, name, operands_of(node, _arity(lines)), lines))
+            count = 2 if any("{1}" in line for line in lines) else 1
+            return write(module, node, job(node, name, operands_of(node, count), lines))
 
         lowers(operation)(lower)
 
 
-def _compare_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> PointwiseJob:
-    return PointwiseJob(name, operands, (promoted(node, operands),) * len(operands), lines)
+def _all_in(dtype_of: Callable[[AtenNode, tuple[Any, ...]], torch.dtype]) -> Callable[..., PointwiseJob]:
+    return lambda node, name, operands, lines: PointwiseJob(
+        name, operands, (dtype_of(node, operands),) * len(operands), lines
+    )
 
 
 def _logic_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: tuple[str, ...]) -> PointwiseJob:
@@ -235,12 +234,9 @@ def _rounding_job(node: AtenNode, name: str, operands: tuple[Any, ...], lines: t
 _register(FLOAT_OPS, result_job)
 _register(SAME_OPS, result_job)
 _register(ROUNDING_OPS, _rounding_job)
-_register(COMPARE_OPS, _compare_job)
+_register(COMPARE_OPS, _all_in(promoted))
 _register(LOGIC_OPS, _logic_job)
-_register(
-    BIT_OPS,
-    lambda node, name, operands, lines: PointwiseJob(name, operands, (node.result.dtype,) * len(operands), lines),
-)
+_register(BIT_OPS, _all_in(lambda node, operands: node.result.dtype))
 
 
 @lowers(aten.signbit)

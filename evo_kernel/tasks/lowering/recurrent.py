@@ -1,12 +1,12 @@
-"""The steps of a recurrent layer (`evo_kernel::recurrence`, see networks.py): one kernel, launched once a step."""
+"""The steps of a recurrent layer (`evo_kernel::recurrence`): one kernel, launched once a step."""
 
 from __future__ import annotations
 
 import torch
 
+from evo_kernel.tasks.lowering.decompositions import GATES
 from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
-from evo_kernel.tasks.lowering.networks import GATES
 from evo_kernel.tasks.lowering.pointwise import TANH
 from evo_kernel.tasks.lowering.registry import AtenNode, lowers
 from evo_kernel.tasks.lowering.views import materialise

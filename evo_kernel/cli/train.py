@@ -1,0 +1,249 @@
+"""`train`: grow a tree of transitions, and train policies and coders on it. `train coder` is in train_coder.py."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evo_kernel.cli.main import LazyGroup
+from evo_kernel.cli.options import DEVICE, DEVICES, JSON, PATH, TREE_FILE, UNCONFINED
+from evo_kernel.errors import UserError
+from operators.learning.tree import HELD_OUT
+
+if TYPE_CHECKING:
+    from operators.learning.tree import Split
+
+COMMANDS = {
+    "collect": ("train", "Judge what the offline rewriter can do, for a tree of transitions to learn from."),
+    "policy": ("train", "Train a policy on a tree of transitions."),
+    "evaluate": ("train", "Hold policies against uniform choice and the bandit, on held-out tasks."),
+    "export-sft": ("train", "Examples of edits, from populations and trees, to train a coder on."),
+    "coder": ("train_coder", "Train a coder: supervised, then by the judge's rewards."),
+}
+
+
+@click.command(cls=LazyGroup, commands_in=("evo_kernel.cli", COMMANDS))
+def train() -> None:
+    """Learning to optimise: stored transitions, policies and coders trained on them (docs/guides/learning.md)."""
+
+
+@click.command()
+@click.option("--out", required=True, type=PATH, help="The tree to write; its rows are collected in OUT.rows/.")
+@click.option(
+    "--tasks", default="", help="Comma-separated tasks; default: all built-in ones. TASK@CASE: only that case."
+)
+@click.option("--narrowed/--whole", default=True, help="Also make each search case a separate problem.")
+@click.option("--seconds", default=540.0, show_default=True, help="Total time; 0: only pack collected rows.")
+@DEVICE
+@click.option("--slice", "slice_s", default=40.0, show_default=True, help="Seconds before the next problem's turn.")
+@click.option("--tune-plans", default=8, show_default=True, type=click.IntRange(0), help="Knob settings per kernel.")
+@click.option("--threads", default=0, type=click.IntRange(0), help="Kernels in parallel; 0: cores + 2.")
+@click.option("--held-out", default=",".join(HELD_OUT), show_default=True, help="Task families excluded from training.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the order of actions.")
+@UNCONFINED
+def collect(
+    out: Path,
+    tasks: str,
+    device: str,
+    tune_plans: int,
+    threads: int,
+    held_out: str,
+    seed: int,
+    unconfined: bool,
+    **collecting: Any,
+) -> None:
+    """Judge the offline rewriter's edits of the built-in tasks, and write a tree of transitions for training.
+
+    With the same --out, a collection continues. Each judged kernel is a row in OUT.rows/, so a killed run loses only
+    kernels that were being judged; the tree is packed from the rows at the end. The problem with the least time so far
+    is next, so that all tasks are covered at any time. Several commands with other --tasks may collect into one --out
+    at the same time, each with its own CUDA_VISIBLE_DEVICES.
+    """
+    from evo_kernel.app.train import collection
+    from evo_kernel.app.train.collector import Want
+    from evo_kernel.fitness.gpus import usable_cores
+
+    named = [name.strip() for name in tasks.split(",") if name.strip()]
+    want = Want(
+        device,
+        tune_plans,
+        threads or usable_cores() + 2,
+        seed,
+        held_out=tuple(held_out.split(",")),
+        unconfined=unconfined,
+    )
+    collection.collect(out, named, want, "evo-kernel " + shlex.join(sys.argv[1:]), **collecting)
+
+
+@click.command()
+@TREE_FILE
+@click.option("--out", required=True, type=PATH, help="The checkpoint.")
+@click.option(
+    "--method",
+    type=click.Choice(["imitation", "ppo"]),
+    default="imitation",
+    show_default=True,
+    help="imitation of the tree's best actions, or reinforcement learning on walks over it.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Training time.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights and samples.")
+@click.option(
+    "--device",
+    type=DEVICES,
+    default="auto",
+    show_default=True,
+    help="Device for training; auto uses a GPU if there is one.",
+)
+@click.option("--resume", is_flag=True, help="Continue from the checkpoint in --out.")
+@JSON
+def policy(
+    tree_file: Path,
+    out: Path,
+    method: str,
+    seconds: float,
+    seed: int,
+    device: str,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Train a policy on the training tasks of a tree. Held-out tasks are not used.
+
+    The policy's input is a kernel's plan, its times, and earlier attempts.
+
+    Some training tasks are used for validation: the checkpoint with the smallest expected loss of log gain against the
+    best action is kept. Ctrl-C ends the training and keeps the best checkpoint. Use it with
+    `--set operators.policy=trained --set operators.checkpoint=FILE`.
+    """
+    from evo_kernel.app.train.coder import chosen_device
+    from operators.learning.policy_training import train_policy
+
+    def tell(told: Mapping[str, Any]) -> None:
+        if not as_json:
+            click.echo(_line(told))
+
+    about, whole = train_policy(tree_file, out, method, seconds, seed, chosen_device(device), resume, tell)
+    if not whole:
+        click.echo("interrupted; the best so far is kept", err=True)
+    told = {"checkpoint": str(out), "bytes": out.stat().st_size, **about}
+    click.echo(json.dumps(told) if as_json else f"{out}: {told['bytes'] / 2**20:.1f} MB, {_line(about)}")
+
+
+def _line(told: Mapping[str, Any]) -> str:
+    return (
+        f"{told['seconds']:.0f} s, step {told['step']}, shortfall {told['shortfall']:.4f}, loss {told['loss']:.4f}, "
+        f"critic {told['critic']:.4f}"
+    )
+
+
+@click.command()
+@TREE_FILE
+@click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint; repeatable.")
+@click.option(
+    "--split",
+    type=click.Choice(["held-out", "train"]),
+    default="held-out",
+    show_default=True,
+    help="Evaluate on held-out tasks or on training tasks.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Number of seeds, for intervals."
+)
+@click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Episodes per problem.")
+@JSON
+def evaluate(
+    tree_file: Path,
+    policies: tuple[Path, ...],
+    split: Split,
+    seeds: int,
+    episodes: int,
+    as_json: bool,
+) -> None:
+    """Compare policies with uniform choice and the bandit on tasks that were not used for training.
+
+    Regret: the best log gain within eight known steps from a task's first kernel, minus the policy's; intervals are
+    95 % over seeds. The bandit starts untrained on every problem and learns over its episodes.
+    """
+    from operators.learning.evaluation import Regret, contenders, regret, table
+    from operators.learning.tree import Tree
+
+    tree = Tree.load(tree_file)
+    if not tree.roots(split):
+        raise UserError(f"{tree_file} has no {split} task: collect some, or take another --split.")
+    found: list[Regret] = []
+    for name, make in contenders(policies).items():
+        found.append(regret(tree, make, name, range(seeds), episodes, split))
+        if not as_json:
+            click.echo(f"{name}: {found[-1].interval}", err=True)
+    kinds = ", ".join(sorted({one.label for one in tree.environments.values()}))
+    if as_json:
+        told = {"tree": str(tree_file), "split": split, "environments": kinds, "episodes": episodes}
+        click.echo(json.dumps({**told, "policies": [one.as_data(*found[:2]) for one in found]}))
+    else:
+        click.echo(f"\n{split} problems of {tree_file.name}: {len(tree.roots(split))}; times: {kinds}\n")
+        click.echo(table(found))
+
+
+@click.command("export-sft")
+@click.argument("sources", nargs=-1, type=PATH)
+@click.option("--out", required=True, type=PATH, help="The file of examples to write (JSON lines).")
+@click.option(
+    "--walks", default=0, show_default=True, help="Additional examples from random edits of the offline rewriter."
+)
+@click.option("--task", "tasks", multiple=True, help="Task for walks; repeatable. Default: every built-in one.")
+@click.option("--invented", default=0, show_default=True,
+              help="Generated references, used for half of the walks.")  # fmt: skip
+@click.option("--any-witness", is_flag=True, help="Also keep edits whose strategy the plan does not show.")
+@click.option("--min-gain", type=float, help="Minimal log(parent's time ÷ child's); 0 keeps edits that are not slower.")
+@click.option("--strategy", "strategies", multiple=True, help="Keep only this strategy; repeatable.")
+@click.option("--held-out", multiple=True, help="A task family or task excluded from training; repeatable.")
+@click.option("--split", type=click.Choice(["all", "train", "held-out"]), default="all", show_default=True)
+@click.option("--most", default=0, show_default=True, help="Maximal characters of a kernel; 0: unlimited.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the walks.")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Processes for walks.")
+@JSON
+def export_sft(
+    sources: tuple[Path, ...],
+    out: Path,
+    walks: int,
+    any_witness: bool,
+    min_gain: float | None,
+    strategies: tuple[str, ...],
+    most: int,
+    as_json: bool,
+    **making: Any,
+) -> None:
+    """Write examples of edits for the supervised training of a coder.
+
+    SOURCES are population files and trees of transitions. An example is a conversation in TRL's format: a task, a
+    parent kernel, a strategy, and the resulting edit, with the reasoning if an agent wrote it. Edits are kept once if
+    they passed and the plan shows the strategy. Edits of walks are not judged: the rewriter only makes provably correct
+    ones. A task family is never split.
+
+    \b
+    evo-kernel train export-sft softmax.db matmul.db --out edits.jsonl --min-gain 0
+    evo-kernel train export-sft --walks 4000 --held-out softmax --out walks.jsonl
+    evo-kernel train export-sft --walks 60000 --invented 600 --workers 16 --out walks.jsonl
+    """
+    from evo_kernel.app.train.examples import export_examples
+    from operators.learning.coder.examples import Wanted
+
+    if not sources and not walks:
+        raise UserError(
+            "nothing to export: name populations or trees, or let the rewriter make examples with --walks N"
+        )
+    if making["invented"] and not walks:
+        raise UserError("--invented makes references for walks: say --walks N")
+    wanted = Wanted(not any_witness, min_gain, frozenset(strategies), most)
+    counts = export_examples(out, sources, wanted, walks=walks, **making)
+    if as_json:
+        click.echo(json.dumps(counts))
+        return
+    click.echo(f"{counts['examples']} examples in {out}, {counts['with_reasoning']} with reasoning")
+    for what in ("splits", "families", "strategies"):
+        click.echo(f"  {what}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts[what].items())))
