@@ -60,7 +60,7 @@ _SPECS = (
     StrategySpec(
         "tile-2d", "tiling", "tiles in two dimensions instead of one",
         "a grid of another size or rank",
-        lambda old, new: [k.grid for k in old.kernels] != [k.grid for k in new.kernels], rewritten=False,
+        lambda old, new: [k.grid for k in old.kernels] != [k.grid for k in new.kernels],
     ),
     StrategySpec(
         "split-k", "tiling", "share a contraction's loop among programs and add the parts up",

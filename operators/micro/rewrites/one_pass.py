@@ -12,6 +12,7 @@ from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.drop_masks import condition
+from operators.micro.rewrites.first_step import with_sums, without_starts
 from operators.micro.rewrites.rows import Numbering, Passes, at_zero, loads_apart, only_shapes, passes_of
 from operators.micro.syntax import copy_of, spell
 
@@ -36,7 +37,8 @@ class OnePassRow(Rewrite):
         loops = {id(loop.node): loop for loop in found.loops}
         for statement in kernel.body:
             body += at_zero(loops[id(statement)]) if id(statement) in loops else [statement]
-        node.body = Numbering().run(loads_apart(kernel, body))
+        body = without_starts(with_sums(loads_apart(kernel, body), found.stop, set(kernel.names)))
+        node.body = Numbering().run(body)
         edits = [_launch_edit(module, launch, found, node.name) for launch in module.launches_of(kernel.name)]
         return module.edited(edits, module.add_kernel(spell(node) + "\n"))
 
