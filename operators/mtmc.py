@@ -68,7 +68,7 @@ class MtmcOperator:
         parent = None if walk.kept else brief.parent.evaluation  # times are of the parent's own source
         state = MacroState(
             brief.task, brief.parent, walk.source, brief.tried, len(walk.kept), brief, self._coder.free, walk.trail(),
-            fusion_gains(walk.source, brief.task, parent, offered),
+            catalogue.usual_gains(offered) | fusion_gains(walk.source, brief.task, parent, offered),
         )  # fmt: skip
         try:
             decision = self._policy.choose(state, offered, rng)

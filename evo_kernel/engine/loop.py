@@ -160,14 +160,14 @@ class Engine(RunSession):
 
     def _pending_then_attempts(self, pending: Iterator[Recorded]) -> None:
         """Attempts begin once nothing is left to take up and something has passed: a first kernel that is slow to judge
-        holds up one thread, not all."""
+        holds up one thread, not all. One that is made late, by torch.compile, is often several times faster than the
+        others: nothing is tuned or changed before its verdict."""
         with self.lock:
             self._taking_up += 1
         self._judge_pending(pending)
         with self.lock:
             self._taking_up -= 1
         while self._is_late or (self._taking_up and self.population.best() is None):
-            self._tune_first()
             if self.stopped.wait(LOOK_S):
                 return
         self._attempts_until_stopped()
@@ -180,11 +180,13 @@ class Engine(RunSession):
         while not self.stopped.is_set():
             with self.lock:
                 recorded = next(pending, None)
+            late = recorded is None
             recorded = recorded or self._made_late()
             if recorded is None:
                 return
             untuned = recorded in self._untuned
             self.ledger.charge(self.judge_and_tell(recorded, Purpose.SCORE, remeasure=untuned, new=True))
+            self._is_late = self._is_late and not late
 
     def _made_late(self) -> Recorded | None:
         """The first kernel that was still being made: one thread waits for it while others judge."""
@@ -192,9 +194,10 @@ class Engine(RunSession):
             late_root, self._late_root = self._late_root, None
         while late_root is not None and not self.stopped.is_set():
             with contextlib.suppress(TimeoutError):
-                if (recorded := late_root(LOOK_S)) is not None:
+                recorded = late_root(LOOK_S)
+                if recorded is not None:
                     self._untuned.append(recorded)
-                self._is_late = False
+                self._is_late = recorded is not None
                 return recorded
         return None
 

@@ -39,8 +39,9 @@ REWARD_LIMIT = 2.0  # about 7 times faster: one lucky leap must not outweigh a h
 RESCALE_AT = 1e9
 
 
-FUSION_SPREAD = 0.2
-"""Standard deviation of what a fusion gains beyond the traffic that it saves, in log gain."""
+FUSION_SPREAD, USUAL_SPREAD = 0.2, 0.1
+"""Standard deviations, in log gain, of what a fusion gains beyond the traffic that it saves, and of the means that
+`catalogue.USUAL_GAINS` is about."""
 UNKNOWN = 1e3
 """A spread that says nothing."""
 
@@ -82,10 +83,15 @@ class BanditPolicy:
         self._posterior: tuple[np.ndarray, np.ndarray, float] | None = None
 
     def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
-        seen, known = context(state), [state.fusion_gains.get(one.key) for one in offered]
+        seen, known = context(state), [state.expected_gains.get(one.key) for one in offered]
         expected = None
         if any(gain is not None for gain in known):
-            spreads = np.array([UNKNOWN if gain is None else FUSION_SPREAD for gain in known])
+            spreads = np.array(
+                [
+                    UNKNOWN if gain is None else FUSION_SPREAD if one.family == "fusion" else USUAL_SPREAD
+                    for one, gain in zip(offered, known, strict=True)
+                ]
+            )
             expected = ExpectedGain(np.array([gain or 0.0 for gain in known]), spreads)
         return draw(self.name, offered, self.propensities(seen, offered, rng, expected), seen, rng)
 

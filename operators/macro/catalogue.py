@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -192,7 +192,7 @@ _SPECS = (
     StrategySpec(
         "tile-2d", "tiling", "tiles in two dimensions instead of one",
         "a grid of another size or rank",
-        lambda old, new: [k.grid for k in old.kernels] != [k.grid for k in new.kernels], rewritten=False,
+        lambda old, new: [k.grid for k in old.kernels] != [k.grid for k in new.kernels],
     ),
     StrategySpec(
         "split-k", "tiling", "share a contraction's loop among programs and add the parts up",
@@ -283,6 +283,18 @@ PAYS: Mapping[str, str] = MappingProxyType({
     "fuse-consumer": "it reads the buffer at the same indices",
 })  # fmt: skip
 """Strategy → where it pays, or does not: the heart of its guide, for those who choose."""
+
+USUAL_GAINS: Mapping[str, float] = MappingProxyType({
+    "one-pass-row": 0.2, "tile-2d": 0.3, "drop-masks": 0.01, "cache-hints": 0.0,
+})  # fmt: skip
+"""Strategy → log gain that is expected of it, where it is offered, before a run tells: rounded means over kernels of
+torch.compile for the functions of `benchmarks/fused.py`, modeled, before tuning. The model does not see cache hints."""
+
+
+def usual_gains(offered: Iterable[Strategy]) -> dict[str, float]:
+    """The same by key, of those offered."""
+    return {one.key: USUAL_GAINS[one.name] for one in offered if one.name in USUAL_GAINS}
+
 
 DESCRIPTION = "description"
 """The parameter in which a strategy outside the catalogue says in words what it does."""

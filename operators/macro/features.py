@@ -69,7 +69,7 @@ class MacroState:
     brief: Brief | None = None  # the whole ticket, for policies that read more than numbers
     free: bool = False  # whether a strategy that nobody offered could be carried out
     trail: tuple[tuple[Strategy, str], ...] = ()  # tried in this attempt, with outcomes, oldest first
-    fusion_gains: Mapping[str, float] = field(default_factory=dict)  # expected log gain of fusions, by strategy key
+    expected_gains: Mapping[str, float] = field(default_factory=dict)  # log gains, by key of the strategies known
 
 
 def context(state: MacroState) -> tuple[float, ...]:

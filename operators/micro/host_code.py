@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -208,7 +208,7 @@ MOST = 0.8
 
 def fusion_gains(
     source: Source, task: TaskCard, parent: Evaluation | None, offered: Iterable[Strategy]
-) -> Mapping[str, float]:
+) -> dict[str, float]:
     """Natural log of the expected gain by key, of each offered fusion whose buffer has a known size on a timed case.
 
     With t the parent's time on a case and b the buffer's bytes: log(t / (t - 2 b / bandwidth - launch)), averaged over

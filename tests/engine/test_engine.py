@@ -584,6 +584,25 @@ def test_a_first_kernel_that_comes_late_is_judged_before_anything_is_tried(popul
     assert population.relative(2).evaluation.passed
 
 
+def test_nothing_is_tuned_or_tried_beside_the_verdict_of_a_late_first_kernel(population) -> None:
+    """It is often several times faster: what is tuned or tried before would be of the slower one."""
+    calls: list[tuple[str, bool]] = []
+
+    class Slow(ScriptedJudge):
+        def evaluate(self, source, purpose, remeasure=False, against=None, deadline=None, effort=1):
+            if source == LATE and remeasure:
+                time.sleep(0.7)
+            found = super().evaluate(source, purpose, remeasure, against, deadline, effort)
+            calls.append((source.sha256, remeasure))
+            return found
+
+    Engine(
+        population, ScriptedOperator(), Slow(), Ledger(Budget(evaluations=6), Spent()), replace(QUICK, width=2),
+        Notebook(), late_root=Arrives(population),
+    ).run()  # fmt: skip
+    assert calls[:2] == [(FIRST.sha256, True), (LATE.sha256, True)]
+
+
 def test_a_run_that_waits_for_a_first_kernel_stops_at_once(population) -> None:
     late_root = Arrives(population, ready=False)
     engine = Engine(

@@ -15,7 +15,7 @@ from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import Function, IRModule, Region
 from evo_kernel.fitness.ir.program_sampling import MOST, draw
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Fill, Launch, Plan, Pointer, View
-from evo_kernel.fitness.runners import executor
+from evo_kernel.fitness.runners import cpu_references, executor
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, index_inputs
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner, batches, traffic_key
@@ -391,3 +391,14 @@ def test_integers_that_are_counted_are_the_runners_secret():
     one, other = CpuRunner(task, 90, 20.0), CpuRunner(task, 90, 20.0)
     assert torch.equal(one.counted_indices(CASE)[1], one.counted_indices(CASE)[1])
     assert not torch.equal(one.counted_indices(CASE)[1], other.counted_indices(CASE)[1])
+
+
+def test_whether_a_whole_reference_binds_anything_is_asked_once_a_draw(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cpu_references, "unbound", lambda task, case, expected: asked.append(case) or "")
+    task = task_of(torch.relu, lambda case, g, device: torch.randn(64, 64, generator=g), LARGE)
+    references = cpu_references.CpuReferences(task, 60.0, LookLimits(whole_s=60.0))
+    for seed in (1, 1, 2):
+        inputs = references.inputs((LARGE, seed, "nominal"))
+        assert references.compare_large((LARGE, seed, "nominal"), inputs, [torch.relu(inputs[0])]).passed
+    assert asked == [LARGE, LARGE]

@@ -67,7 +67,7 @@ def test_the_bandit_beats_uniform():
 def test_a_fusion_that_saves_traffic_comes_first_until_it_does_not_pay():
     fusion = Strategy("fuse-producer", CATALOGUE["fuse-producer"].family, "kernel a -> b", (("buffer", "sum"),))
     offered = (*OFFERED, fusion)
-    state = dataclasses.replace(SOFTMAX, fusion_gains={fusion.key: 0.5})
+    state = dataclasses.replace(SOFTMAX, expected_gains={fusion.key: 0.5})
     policy, rng = BanditPolicy(), np.random.default_rng(0)
     blind = policy.choose(SOFTMAX, offered, rng).probabilities[-1]
     told = policy.choose(state, offered, rng).probabilities[-1]

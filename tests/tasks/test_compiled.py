@@ -21,7 +21,7 @@ from evo_kernel.tasks.compiled.stand_in import stand_in
 from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower_function
-from tests.support.scripts import script
+from tests.support.compiled import draw, results_of
 
 pytest.importorskip("triton")
 
@@ -44,27 +44,6 @@ REFERENCES = {
     "total": (lambda x: x.cumsum(-1), [((5, 300),), ((7, 4),)]),
     "linear": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [((35, 40), (70, 40), (70,)), ((5, 7), (9, 7), (9,))]),
 }
-RUN = """
-import importlib.util, sys, torch
-from pathlib import Path
-from evo_kernel.fitness.ir.jit import install
-torch.set_num_threads(1)
-install()
-for path in sorted(Path(sys.argv[1]).glob("*.py")):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    results = []
-    for inputs in torch.load(path.with_suffix(".in"), weights_only=True):
-        out = module.run(*inputs)
-        results.append([out] if isinstance(out, torch.Tensor) else list(out))
-    torch.save(results, path.with_suffix(".out"))
-"""
-
-
-def draw(shapes):
-    generator = torch.Generator().manual_seed(3)
-    return [tuple(torch.randn(shape, generator=generator) for shape in case) for case in shapes]
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +51,10 @@ def made(tmp_path_factory):
     """All references as modules, run in one process: name → (text, results)."""
     folder = tmp_path_factory.mktemp("compiled")
     has_triton()  # torch keeps the answer, which is of this machine
-    texts = {}
-    for name, (reference, shapes) in REFERENCES.items():
-        cases = draw(shapes)
-        texts[name] = compiled_function(reference, cases, name=name)
-        (folder / f"{name}.py").write_text(texts[name])
-        torch.save(cases, folder / f"{name}.in")
-    subprocess.run(script("-c", RUN, folder), check=True, timeout=300)
-    return {name: (text, torch.load(folder / f"{name}.out", weights_only=True)) for name, text in texts.items()}
+    cases = {name: draw(shapes) for name, (_, shapes) in REFERENCES.items()}
+    texts = {name: compiled_function(REFERENCES[name][0], drawn, name=name) for name, drawn in cases.items()}
+    results = results_of(folder, texts, cases)
+    return {name: (text, results[name]) for name, text in texts.items()}
 
 
 @pytest.mark.parametrize("name", REFERENCES)

@@ -13,12 +13,14 @@ from operators.micro.rewrites.passes import OnePassRow, OnlineRow
 from operators.micro.rewrites.row_tiles import RowsPerProgram
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
+from operators.micro.rewrites.tile_2d import Tile2D
 
 _ALL: tuple[Rewrite, ...] = (
     # rows, memory, fusion
     OnePassRow(),
     OnlineRow(),
     RowsPerProgram(),
+    Tile2D(),
     Hoist(),
     Exp2(),
     DropMasks(),

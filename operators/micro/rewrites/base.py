@@ -18,7 +18,7 @@ PURE = (
     "tl.exp", "tl.exp2", "tl.log", "tl.log2", "tl.sqrt", "tl.rsqrt", "tl.abs", "tl.where", "tl.maximum", "tl.minimum",
     "tl.sigmoid", "tl.fma", "tl.floor", "tl.ceil", "tl.cos", "tl.sin", "tl.erf", "tl.clamp", "tl.zeros", "tl.full",
     "tl.load", "tl.arange", "tl.program_id", "tl.num_programs", "tl.sum", "tl.max", "tl.min",
-    "tl.cdiv", "tl.dot", "tl.trans", "float", "min", "max",
+    "tl.cdiv", "tl.dot", "tl.trans", "tl.broadcast_to", "tl.cast", "float", "min", "max",
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from operators.micro.kernels import Loop, SourceKernel, SourceLaunch
 from operators.micro.module import Edit, KernelModule
 from operators.micro.rewrites.accesses import condition
 from operators.micro.rewrites.base import Rewrite, kernel_region
+from operators.micro.rewrites.first_step import with_sums, without_starts
 from operators.micro.rewrites.grids import statement_text
 from operators.micro.rewrites.rescale import merged_sums
 from operators.micro.rewrites.rows import (
@@ -72,7 +73,8 @@ class OnePassRow(Rewrite):
         loops = {id(loop.node): loop for loop in found.loops}
         for statement in kernel.body:
             body += at_zero(loops[id(statement)]) if id(statement) in loops else [statement]
-        node.body = Numbering().run(loads_apart(kernel, body))
+        body = without_starts(with_sums(loads_apart(kernel, body), found.stop, set(kernel.names)))
+        node.body = Numbering().run(body)
         edits = [_launch_edit(module, launch, found, node.name) for launch in module.launches_of(kernel.name)]
         return module.edited(edits, module.add_kernel(spell(node) + "\n"))
 

@@ -22,6 +22,8 @@ from operators.micro.syntax import (
 )
 
 SHAPES = ("tl.arange", "tl.zeros", "tl.full", "range", "tl.range")
+HINTS = ("eviction_policy", "cache_modifier")
+"""Options of a load that do not change its value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +107,9 @@ def is_straight(body: Sequence[ast.stmt]) -> bool:
 def only_shapes(kernel: SourceKernel, block: str) -> bool:
     """Whether a constexpr only sizes things (arange, zeros, full, loop steps): then any power of two may be bound."""
     inside = set()
-    for call in kernel.calls(*SHAPES):
-        inside |= {id(part) for part in ast.walk(call)}
+    sized = [*kernel.calls(*SHAPES), *(call.args[1] for call in kernel.calls("tl.broadcast_to") if len(call.args) == 2)]
+    for node in sized:
+        inside |= {id(part) for part in ast.walk(node)}
     uses = [p for s in kernel.body for p in ast.walk(s) if isinstance(p, ast.Name) and p.id == block]
     return all(id(use) in inside for use in uses)
 
@@ -255,8 +258,19 @@ class Numbering:
 
     def _key(self, value: ast.expr) -> str:
         names = {n: f"v{self._number(n)}" for n in sorted(names_read(value))}
-        memory = f"@{self.memory}" if "tl.load" in spell(value) else ""
-        return spell(substitute(value, {n: ast.Name(v, ast.Load()) for n, v in names.items()})) + memory
+        loads = "tl.load" in spell(value)
+        value = mapped(value, _unhinted) if loads else value
+        numbered = substitute(value, {n: ast.Name(v, ast.Load()) for n, v in names.items()})
+        return spell(numbered) + (f"@{self.memory}" if loads else "")
+
+
+def _unhinted(part: ast.AST) -> ast.Call | None:
+    """A load without what it tells the cache."""
+    if called(part) != "tl.load":
+        return None
+    assert isinstance(part, ast.Call)
+    load = mapped_call(part, _unhinted)
+    return ast.Call(load.func, load.args, [k for k in load.keywords if k.arg not in HINTS])
 
 
 def _unpadded(value: ast.expr, load: ast.Call) -> ast.expr:

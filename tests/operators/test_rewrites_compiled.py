@@ -1,0 +1,123 @@
+"""Rewrites of the kernels that torch.compile's back end generates: what they write, and that it computes the same."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._triton import has_triton
+
+from evo_kernel.tasks.compiled.module import compiled_function
+from evo_kernel.types import CaseCard, CaseKind, TaskCard
+from operators.micro.module import KernelModule
+from operators.micro.rewrites import REWRITES
+from tests.support.compiled import draw, results_of
+
+pytest.importorskip("triton")
+
+MATRICES = [((70, 33), (33,)), ((64, 128), (128,))]
+REFERENCES = {
+    # moments; a maximum and a sum that need one another; two sums in one pass; a row and a column vector; vectors alone;
+    # a sum over the first axis, in parts; one over the middle axis
+    "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), MATRICES),
+    "softmax": (lambda x, w: torch.softmax(x * 2 + w, -1), MATRICES),
+    "variance": (lambda x, w: torch.var(x + w, -1), MATRICES),
+    "cosine": (lambda x, w: (x * w).sum(-1) / x.norm(dim=-1), MATRICES),
+    "scaled": (lambda x, w: x * w + x[:, :1], MATRICES),
+    "outer": (lambda x, w: torch.sigmoid(x[:, :1] + w), MATRICES),
+    "columns": (lambda x, w: (x + w).sum(0), [((5000, 33), (33,)), ((4999, 17), (17,))]),
+    "planes": (lambda x, w: (x + w).mean(1), [((9, 60, 33), (33,)), ((3, 70, 17), (17,))]),
+}
+ONE_PASS = ("layer_norm", "softmax", "variance", "cosine")
+FLAT = ("scaled", "outer", "columns", "planes")
+
+
+def card(name: str) -> TaskCard:
+    cases = tuple(
+        CaseCard(f"case-{n}", CaseKind.SEARCH, {}, tuple(("float32", tuple(x.shape), x.stride()) for x in inputs))
+        for n, inputs in enumerate(draw(REFERENCES[name][1]))
+    )
+    return TaskCard(name, "", "kernels", "ieee", False, cases)
+
+
+def rewritten(text: str, name: str, *steps: str) -> str:
+    for step in steps:
+        module = KernelModule.parse(text)
+        text = REWRITES[step].apply(module, REWRITES[step].offers(module, card(name))[0])
+    return text
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    has_triton()  # torch keeps the answer, which is of this machine
+    return {
+        name: compiled_function(reference, draw(shapes), name=name) for name, (reference, shapes) in REFERENCES.items()
+    }
+
+
+def kernel_of(text: str, part: str = "") -> str:
+    """The text of the first kernel that `run` launches, or of the one whose name has this part."""
+    module = KernelModule.parse(text)
+    name = next(name for name in (launch.kernel for launch in module.launches) if part in name)
+    return module.source_of(module.kernels[name].node)
+
+
+def test_all_compute_the_same(texts, tmp_path):
+    steps = {name: [("one-pass-row",), ("one-pass-row", "drop-masks")] for name in ONE_PASS}
+    steps |= {name: [("tile-2d",)] for name in FLAT}
+    steps["scaled"].append(("tile-2d", "drop-masks"))
+    steps["planes"].append(("tile-2d", "one-pass-row"))
+    made = {
+        f"{name}_{number}": rewritten(texts[name], name, *chain)
+        for name, chains in steps.items()
+        for number, chain in enumerate(chains)
+    }
+    cases = {one: draw(REFERENCES[one.rpartition("_")[0]][1]) for one in made}
+    for one, results in results_of(tmp_path, made, cases).items():
+        reference, _ = REFERENCES[one.rpartition("_")[0]]
+        for inputs, (got,) in zip(cases[one], results, strict=True):
+            torch.testing.assert_close(got, reference(*inputs), rtol=2e-5, atol=2e-5, msg=lambda m, one=one: one + m)
+
+
+@pytest.mark.parametrize("name", ONE_PASS)
+def test_a_row_is_read_once_whatever_its_loads_tell_the_cache(texts, name):
+    module = KernelModule.parse(rewritten(texts[name], name, "one-pass-row"))
+    kernel = next(kernel for made, kernel in module.kernels.items() if "one_pass" in made)
+    loads = [access.base for access in kernel.accesses if access.kind == "load"]
+    assert not kernel.loops and len(loads) == len(set(loads)) == 2
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "variance"])
+def test_moments_of_one_step_are_sums(texts, name):
+    assert "joined_moments" in kernel_of(texts[name])
+    assert "moments" not in kernel_of(rewritten(texts[name], name, "one-pass-row"), "one_pass")
+
+
+def test_an_accumulators_start_goes_and_its_mask_stays(texts):
+    kernel = kernel_of(rewritten(texts["cosine"], "cosine", "one-pass-row"), "one_pass")
+    assert (
+        "tl.where(r0_mask & xmask, " in kernel and "_tmp4 + " in kernel_of(texts["cosine"]) and "_tmp4 + " not in kernel
+    )
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_rows_and_columns_have_axes_of_their_own(texts, name):
+    text = rewritten(texts[name], name, "tile-2d")
+    kernel = kernel_of(text)
+    assert len(KernelModule.parse(text).launches[0].grid) == 2
+    assert "xindex %" not in kernel and "xindex //" not in kernel
+    assert not REWRITES["tile-2d"].offers(KernelModule.parse(text), card(name))
+
+
+def test_a_vector_is_loaded_once_for_all_rows_of_a_tile(texts):
+    module = KernelModule.parse(rewritten(texts["scaled"], "scaled", "tile-2d"))
+    (kernel,) = module.kernels.values()
+    masks = {ast.unparse(access.pointer): ast.unparse(access.mask) for access in kernel.accesses if access.mask}
+    assert set(masks.values()) == {"row_mask & column_mask", "row_mask", "column_mask"}
+    assert any(name.endswith("_ROWS") for name in module.constants)
+
+
+def test_what_has_no_flat_index_of_a_matrix_is_not_offered(texts):
+    assert not REWRITES["tile-2d"].offers(KernelModule.parse(texts["softmax"]), card("softmax"))
