@@ -8,7 +8,6 @@ from evo_kernel.app.compose import prepared, resumed_config
 from evo_kernel.config import Config, config_from, stored_config
 from evo_kernel.errors import ConfigError, LoweringError
 from evo_kernel.tasks import first
-from evo_kernel.tasks.compiled import child
 from evo_kernel.tasks.loading import load
 
 TASK = '''"""Twice a tensor."""
@@ -44,7 +43,7 @@ def roots(task, path, create=True, **keys):
 def test_a_search_starts_from_the_usual_first_kernel_and_torch_compiles(task, tmp_path, monkeypatch):
     other = first.Source(first.first_kernel(task).text + "\n# written by somebody else\n")
     asked = []
-    monkeypatch.setattr(child, "compiled_baseline", lambda task: asked.append(task) or other)
+    monkeypatch.setattr(first, "compiled_baseline", lambda task: asked.append(task) or other)
     assert roots(task, tmp_path / "auto.db", first="auto") == [(1, "seed")] and not asked
     assert roots(task, tmp_path / "all.db") == [(1, "seed"), (2, "compiled")]
     assert roots(task, tmp_path / "all.db", create=False) == [(1, "seed"), (2, "compiled")]
@@ -55,7 +54,7 @@ def test_one_first_kernel_does_where_torch_compile_has_none(task, tmp_path, monk
     def none(task):
         raise LoweringError("no kernels")
 
-    monkeypatch.setattr(child, "compiled_baseline", none)
+    monkeypatch.setattr(first, "compiled_baseline", none)
     assert roots(task, tmp_path / "p.db") == [(1, "seed")]
     monkeypatch.undo()
     assert roots(task, tmp_path / "p.db", create=False) == [(1, "seed"), (2, "compiled")]  # it was not lost

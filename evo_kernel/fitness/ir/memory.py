@@ -106,6 +106,14 @@ class DeviceBuffer:
         """A boolean tensor of False for each shadow element."""
         return torch.zeros(self.shadow_elements(self.unit(1 << 30)), dtype=torch.bool)
 
+    def defined_bytes(self) -> torch.Tensor | None:
+        """A boolean for each byte; None if all are defined."""
+        if self.defined is None:
+            return None
+        if self._unit == 0:
+            return torch.zeros(self.size, dtype=torch.bool)
+        return self.defined.repeat_interleave(self._unit)[PADDING : PADDING + self.size]
+
     def define(self, offset: int, size: int) -> None:
         """Mark bytes as written by something other than a kernel."""
         if self.defined is None:
