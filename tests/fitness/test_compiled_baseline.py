@@ -9,6 +9,7 @@ import pytest
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, LoweringError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.runners.executor import Executor
 from evo_kernel.fitness.timing.baselines import COMPILED
 from evo_kernel.tasks.compiled import child
 from evo_kernel.tasks.first import first_kernel
@@ -57,8 +58,18 @@ def test_libraries_are_priced_where_the_task_allows_kernels_only(tmp_path, monke
             "    return y\n"
         )
 
+    at_real_size = []
+    for name in ("count", "execute_large"):
+        real = getattr(Executor, name)
+
+        def noted(self, plan, *rest, real=real, **named):
+            at_real_size.append(plan)
+            return real(self, plan, *rest, **named)
+
+        monkeypatch.setattr(Executor, name, noted)
     found, told, _ = verdict(tmp_path, "x @ x", library, monkeypatch)
     (measured,) = found.measurements
+    assert at_real_size and all(plan.plan.launches for plan in at_real_size), "a library call is priced, not executed"
     assert not told and set(measured.baselines_us) == {COMPILED}
     assert found.score == pytest.approx(measured.baselines_us[COMPILED] / measured.median_us)
     assert measured.light_share is not None and 0 < measured.floor_us < measured.median_us

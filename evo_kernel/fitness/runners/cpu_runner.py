@@ -206,6 +206,8 @@ class CpuRunner(Runner):
 
     def traffic(self, plan: CompiledPlan, case: Case) -> Sequence[LaunchTraffic] | Checked:
         """Counted traffic; a plan that differs from one seen before only in warps or stages is not counted again."""
+        if not plan.plan.launches:  # only torch operations, which shapes price
+            return []
         key = traffic_key(plan, case)
         with self._lock:
             known = self._counted.get(key)
