@@ -3,7 +3,7 @@
     python -m benchmarks.phases softmax rmsnorm
 
 Each row is a whole process: wall seconds from its start to the end of each phase, and processor seconds of all its
-processes together. `again` finds what the first one remembered (fitness/remembered.py); `first` finds nothing.
+processes together. `again` finds what the first one remembered (evo_kernel/user_cache.py); `first` finds nothing.
 """
 
 from __future__ import annotations

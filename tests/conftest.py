@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads would spin whil
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What earlier runs found out on this machine is not used, nor added to: see fitness/remembered.py."""
+    """What earlier runs found out on this machine is not used, nor added to: see evo_kernel/user_cache.py."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

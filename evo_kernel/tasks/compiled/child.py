@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 import threading
 from concurrent.futures import Future
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -70,14 +71,16 @@ def _ahead(task: Task, templates: bool, libraries: bool) -> Future[str]:
 
 def _text(task: Task, templates: bool, libraries: bool) -> str:
     """The child's text, or that of an earlier run. Raises LoweringError."""
-    key = [task.name, task.identity, templates, libraries, torch.__version__, sys.version, *_imported_files()]
-    key.append(user_cache.code_hash(Path(__file__).parents[1]))
+    versions = [torch.__version__, version("triton"), sys.version, user_cache.code_hash(Path(__file__).parents[1])]
+    key = [task.name, task.identity, templates, libraries, *versions, *_imported_files()]
     return user_cache.kept(key, "compiled", lambda: _child_text(task, templates, libraries))
 
 
 def _imported_files() -> list[tuple[str, int]]:
-    """What a reference may import that can change while its own text stays: files that are not installed, and when
-    they were changed."""
+    """Files of imported modules that are not installed, and when they were changed: a reference may depend on them.
+
+    What a reference imports only when it is called is not among them.
+    """
     installed = tuple(set(sysconfig.get_paths().values()))
     files = {}
     for name, module in list(sys.modules.items()):
