@@ -214,18 +214,27 @@ class Grader:
                 break
         return partial
 
-    def check_wide_values(self, context: EvaluationContext, recording: Recording) -> PartialEvaluation:
-        """Check search cases, at full size, with inputs of a wide range of values. Raises CutShort."""
-        for case in self.cases(CaseKind.SEARCH):
+    def timed_plans(self, recording: Recording) -> list[tuple[Case, CompiledPlan]]:
+        """The plans of the source as written on the search cases."""
+        plans = [(case, recording.plans[(case.name, ())]) for case in self.cases(CaseKind.SEARCH)]
+        return [(case, plan) for case, plan in plans if isinstance(plan, CompiledPlan)]
+
+    def check_wide_values(
+        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]]
+    ) -> PartialEvaluation:
+        """Check plans of search cases, at full size, with inputs of a wide range of values. Raises CutShort."""
+        for case, plan in plans:
             context.deadline.check()
-            plan = recording.plans[(case.name, ())]
-            assert isinstance(plan, CompiledPlan), "a recording without a fault has every plan"
-            rounds = [(fresh_seed(), regimes.WIDE)]
+            seed = fresh_seed() if context.purpose is Purpose.CONFIRM else self._seeds.seed(case.name, regimes.WIDE)
+            rounds = [(seed, regimes.WIDE)]
             outcome = self._second.second_opinion(
                 context.runner.check(plan, case, rounds), plan, case, rounds, context.runner
             )
+            self._seeds.answered(case.name, outcome.status is Status.WRONG, None)
             if not outcome.passed:
-                return PartialEvaluation(outcome)
+                verdict = PlanVerdict(case.name, plan.hash, outcome.status, outcome.reason)
+                self.know([verdict])
+                return PartialEvaluation(outcome, verdicts=(verdict,))
         return PartialEvaluation()
 
     def _draws(self, context: EvaluationContext, step: _Step) -> list[Round]:

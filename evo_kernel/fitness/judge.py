@@ -201,12 +201,13 @@ class PlanJudge:
         cases = self._grader.cases(CaseKind.CONFIRM)
         shown = [case for case in cases if case.kind is not CaseKind.CONFIRM]
         self.baselines.prepare(self._runner, shown, context.deadline)
+        timed = self._grader.timed_plans(recording)
         with self._runner.fresh() as runner, ThreadPoolExecutor(1) as beside:
             context = replace(context, runner=runner)
 
             def others() -> PartialEvaluation:
                 self.baselines.prepare(runner, cases, context.deadline)  # of a process that ran no candidate's kernel
-                return self._grader.check_wide_values(context, recording)
+                return self._grader.check_wide_values(context, timed)
 
             # A modeled time does not depend on what else is at work, and one core would idle meanwhile.
             wide = beside.submit(others) if self.environment.kind == "modeled" else None
@@ -214,7 +215,7 @@ class PlanJudge:
                 self.baselines.prepare(runner, cases, context.deadline)
             partial = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))
             if partial.ended.passed:
-                partial = partial.then(wide.result() if wide else self._grader.check_wide_values(context, recording))
+                partial = partial.then(wide.result() if wide else self._grader.check_wide_values(context, timed))
             if not partial.ended.passed:
                 return partial
             return partial.then(self._confirmer.compare(context, recording, opponents, claimed))

@@ -141,6 +141,13 @@ class FakeLauncher:
             case "unwritten":  # makes numbers of what nobody wrote, as nan_to_num does
                 y.copy_(torch.softmax(x, -1) + torch.nan_to_num(y))
                 return
+            case "beyond":  # adds what lies behind its input: a number too small to see, or one too large
+                data = arena.bytes_of(self.plan.plan.inputs[0].buffer)
+                y.copy_(
+                    torch.softmax(x, -1)
+                    + data.as_strided((4,), (1,), data.storage_offset() + data.numel()).view(x.dtype)
+                )
+                return
             case "outside":
                 data = arena.bytes_of(self.plan.plan.outputs[0].buffer)
                 data.as_strided((4,), (1,), data.storage_offset() + data.numel()).zero_()
@@ -150,6 +157,9 @@ class FakeLauncher:
                 x.neg_()  # every other launch finds its input as it was
             case "random":
                 y.copy_(torch.rand_like(y))
+                return
+            case "unsafe" if len(x) > 32:  # overflows where values are large, at the timed size alone
+                y.copy_(x.exp() / x.exp().sum(-1, keepdim=True))
                 return
         result = torch.softmax(x, -1)
         y.copy_(result + 0.01 if self.kind == "wrong" else result)

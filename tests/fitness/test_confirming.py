@@ -89,6 +89,15 @@ def test_a_champion_is_compared_by_a_process_that_served_nobody(task, judged):
     assert {plan for case, _, plan in found.plans} >= {m.plan for m in found.measurements}
 
 
+def test_a_new_best_is_checked_with_a_wide_range_of_values(task, judged):
+    judge, _ = judged
+    unsafe = Source(variant(task, 20, 32).text.replace("timed_20", "unsafe_20"))
+    for _ in range(2):  # the second time its plan is known
+        found = judge.evaluate(unsafe, Purpose.SCORE)
+        assert found.status is Status.WRONG and found.score is None
+        assert "is nan at" in found.reason
+
+
 def test_what_is_slower_than_its_rivals_is_refuted(task, judged):
     judge, _ = judged
     slow = judge.evaluate(variant(task, 60, 64), Purpose.CONFIRM)

@@ -65,6 +65,7 @@ def test_an_honest_plan_passes_and_is_timed(handler):
         ("nothing", Status.WRONG, "never written"),
         ("random", Status.WRONG, "two runs"),
         ("unwritten", Status.WRONG, "memory nothing wrote"),
+        ("beyond", Status.WRONG, "memory nothing wrote"),
         ("input", Status.WRONG, "changes its input 0"),
         ("outside", Status.WRONG, "outside a buffer"),
         ("refused", Status.REJECTED, "does not take it"),
@@ -214,7 +215,7 @@ def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_la
     assert address % 128 == 0 and none == 0 and second.scratch(0)[0] != address
     assert plan_bytes(one) == 2 * 8 * 8 * 4 + 8 * 200
     first.memory.zero_()
-    first.mend_canaries()
+    first.set_canary(0x11)
     first.poison()
     scratch = first.memory[address - first.memory.data_ptr() :][: 8 * 200]
     assert bool((scratch == 0xFF).all()) and bool((first.bytes_of(1) == 0xFF).all())

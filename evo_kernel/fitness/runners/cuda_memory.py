@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
@@ -16,8 +17,13 @@ from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.task import Input
 
 CANARY_BYTES = 1024
-CANARY = 0xA5
 POISON = 0xFF  # NaN in every floating-point type, -1 in signed integers
+_FINITE = range(0x01, 0x78)  # bytes whose words are finite in every floating-point type
+
+
+def other_poison() -> int:
+    """A secret byte whose words are finite: where POISON gives NaN, results of this one differ from it."""
+    return secrets.choice(_FINITE)
 
 
 class Arena:
@@ -43,11 +49,12 @@ class Arena:
             starts.append(total + CANARY_BYTES)
             total += CANARY_BYTES + (size + 511) // 512 * 512
         self._starts = starts
-        self.memory = memory(total + CANARY_BYTES).fill_(CANARY)
+        self.memory = memory(total + CANARY_BYTES)
         total = self.memory.numel()
         ends = [0, *(start + size for start, size in zip(starts, self._sizes, strict=True))]
         self._bands = [self.memory[end:start] for end, start in zip(ends, [*starts, total], strict=True)]
         """What lies before, between and behind the buffers."""
+        self.set_canary(other_poison())
 
     def bytes_of(self, buffer: int) -> torch.Tensor:
         start = self._starts[buffer]
@@ -79,20 +86,22 @@ class Arena:
         copy = self.bytes_of(views[0].buffer).clone()
         for view in views:
             words = as_words(_typed(copy, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset))
-            words.copy_(torch.full((words.element_size(),), CANARY, dtype=torch.uint8).view(words.dtype)[0])
-        return (copy == CANARY).all()
+            words.copy_(torch.full((words.element_size(),), self.canary, dtype=torch.uint8).view(words.dtype)[0])
+        return (copy == self.canary).all()
 
-    def mend_canaries(self) -> None:
+    def set_canary(self, byte: int) -> None:
+        """Fill what no kernel may read or write: the bands now, gaps between the elements of inputs with these."""
+        self.canary = byte
         for band in self._bands:
-            band.fill_(CANARY)
+            band.fill_(byte)
 
     def canaries_whole(self) -> torch.Tensor:
         """Whether nothing was written outside buffers, as a tensor; does not synchronise."""
-        return (torch.cat(self._bands) == CANARY).all()
+        return (torch.cat(self._bands) == self.canary).all()
 
     def broken_canary(self) -> int | None:
         """Index of a buffer with a damaged canary band; None if all are intact."""
-        whole = [bool((band == CANARY).all()) for band in self._bands]
+        whole = [bool((band == self.canary).all()) for band in self._bands]
         return None if all(whole) else max(0, whole.index(False) - 1)
 
 
@@ -159,7 +168,7 @@ class Arenas:
         shelf = self._free.get(key, [])
         lent = [shelf.pop() for _ in range(min(count, len(shelf)))]
         for arena in lent:  # another candidate's kernel may have written far outside its buffers
-            arena.mend_canaries()
+            arena.set_canary(other_poison())
         self._bytes -= size * len(lent)
         lent += [self._make(plan) for _ in range(count - len(lent))]
         yield lent

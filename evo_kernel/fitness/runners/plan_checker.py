@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,17 +11,13 @@ from typing import TYPE_CHECKING, Any
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness.check import poisoned
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, plan_bytes
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, other_poison, plan_bytes
 from evo_kernel.fitness.runners.worker_state import Answer, PlanFailed, Plans, WorkerState, equal_each, fill
 from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
 
 if TYPE_CHECKING:
     from evo_kernel.fitness.runners.cuda_driver import Launcher
-
-_OTHER_POISON = range(0x01, 0x78)
-"""Bytes whose words are finite in every floating-point type: results of poison then differ between the runs even if the
-first poison gives NaN."""
 
 
 @dataclass
@@ -152,7 +147,8 @@ class PlanChecker:
         self, plan: CompiledPlan, launcher: Launcher, case: Case, seed: int, regime: str, arenas: Sequence[Arena]
     ) -> _Ran:
         inputs = self._state.draw(case, seed, regime)
-        for arena, poison in zip(arenas, (POISON, secrets.choice(_OTHER_POISON)), strict=True):
+        for arena, poison in zip(arenas, (POISON, other_poison()), strict=True):
+            arena.set_canary(poison)
             fill(arena, plan, inputs)
             self._state.clean()
             launcher.prepare(arena, poison)

@@ -22,7 +22,7 @@ from evo_kernel.fitness.correctness.check import unbound
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
-from evo_kernel.fitness.runners.cuda_memory import CANARY, Arena, Arenas, Inputs, as_words, size_of
+from evo_kernel.fitness.runners.cuda_memory import Arena, Arenas, Inputs, as_words, size_of
 from evo_kernel.fitness.runners.launch_limits import CudaFault
 from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CheckResult, Status
@@ -228,7 +228,7 @@ def fill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
     if misfit := plan.plan.misfit([_spec(value) for value in inputs]):
         raise PlanError(misfit)
     for buffer in _sparse_inputs(plan):
-        arena.bytes_of(buffer).fill_(CANARY)
+        arena.bytes_of(buffer).fill_(arena.canary)
     for view, value in zip(plan.plan.inputs, inputs, strict=True):
         if view is not None and isinstance(value, torch.Tensor):
             arena.tensor(view).copy_(value)
@@ -270,4 +270,5 @@ def _together(flags: Sequence[torch.Tensor]) -> list[bool]:
 def equal_each(pairs: Sequence[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]) -> list[bool]:
     """Whether each pair of tensor lists is bit-equal."""
     flags = [[_equal(a, b) for a, b in zip(left, right, strict=True)] for left, right in pairs]
-    return _together([torch.stack(some).all() for some in flags])
+    equal = iter(_together([flag for some in flags for flag in some]))
+    return [all([next(equal) for _ in some]) for some in flags]

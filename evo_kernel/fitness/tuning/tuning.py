@@ -60,6 +60,7 @@ class Tuning:
     def tune(self, context: EvaluationContext, recording: Recording, own: PartialEvaluation) -> PartialEvaluation:
         """Race knob settings over the search cases; return the fastest that passes the checks.
 
+        A source that is faster than those before it is also checked with a wide range of values, as a confirmation does.
         `own`: results of the source as written, with times. When the time limit is reached, the best of the settings
         that finished is used, or the source's own.
         """
@@ -81,9 +82,15 @@ class Tuning:
         taken: _Entrant | None = None
         with contextlib.suppress(CutShort):
             taken = self._best_right(context, arrived, best_log)
-        self.note_best(taken.cost if taken else best_log)
         partial = own.beside([entrant.partial for entrant in entered])
-        return replace(partial, knobs=taken.setting, measurements=taken.times) if taken else partial
+        if taken:
+            partial, best_log = replace(partial, knobs=taken.setting, measurements=taken.times), taken.cost
+        if self._leads(best_log):
+            plans = taken.plans if taken else self._grader.timed_plans(recording)
+            partial = partial.then(self._grader.check_wide_values(context, plans))
+        if partial.ended.passed:
+            self.note_best(best_log)
+        return partial
 
     def _best_right(self, context: EvaluationContext, arrived: Sequence[_Entrant], best_log: float) -> _Entrant | None:
         """The fastest setting faster than `best_log` that passes the checks, and keeps its time with outputs checked.
@@ -160,6 +167,10 @@ class Tuning:
         """Whether a source deserves more settings: after each round it must be closer to the best."""
         with self._lock:
             return log_us <= self._best_log_us + math.log(self._within) / (1 + rounds)
+
+    def _leads(self, log_us: float) -> bool:
+        with self._lock:
+            return log_us < self._best_log_us < math.inf
 
     def note_best(self, log_us: float) -> None:
         """The mean log µs that a source ended with."""
