@@ -1,6 +1,6 @@
 """Searches from nothing for 30 fused functions that no test has, beside torch.compile's own kernels by the same clock.
 
-python -m benchmarks.fused [--seconds 60] [--only NAME,NAME] [--first auto]
+python -m benchmarks.fused [--seconds 60] [--only NAME,NAME] [--first auto] [--device cuda]
 """
 
 from __future__ import annotations
@@ -81,8 +81,13 @@ def _draw(shape: str, dtype: str = "float32") -> str:
 
 def searched(path: Path, options: argparse.Namespace) -> float | None:
     """torch.compile ÷ the best; one line is printed."""
-    keys = [f"task={path}", "device=cpu", f"first={options.first}", f"budget.hours={options.seconds / 3600:.5f}"]
-    config = load_config(Path("quickstart.toml"), keys)
+    keys = [
+        f"task={path}",
+        f"device={options.device}",
+        f"first={options.first}",
+        f"budget.hours={options.seconds / 3600:.5f}",
+    ]
+    config = load_config(Path("h200.toml" if options.device == "cuda" else "quickstart.toml"), keys)
     task, population = compose.task_of(config), path.with_suffix(".db")
     with compose.prepared(config, task, population, True) as parts:
         compose.search(config, parts, Silence(), compose.ledger_of(config, parts.population))
@@ -106,17 +111,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search")
     parser.add_argument("--only", default="", help="comma-separated names; all if not given")
     parser.add_argument("--first", default="all")
+    parser.add_argument("--device", default="cpu", help="cpu: modeled; cuda: measured")
     options = parser.parse_args()
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        early_start.begin(None, "cpu")
         print(f"{'function':18} {'best µs':>8} {'compiled':>8} {'ratio':>6}  made  first kernels, µs")
+        paths = []
         for line in FUNCTIONS.strip().splitlines():
             name, m, n, rest = line.split(maxsplit=3)
             if not options.only or name in options.only.split(","):
-                path = Path(folder, f"{name}.py")
-                path.write_text(task_text(name, m, n, rest))
-                ratios.append(searched(path, options))
+                paths.append(Path(folder, f"{name}.py"))
+                paths[-1].write_text(task_text(name, m, n, rest))
+        if not paths:
+            parser.error("no function has that name")
+        early_start.begin(str(paths[0]), options.device)
+        for path, following in zip(paths, [*paths[1:], None], strict=True):
+            if following is not None:
+                early_start.begin(str(following), options.device, now=False)
+            ratios.append(searched(path, options))
     known = [ratio for ratio in ratios if ratio is not None]
     mean = math.exp(sum(map(math.log, known)) / max(1, len(known)))
     slower = sum(ratio < 0.995 for ratio in known)

@@ -60,7 +60,7 @@ class Tuning:
     def tune(self, context: EvaluationContext, recording: Recording, own: PartialEvaluation) -> PartialEvaluation:
         """Race knob settings over the search cases; return the fastest that passes the checks.
 
-        A source that is faster than those before it is also checked with a wide range of values, as a confirmation does.
+        A source faster than those before it is also checked with a wide range of values, as a confirmation does.
         `own`: results of the source as written, with times. When the time limit is reached, the best of the settings
         that finished is used, or the source's own.
         """
