@@ -60,7 +60,7 @@ class Tuning:
     def tune(self, context: EvaluationContext, recording: Recording, own: PartialEvaluation) -> PartialEvaluation:
         """Race knob settings over the search cases; return the fastest that passes the checks.
 
-        A source faster than those before it is also checked with a wide range of values, as a confirmation does.
+        On a GPU, a source faster than those before it is also checked with a wide range of values, as when confirmed.
         `own`: results of the source as written, with times. When the time limit is reached, the best of the settings
         that finished is used, or the source's own.
         """
@@ -85,7 +85,7 @@ class Tuning:
         partial = own.beside([entrant.partial for entrant in entered])
         if taken:
             partial, best_log = replace(partial, knobs=taken.setting, measurements=taken.times), taken.cost
-        if self._leads(best_log):
+        if context.runner.stages.gpus and self._leads(best_log):  # without a GPU this takes seconds
             plans = taken.plans if taken else self._grader.timed_plans(recording)
             partial = partial.then(self._grader.check_wide_values(context, plans))
         if partial.ended.passed:
