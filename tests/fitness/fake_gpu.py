@@ -100,7 +100,7 @@ class FakeLauncher:
         if self.kind == "oom":
             raise torch.OutOfMemoryError("tried to allocate far too much")
 
-    def prepare(self, arena: Arena, poison: int = POISON) -> None:
+    def prepare(self, arena: Arena, poison: int | None = POISON) -> None:
         arena.poison(poison)
         self.device.clear()
 
@@ -114,7 +114,9 @@ class FakeLauncher:
         x, y = arena.tensor(self.plan.plan.inputs[0]), arena.tensor(self.plan.plan.outputs[0])
         if self.device.timing:
             self.timed += 1
-            self.device.unprepared += not self.device.cleared or bool((y.view(torch.int32) != -1).any())
+            bytes_ = y.view(torch.uint8)
+            self.device.unprepared += not self.device.cleared or bool((bytes_ != bytes_[0, 0]).any())
+            self.device.poisons.add(int(bytes_[0, 0]))
         self.device.stale_results += bool(self.plan.plan.aten_nodes) and not self.device.torch_cleared
         self.device.cleared = self.device.torch_cleared = False
         self.device.run_for(self.us)
@@ -189,6 +191,7 @@ class FakeDevice:
         self.cleared, self.torch_cleared = False, True  # since the last launch
         self.clears = self.unpins = self.unprepared = self.stale_results = 0
         self.stepped: list[str] = []
+        self.poisons: set[int] = set()  # bytes that timed launches found in their output
 
     def run_for(self, us: float) -> None:
         self.samples += 1

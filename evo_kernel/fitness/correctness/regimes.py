@@ -12,8 +12,9 @@ import torch
 
 from evo_kernel.tasks.task import Case, Input, Task
 
-LARGE, SMALL = 64.0, 1e-3
+LARGE, SMALL, HUGE = 64.0, 1e-3, 2.0**17
 TIE_STEP = 0.5
+FILLING = 0.25
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
@@ -33,10 +34,28 @@ def _denormals(x: torch.Tensor) -> torch.Tensor:
     return torch.where(positions, torch.copysign(tiny, _wide(x)), _wide(x)).to(x.dtype)
 
 
+def _huge(x: torch.Tensor) -> torch.Tensor:
+    """Beyond what float16 holds, if its dtype holds more."""
+    return (x * HUGE).to(x.dtype) if torch.finfo(x.dtype).max > 1e30 else x
+
+
+def _uneven(x: torch.Tensor) -> torch.Tensor:
+    """Growing along every axis, together from 1 / LARGE to LARGE times the value, as no independent draws do. Zeros are
+    filled: a kernel may leave out what a task draws as zeros, such as a bias."""
+    axes = [axis for axis, size in enumerate(x.shape) if size > 1]
+    exponent = torch.zeros([1] * x.dim(), dtype=_wide(x).dtype, device=x.device)
+    for axis in axes:
+        ramp = torch.linspace(-1, 1, x.shape[axis], dtype=exponent.dtype, device=x.device) / len(axes)
+        exponent = exponent + ramp.reshape([-1 if other == axis else 1 for other in range(x.dim())])
+    return torch.where(x == 0, FILLING, _wide(x) * LARGE**exponent).to(x.dtype)
+
+
 _TRANSFORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nominal": lambda x: x,
     "small": lambda x: (_wide(x) * SMALL).to(x.dtype),
     "large": lambda x: (_wide(x) * LARGE).to(x.dtype),
+    "huge": _huge,
+    "uneven": _uneven,
     "positive": lambda x: _wide(x).abs().to(x.dtype),
     "ties": _ties,
     "zeros": torch.zeros_like,
@@ -45,7 +64,7 @@ _TRANSFORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 REGIMES: tuple[str, ...] = tuple(_TRANSFORMS)
 SEARCH: tuple[str, ...] = ("nominal", "large")
 """Rounds of a check during search: they detect most wrong kernels in few executions."""
-WIDE = "large"
+WIDE = "uneven"
 """Additional rounds of a confirmation at timed sizes."""
 CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if name != "nominal")
 """Rounds of a confirmation: five seeds of nominal values, and every other regime once."""

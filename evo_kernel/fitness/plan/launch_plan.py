@@ -15,6 +15,7 @@ import base64
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -115,6 +116,33 @@ class View(_Data):
             return self.offset * self.item_bytes, self.offset * self.item_bytes
         high = self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         return self.offset * self.item_bytes, (high + 1) * self.item_bytes
+
+
+_MOST_SUMS = 4096
+
+
+def overlap(first: View, second: View) -> bool:
+    """Whether two views have a byte in common; so they have, for all we know, where strides are not nested.
+
+    An address is a sum of steps. With the steps of `second` counted from their ends, equal addresses are a way to make
+    one number of all steps, the largest first.
+    """
+    if first.buffer != second.buffer or not first.elements or not second.elements:
+        return False
+    most: Counter[int] = Counter({1: first.item_bytes + second.item_bytes - 2})
+    for view in (first, second):
+        for size, stride in zip(view.shape, view.strides, strict=True):
+            most[stride * view.item_bytes] += size - 1
+    sums, rest = {second.span()[1] - 1 - first.span()[0]}, sum(step * count for step, count in most.items())
+    for step, count in sorted(most.items(), reverse=True):
+        if not step:
+            continue
+        rest -= step * count
+        ways = [(left, range(max(0, -((rest - left) // step)), min(count, left // step) + 1)) for left in sums]
+        if sum(len(times) for _, times in ways) > _MOST_SUMS:
+            return True
+        sums = {left - step * number for left, times in ways for number in times}
+    return 0 in sums
 
 
 class Buffer(_Data):
@@ -413,15 +441,14 @@ class Plan(_Data):
     @property
     def borrowed_outputs(self) -> tuple[int, ...]:
         """Numbers of outputs in an input's buffer, or whose elements share memory with each other or another output."""
-        begins = [(view.buffer, view.offset * view.item_bytes, view.elements > 0) for view in self.outputs]
         return tuple(
             number
-            for number, (view, begin) in enumerate(zip(self.outputs, begins, strict=True))
+            for number, view in enumerate(self.outputs)
             if view.elements
             and (
                 self.buffers[view.buffer].kind == "input"
                 or shares_memory(view.shape, view.strides)
-                or begin in begins[:number]
+                or any(overlap(view, other) for other in self.outputs[:number])
             )
         )
 

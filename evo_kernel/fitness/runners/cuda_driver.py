@@ -119,8 +119,11 @@ class Launcher:
         for launch in plan.plan.launches:
             self._check_cooperative(launch, limits)
 
-    def prepare(self, arena: Arena, poison: int = POISON) -> None:
-        """Before every run: overwrite everything that an earlier launch of any plan wrote, except inputs."""
+    def prepare(self, arena: Arena, poison: int | None = POISON) -> None:
+        """Before every run: overwrite everything that an earlier launch of any plan wrote, except inputs.
+
+        `poison`: see `Arena.poison`.
+        """
         arena.poison(poison)
         self._clear(self._local_bytes)
 

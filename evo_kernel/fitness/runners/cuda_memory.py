@@ -18,12 +18,12 @@ from evo_kernel.tasks.task import Input
 
 CANARY_BYTES = 1024
 POISON = 0xFF  # NaN in every floating-point type, -1 in signed integers
-_FINITE = range(0x01, 0x78)  # bytes whose words are finite in every floating-point type
+_FINITE = range(0x01, 0x78)  # with either sign: bytes whose words are finite in every floating-point type
 
 
 def other_poison() -> int:
     """A secret byte whose words are finite: where POISON gives NaN, results of this one differ from it."""
-    return secrets.choice(_FINITE)
+    return secrets.choice(_FINITE) | secrets.choice((0x00, 0x80))
 
 
 class Arena:
@@ -76,10 +76,16 @@ class Arena:
         alone = from_dlpack(to_dlpack(self.bytes_of(view.buffer)))  # its storage ends with the buffer
         return _typed(alone, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset)
 
-    def poison(self, byte: int = POISON) -> None:
-        """Overwrite everything except inputs."""
+    def poison(self, byte: int | None = POISON) -> None:
+        """Overwrite everything except inputs; None: with secret bytes, each of its own, whose words are finite."""
         for place in self._poisoned:
-            self.bytes_of(place).fill_(byte)
+            memory = self.bytes_of(place)
+            if byte is not None:
+                memory.fill_(byte)
+                continue
+            drawn = torch.Generator(memory.device).manual_seed(secrets.randbits(62))
+            memory.random_(_FINITE.start, _FINITE.stop, generator=drawn)
+            memory |= torch.randint(0, 2, memory.shape, generator=drawn, dtype=memory.dtype, device=memory.device) << 7
 
     def gaps_whole(self, views: Sequence[View]) -> torch.Tensor:
         """Whether bytes between the elements of one buffer's views are unchanged, as a tensor; does not synchronise."""

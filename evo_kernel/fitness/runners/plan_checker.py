@@ -147,8 +147,8 @@ class PlanChecker:
         self, plan: CompiledPlan, launcher: Launcher, case: Case, seed: int, regime: str, arenas: Sequence[Arena]
     ) -> _Ran:
         inputs = self._state.draw(case, seed, regime)
-        for arena, poison in zip(arenas, (POISON, other_poison()), strict=True):
-            arena.set_canary(poison)
+        for arena, poison in zip(arenas, (POISON, None), strict=True):
+            arena.set_canary(other_poison() if poison is None else poison)
             fill(arena, plan, inputs)
             self._state.clean()
             launcher.prepare(arena, poison)

@@ -14,7 +14,7 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.cuda_memory import Arena, checksum, plan_bytes, size_of
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, checksum, other_poison, plan_bytes, size_of
 from evo_kernel.fitness.runners.sampling import (
     Metronome,
     Paired,
@@ -213,7 +213,8 @@ class CheckedTiming:
 
     def _prepare(self, number: int) -> None:
         self._state.device.wipe(self._torch_results)
-        self._launcher.prepare(self._arenas[number])
+        poison = secrets.choice((POISON, 0, other_poison()))  # what no launch writes differs between launches
+        self._launcher.prepare(self._arenas[number], poison)
 
     def _ran(self, numbers: Sequence[int]) -> None:
         """Raises PlanFailed."""
