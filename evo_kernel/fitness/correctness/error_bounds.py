@@ -2,7 +2,7 @@
 
 An honest kernel's error on these inputs is estimated as the largest of
     own          the error of the task's reference, run eagerly in the task's own dtypes (also with operands rounded to
-                 tf32, if the task's precision allows tf32),
+                 tf32, and truncated half-way there, if the task's precision allows tf32),
     sensitivity  the change of the float64 reference when every floating-point input changes by `perturbation` units of
                  rounding: the error of a backward-stable algorithm (Higham, Accuracy and Stability of Numerical
                  Algorithms, 2nd ed., section 1.5), so that exp2 in place of exp is not an error; in several patterns
@@ -92,6 +92,7 @@ def expect_by(
     _add_result(estimates, own)
     if precision == "tf32":
         _add_result(estimates, run(_as_tf32))
+        _add_result(estimates, run(_half_truncated))
     length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
     length = min(length, LONGEST)
     few = min(filter(None, (part.numel() for part in own)), default=0) < recipe.many_outputs
@@ -258,13 +259,21 @@ def _positive(value: Input) -> Input:
 
 
 def _as_tf32(value: Input) -> Input:
-    """float32 operands rounded to the 10 fraction bits of tf32, to nearest, ties to even.
-
-    Hardware that truncates the last 13 bits has twice that error: within the allowed multiples, which bfloat16 operands
-    exceed.
-    """
+    """float32 operands rounded to the 10 fraction bits of tf32, to nearest, ties to even."""
     if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
         return _copied(value)
     bits = value.contiguous().view(torch.int32)
     rounded = (bits + 0xFFF + ((bits >> 13) & 1)) & -0x2000
     return torch.where(value.isfinite(), rounded.view(torch.float32), value)
+
+
+def _half_truncated(value: Input) -> Input:
+    """float32 operands moved half of the way to what tensor cores make of them, which ignore the last 13 bits.
+
+    All errors of truncation have one sign, so in a sum of positive terms they add up. Half of it is as large as the
+    error of rounding where signs differ: the allowed multiples hold for both, and bfloat16 operands exceed them.
+    """
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        return _copied(value)
+    truncated = (value.contiguous().view(torch.int32) & -0x2000).view(torch.float32)
+    return torch.where(value.isfinite(), (value + truncated) / 2, value)

@@ -6,6 +6,7 @@ generator after the plan exists, so no kernel can be specialised to them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -34,27 +35,25 @@ def _denormals(x: torch.Tensor) -> torch.Tensor:
     return torch.where(positions, torch.copysign(tiny, _wide(x)), _wide(x)).to(x.dtype)
 
 
-def _huge(x: torch.Tensor) -> torch.Tensor:
-    """Beyond what float16 holds, if its dtype holds more."""
-    return (x * HUGE).to(x.dtype) if torch.finfo(x.dtype).max > 1e30 else x
-
-
 def _uneven(x: torch.Tensor) -> torch.Tensor:
-    """Growing along every axis, together from 1 / LARGE to LARGE times the value, as no independent draws do. Zeros are
-    filled: a kernel may leave out what a task draws as zeros, such as a bias."""
+    """Growing along every axis, as no independent draws do: together from 1 / LARGE times the value to HUGE times, which
+    float16 does not hold, or LARGE times in narrow dtypes.
+
+    Zeros are filled: a kernel may leave out what a task draws as zeros, such as a bias.
+    """
+    low, high = -math.log2(LARGE), math.log2(HUGE if torch.finfo(x.dtype).max > HUGE**2 else LARGE)
     axes = [axis for axis, size in enumerate(x.shape) if size > 1]
-    exponent = torch.zeros([1] * x.dim(), dtype=_wide(x).dtype, device=x.device)
+    exponent = torch.full([1] * x.dim(), low, dtype=_wide(x).dtype, device=x.device)
     for axis in axes:
-        ramp = torch.linspace(-1, 1, x.shape[axis], dtype=exponent.dtype, device=x.device) / len(axes)
+        ramp = torch.linspace(0, (high - low) / len(axes), x.shape[axis], dtype=exponent.dtype, device=x.device)
         exponent = exponent + ramp.reshape([-1 if other == axis else 1 for other in range(x.dim())])
-    return torch.where(x == 0, FILLING, _wide(x) * LARGE**exponent).to(x.dtype)
+    return (torch.where(x == 0, FILLING, _wide(x)) * torch.exp2(exponent)).to(x.dtype)
 
 
 _TRANSFORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nominal": lambda x: x,
     "small": lambda x: (_wide(x) * SMALL).to(x.dtype),
     "large": lambda x: (_wide(x) * LARGE).to(x.dtype),
-    "huge": _huge,
     "uneven": _uneven,
     "positive": lambda x: _wide(x).abs().to(x.dtype),
     "ties": _ties,

@@ -202,8 +202,13 @@ def _bf16(data: torch.Tensor) -> torch.Tensor:
     return data.bfloat16().float()
 
 
+def _truncated(data: torch.Tensor) -> torch.Tensor:
+    """Tensor cores ignore the last 13 bits of float32 operands."""
+    return torch.where(data.isfinite(), (data.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32), data)
+
+
 _PARTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
-    "tf32": (tf32, 1), "tf32x3": (tf32, 2), "bf16x3": (_bf16, 2), "bf16x6": (_bf16, 3),
+    "tf32": (_truncated, 1), "tf32x3": (tf32, 2), "bf16x3": (_bf16, 2), "bf16x6": (_bf16, 3),
 }  # fmt: skip
 """For float32 operands: how a part is rounded, and the number of parts per operand."""
 
