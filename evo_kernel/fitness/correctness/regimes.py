@@ -36,7 +36,7 @@ def _denormals(x: torch.Tensor) -> torch.Tensor:
 
 
 def _uneven(x: torch.Tensor) -> torch.Tensor:
-    """Growing along every axis, as no independent draws do: together from 1 / LARGE times the value to HUGE times, which
+    """Growing along every axis, as no independent draws do: from 1 / LARGE times the value to HUGE times, which
     float16 does not hold, or LARGE times in narrow dtypes.
 
     Zeros are filled: a kernel may leave out what a task draws as zeros, such as a bias.
