@@ -2,7 +2,6 @@
 
 row: 39
 ends: wrong
-
 task: sines_of_places
 """
 
