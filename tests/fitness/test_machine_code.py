@@ -2,9 +2,16 @@ import random
 import struct
 
 import pytest
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import ASTSource
+from triton.language.extra import libdevice
 
 from evo_kernel.fitness.compile import instructions, machine_code
 from evo_kernel.fitness.compile.instructions import SM_90
+from evo_kernel.fitness.costmodel.facts import loop_work
+from evo_kernel.fitness.ir.parse import parse
 from tests.fitness.handmade import MATMUL, SOFTMAX, SOFTMAX_THREE_PASSES, compile_kernel, matmul_plan, softmax_plan
 
 
@@ -95,6 +102,52 @@ def test_the_bytes_that_loads_bring_are_read_from_their_code(softmax, matmul):
 def test_three_passes_are_three_loops():
     counts = instructions.instruction_counts(cubin_of(softmax_plan(64, 4096, 1024)))
     assert counts["loops"] == 3
+
+
+@triton.jit
+def repeated(x, n, WHAT: tl.constexpr):
+    at = tl.arange(0, 128)
+    value = tl.load(x + at)
+    for _ in range(n):
+        if WHAT == "pow":
+            value = libdevice.pow(value, value)
+        elif WHAT == "lgamma":
+            value = libdevice.lgamma(value)
+        elif WHAT == "exp2":
+            value = tl.exp2(value)
+        elif WHAT == "sqrt":
+            value = tl.sqrt(value)
+        elif WHAT == "rsqrt":
+            value = tl.rsqrt(value)
+        else:
+            value = tl.maximum(value, n - value)
+    tl.store(x + at, value)
+
+
+def repeating(what, kind):
+    source = ASTSource(repeated, {"x": f"*{kind}", "n": "i32", "WHAT": "constexpr"}, {(2,): what})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+
+
+@pytest.mark.parametrize(("what", "least"), [("pow", 200), ("lgamma", 500)])
+def test_functions_of_doubles_are_executed_where_they_are_called(what, least):
+    found = instructions.loops(repeating(what, "fp64")["cubin"])
+    assert max(loop["all"] for loop in found if not loop["called"]) > least
+    assert sum(loop["inner"] for loop in found) == 0
+
+
+@pytest.mark.parametrize("what", ["pow", "exp2", "sqrt", "rsqrt"])
+def test_no_loop_of_doubles_seems_unrolled(what):
+    asm = repeating(what, "fp64")
+    (work,) = loop_work(parse(asm["ttir"]), 128).values()
+    (loop,) = (loop for loop in instructions.loops(asm["cubin"]) if not loop["called"])
+    arithmetic = 2 * loop.get("fma", 0) + sum(loop.get(name, 0) for name in ("fadd", "fmul", "mufu", "convert"))
+    assert arithmetic <= 1.25 * work["arithmetic"]
+
+
+def test_extremes_of_integers_are_no_arithmetic_of_floats():
+    found = instructions.loops(repeating("larger", "i32")["cubin"])
+    assert found and not any(loop.get("minmax", 0) for loop in found)
 
 
 TMA = (

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness.costmodel import torch_costs
-from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, loop_kinds
+from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, facts_of, loop_kinds
 from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.costmodel.torch_costs import torch_cost
@@ -236,6 +236,17 @@ def test_idle_programs_share_no_work_of_the_busiest(softmax):
     (idle,) = modeled_time(compiled, [mean], H200).launches
     (busy,) = modeled_time(compiled, [dataclasses.replace(mean, busiest=(work,))], H200).launches
     assert idle.terms["busiest"] == 0 and busy.us > 100 > idle.us
+
+
+def test_a_warp_issues_one_instruction_a_clock(softmax):
+    compiled, (seen,) = softmax
+    (launch,) = facts_of(compiled, [dataclasses.replace(seen, programs=1, busiest=())]).launches
+
+    def issue(warps):
+        facts = dataclasses.replace(launch, num_warps=warps, instructions={"all": 1 << 20})
+        return time_of(PlanFacts((facts,)), H200).launches[0].terms["issue"]
+
+    assert issue(1) == issue(2) == issue(4) == issue(8) / 2
 
 
 LOOPS = """

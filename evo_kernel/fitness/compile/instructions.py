@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.compile.machine_code import code_words, divisions
+from evo_kernel.fitness.compile.machine_code import code_words, executed_functions
 
 DISASSEMBLER_DEADLINE_S = 20.0
 _ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
 _DIVIDES = "IDIV"  # no opcode of these GPUs
+_NOWHERE = 1 << 60
 _DOUBLE = {"DADD", "DFMA", "DMUL", "DSETP"}
 _NORMAL_EVICTION = 1  # bits 84-86 of a load or store (.EF is 0, .EL is 2)
 
@@ -55,7 +56,7 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     (`in_loop.load_bytes` likewise). Raises
     ValueError, and InfraError without a disassembler.
     """
-    code = _with_divisions(cubin)
+    code = _with_functions(cubin)
     spans = [(one.target, one.address) for one in code if one.opcode == "BRA" and one.target < one.address]
     counts: Counter[str] = Counter({"all": len(code), "loops": len(spans)})
     for one in code:
@@ -74,20 +75,27 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     return dict(counts)
 
 
-def _with_divisions(cubin: bytes) -> list[Instruction]:
-    """Every instruction, and those of the assembler's integer divisions where they are called: each call executes them.
+def _with_functions(cubin: bytes) -> list[Instruction]:
+    """Every instruction, and those of always executed functions where they are called: each call executes them.
 
-    They count as integer instructions, all at the address of the call.
+    All are at the address of the call, and none is a branch from there. Integer divisions count as integer
+    instructions.
     """
     code = instructions(cubin)
-    bodies = divisions(cubin)
-    made: list[Instruction] = []
+    divided, computed = executed_functions(cubin)
+    bodies = divided | computed
+    inside: dict[int, list[Instruction]] = {first: [] for first in bodies}
+    outside: list[Instruction] = []
     for one in code:
-        if any(first <= one.address <= last for first, last in bodies.items()):
-            continue
+        first = next((first for first, last in bodies.items() if first <= one.address <= last), None)
+        (outside if first is None else inside[first]).append(one)
+    made: list[Instruction] = []
+    for one in outside:
         made.append(one)
-        if one.opcode == "CALL" and one.target in bodies:
-            made += [Instruction(one.address, _DIVIDES, 0, 0, 0)] * ((bodies[one.target] - one.target) // 16 + 1)
+        if one.opcode == "CALL":
+            for each in inside.get(one.target, ()):
+                opcode = _DIVIDES if one.target in divided else each.opcode
+                made.append(Instruction(one.address, opcode, _NOWHERE, each.low, each.high))
     return made
 
 
@@ -98,7 +106,7 @@ def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
     `called`: 1 of a function. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their use, 0
     where a round waits for a load of its own. Raises ValueError, and InfraError without a disassembler.
     """
-    code = _with_divisions(cubin)
+    code = _with_functions(cubin)
     called = _called(code)
     spans = _spans(code, called)
     own: dict[tuple[int, int] | None, list[Instruction]] = {span: [] for span in (*spans, None)}
@@ -255,7 +263,7 @@ _CLASSES: dict[str, str] = {
     "fma": "FFMA FFMA2 DFMA HFMA2",
     "fadd": "FADD FADD2 DADD HADD2",
     "fmul": "FMUL FMUL2 DMUL HMUL2",
-    "minmax": "FMNMX FMNMX3 HMNMX2 VHMNMX IMNMX VIMNMX VIMNMX3 DMNMX",
+    "minmax": "FMNMX FMNMX3 HMNMX2 VHMNMX DMNMX",
     "mufu": "MUFU",
     "convert": "F2F F2I I2F F2FP I2I I2FP F2IP FRND",
     "ld.shared": "LDS LDSM",

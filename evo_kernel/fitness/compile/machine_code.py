@@ -23,6 +23,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _VARIABLES = re.compile(r"\.nv\.global(\..*)?|\.nv\.constant(3|[5-9]|1\d)(\..*)?")
 """Sections of variables. Constant banks 0, 2 and 4 hold parameters, the compiler's numbers, and addresses."""
 _DIVISION = re.compile(r"\$__internal_\d+_\$__cuda_sm\d+x?_(div|rem)_[su]\d+")
+_COMPUTATION = re.compile(r"\$.*\$__internal_(accurate_pow|lgamma_pos)")
 _RELOCATIONS = {_RELA: struct.Struct("<QQq"), _REL: struct.Struct("<QQ")}
 _PAYLOAD = 4  # the record format that carries a payload
 _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT = 0x11, 0x17, 0x2F
@@ -144,8 +145,9 @@ def addressed_functions(cubin: bytes) -> tuple[str, ...]:
     return tuple(one.name or sections[one.place].name for one in symbols if one.kind == _FUNC or one.place in homes)
 
 
-def divisions(cubin: bytes) -> dict[int, int]:
-    """First and last address of the assembler's functions that divide integers, as `code_words` has addresses.
+def executed_functions(cubin: bytes) -> tuple[dict[int, int], dict[int, int]]:
+    """First and last address of the assembler's functions that each call executes, as `code_words` has addresses: those
+    that divide integers, and those that compute functions of 64-bit floats.
 
     Its other functions are slow paths, which few numbers take. Raises ValueError.
     """
@@ -155,11 +157,19 @@ def divisions(cubin: bytes) -> dict[int, int]:
         if section.name.startswith(".text."):
             bases[place] = base
             base += len(section.data) // 16 * 16
-    return {
-        bases[one.place] + one.value: bases[one.place] + one.value + one.size - 16
-        for table in sections for one in _symbols(table, sections)
-        if one.kind == _FUNC and one.place in bases and one.size >= 16 and _DIVISION.fullmatch(one.name)
-    }  # fmt: skip
+    functions = [
+        one for table in sections for one in _symbols(table, sections)
+        if one.kind == _FUNC and one.place in bases and one.size >= 16
+    ]  # fmt: skip
+    divided, computed = (
+        {
+            bases[one.place] + one.value: bases[one.place] + one.value + one.size - 16
+            for one in functions
+            if pattern.fullmatch(one.name)
+        }
+        for pattern in (_DIVISION, _COMPUTATION)
+    )
+    return divided, computed
 
 
 def _symbols(table: _Section, sections: list[_Section]) -> list[_Symbol]:

@@ -249,7 +249,17 @@ _TAKES = {
     "tt.extern_elementwise": 70,
 }  # fmt: skip
 """Of what takes more than one, the most seen in code for sm_90, a fused multiplication and addition as two."""
-_OF_DOUBLES = 4  # times as many, where it takes more than one
+_LIBRARY = {
+    "__nv_lgammaf": 243,
+    "__nv_j0f": 105,
+    "__nv_j1f": 97,
+    "__nv_erfcxf": 82,
+    "__nv_normcdff": 78,
+    "__nv_powf": 76,
+}
+"""Of the functions of a library that take more than `_TAKES` has for all of them."""
+_DOUBLES = {"math.exp": 32, "math.exp2": 31, "math.sqrt": 14, "math.rsqrt": 9}
+_OF_DOUBLES = 4  # times as many for other 64-bit floats, where it takes more than one
 
 
 def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
@@ -315,20 +325,23 @@ def _work(operation: Operation, threads: int) -> Mapping[str, float]:
     if name in FREE:
         return {}
     shifted = name == "arith.extf" and operation.types and operation.types[0].element == "bf16"
-    return {"all": each, "arithmetic": 0.0 if shifted else each * _takes(name, result)}
+    return {"all": each, "arithmetic": 0.0 if shifted else each * _takes(operation, result)}
 
 
 def _combined(operation: Operation, each: float, threads: int) -> Mapping[str, float]:
     """A reduction in threads, warps and blocks; a scan goes through all of them for every few elements."""
     inner = [one for region in operation.regions for block in region.blocks for one in block.operations if one.results]
-    takes = sum(_takes(one.name, one.results[0].type) for one in inner)
+    takes = sum(_takes(one, one.results[0].type) for one in inner)
     elements = max(1.0, max((kind.elements for kind in operation.types), default=1) / threads)
     times = 10 * (elements + 1) if operation.name == "tt.scan" else elements + each * math.log2(max(2, threads))
     return {"all": elements, "arithmetic": takes * times}
 
 
-def _takes(name: str, result: Type) -> float:
+def _takes(operation: Operation, result: Type) -> float:
+    name = operation.name
     if name in _INTEGERS or not result.is_float or name in _UNCOUNTED:
         return _INTEGERS.get(name, 0)
-    takes = _TAKES.get(name, 1)
+    if result.element == "f64" and name in _DOUBLES:
+        return _DOUBLES[name]
+    takes = _LIBRARY.get(operation.attributes.get("symbol", "").strip('"'), _TAKES.get(name, 1))
     return takes * (_OF_DOUBLES if result.element == "f64" and takes > 1 else 1)

@@ -114,7 +114,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
         "dram": _dram_us(traffic, target.sm_count * blocks / launch.num_ctas, target, c),
         "l2": traffic.programs * (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c),
         "tensor": _tensor_us(launch, target, c),
-        "issue": _issue_us(launch, walked, target, c),
+        "issue": _issue_us(launch, walked, target, blocks, c),
         "latency": _latency_us(launch, takes, target, blocks, c),
         "atomics": traffic.programs * traffic.atomic_elements / c.atomics_per_us,
     }
@@ -135,7 +135,7 @@ def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target:
     latency = c.block_us + program.rounds * takes * _load_us(launch.traffic, c)
     terms = (
         _product_us(program.flops, launch, target, c) * target.sm_count / launch.num_ctas,
-        _cycles(walked, target, c, program) / launch.num_ctas / target.clock_mhz,
+        _cycles(walked, target, c, launch.num_warps, program) / launch.num_ctas / target.clock_mhz,
         latency,
     )
     return sum(us**c.mix for us in terms) ** (1 / c.mix) + exposed * _shows(launch, 1.0, c) * latency
@@ -190,18 +190,19 @@ def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target,
     return 1e6 * sum(count / (rates.get(kind, 0.0) * share or plain[kind]) for kind, count in flops.items())
 
 
-def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
-    """Issue time of an SM's share of the programs."""
+def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, blocks: int, c: Constants) -> float:
+    """Issue time of an SM's share of the programs, of which `blocks` fit at a time."""
     blocks_per_sm = max(1.0, launch.blocks / target.sm_count)
-    return blocks_per_sm * _cycles(walked, target, c) / launch.num_ctas / target.clock_mhz
+    warps = launch.num_warps * min(float(blocks), blocks_per_sm)
+    return blocks_per_sm * _cycles(walked, target, c, warps) / launch.num_ctas / target.clock_mhz
 
 
-def _cycles(walked: Rounds, target: Target, c: Constants, by: ProgramWork | None = None) -> float:
+def _cycles(walked: Rounds, target: Target, c: Constants, warps: float, by: ProgramWork | None = None) -> float:
     """Cycles of one program in the busiest of an SM's issue slots, units for transcendentals and 64-bit floats, and
-    shared-memory pipe."""
+    shared-memory pipe. Each of the `warps` on the SM issues one instruction a clock at most."""
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
-        walked.instructions("all", by) / (4 * c.issue_efficiency),
+        walked.instructions("all", by) / (min(4.0, warps) * c.issue_efficiency),
         walked.instructions("mufu", by) * target.warp / c.mufu_per_clock,
         walked.instructions("double", by) * target.warp / target.doubles_per_clock,
         shared * c.shared_cycles,

@@ -90,7 +90,7 @@ def record_reads(
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:
         writer = shadow_units(buffer, "writer", places, item)
-        foreign = (writer != 0) & (writer != me)
+        foreign = (writer != 0) & (writer != MANY) & (writer != me)
         if bool(foreign.any()):
             check_race(machine, writer, me.expand(writer.shape), foreign, "reads what", "stored")
     reader = buffer.shadow("reader", item)

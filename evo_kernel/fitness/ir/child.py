@@ -191,7 +191,7 @@ class _Work:
                     known[key] = traffic
             counts.append(traffic)
             if executes:
-                return launch(module, node.grid, node.args, memory, seed=number, deadline=self._deadline)
+                return launch(module, node.grid, node.args, memory, seed=seed + number, deadline=self._deadline)
             return Launched()
 
         self._ended(memory, modules, run)

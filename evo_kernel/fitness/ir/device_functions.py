@@ -116,6 +116,28 @@ def _high_word(x: torch.Tensor) -> torch.Tensor:
     return (x.contiguous().view(torch.int64) >> 32 << 32).view(torch.float64)
 
 
+def _turns(x: torch.Tensor) -> torch.Tensor:
+    """An angle by the reduction of sin.approx and cos.approx: multiplied by a float32 of 1 / 2 pi, towards zero.
+
+    So their error grows with the angle (PTX ISA, section 9.7.3: 2^-20.5 up to 2 pi, 2^-14.7 up to 100 pi).
+    """
+    exact = x.double() * _PER_TURN
+    turns = exact.float()
+    above = turns.double().abs() > exact.abs()
+    return torch.where(above, torch.nextafter(turns, torch.zeros_like(turns)), turns).double() * (2 * math.pi)
+
+
+_PER_TURN = 0.15915493667125702  # as a float32
+
+
+def _fast_sine(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(_turns(x)).to(x.dtype)
+
+
+def _fast_cosine(x: torch.Tensor) -> torch.Tensor:
+    return torch.cos(_turns(x)).to(x.dtype)
+
+
 _UNARY = {
     name: getattr(torch, name)
     for name in (
@@ -168,6 +190,9 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fmaf_rn": fused,
     "rcp64h": lambda x: _high_word(torch.reciprocal(_high_word(x))),
     "fast_powf": lambda x, y: torch.exp2(y * torch.log2(x)),  # NaN for a base below zero
+    "fast_sinf": _fast_sine,
+    "fast_cosf": _fast_cosine,
+    "fast_tanf": lambda x: _fast_sine(x) / _fast_cosine(x),
     "nextafter": torch.nextafter,
     "popc": _bits_set,
     "popcll": _bits_set,
@@ -230,7 +255,7 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "neg.f32": torch.neg,
     **{f"{name}.approx{flush}.f32": made for flush in ("", ".ftz") for name, made in (
         ("ex2", torch.exp2), ("lg2", torch.log2), ("rcp", torch.reciprocal), ("sqrt", torch.sqrt),
-        ("rsqrt", torch.rsqrt), ("sin", torch.sin), ("cos", torch.cos))},
+        ("rsqrt", torch.rsqrt), ("sin", _fast_sine), ("cos", _fast_cosine))},
     "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)
 }  # fmt: skip
 

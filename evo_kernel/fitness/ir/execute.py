@@ -56,7 +56,8 @@ class Traits:
     """Properties of a kernel that follow from its text."""
 
     largest: int  # elements of its largest tensor
-    in_order: bool  # programs affect each other through atomic operations: chunks run in order
+    updates: bool  # atomic operations, through which programs may affect each other
+    in_order: bool  # it uses their results
     waits: bool  # a loop waits for other programs: one program at a time
     loaded: frozenset[int]  # arguments that it may load through
     indexed: frozenset[int]  # arguments through which it may load other types than floating-point
@@ -76,7 +77,8 @@ def traits_of(module: IRModule) -> Traits:
     used = {name for o in operations for name in (*o.operands, *(n for s in o.successors for n in s.operands))}
     atomics = [o for o in operations if o.name in ATOMICS]
     in_order = any(o.results and o.results[0].name in used for o in atomics)
-    return Traits(largest, in_order, bool(spins_of(module)), *_roots(module))
+    updates = bool(atomics) or any(o.name == "tt.descriptor_reduce" for o in operations)
+    return Traits(largest, updates, in_order, bool(spins_of(module)), *_roots(module))
 
 
 def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
@@ -174,7 +176,7 @@ def launch(
         else:
             buffer.begin_launch(False)
     ids = torch.arange(math.prod(grid)) if programs is None else programs
-    if memory.strict and not skips_floats and (shuffled or (traits.in_order and not traits.waits)):
+    if memory.strict and not skips_floats and (shuffled or (traits.updates and not traits.waits)):
         chunks = _turns(ids, traits, seed, reverse)
     else:
         chunks = _chunks(ids, traits, seed, reverse, skips_floats)

@@ -302,7 +302,7 @@ class PartialExecution:
             if not programs.numel():
                 return Launched()
             return launch(
-                module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=number,
+                module, node.grid, node.args, memory, programs=programs, deadline=self._deadline, seed=seed + number,
                 observer=self._ran[-1], reverse=reverse,
             )  # fmt: skip
 

@@ -35,6 +35,16 @@ def _sum(data: torch.Tensor, axis: int) -> torch.Tensor:
     return data.sum(axis, dtype=data.dtype)
 
 
+def _sum_in_halves(data: torch.Tensor, axis: int) -> torch.Tensor:
+    """Neighbours first, each sum rounded, as threads, warps and blocks add up; torch would add in 32 bits."""
+    while (size := data.shape[axis]) > 1:
+        pairs = data.narrow(axis, 0, size // 2 * 2).unflatten(axis, (size // 2, 2)).unbind(axis + 1)
+        summed = pairs[0] + pairs[1]
+        data = torch.cat([summed, data.narrow(axis, size - 1, 1)], axis) if size % 2 else summed
+    return data.select(axis, 0)
+
+
+_NARROW = {"f16", "bf16"}
 _WHOLE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "arith.addf": _sum, "arith.addi": _sum, "arith.maxnumf": _without_nan(torch.amax, float("-inf")),
     "arith.minnumf": _without_nan(torch.amin, float("inf")), "arith.maximumf": torch.amax, "arith.minimumf": torch.amin,
@@ -69,6 +79,8 @@ def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     whole = _WHOLE.get(only) if operands[0].type.element != "i1" else None
     if only in ("arith.maxnumf", "arith.minnumf") and bool((marked := signaling(columns[0][0])).any()):
         undefined = any_marked(undefined, marked.any(axis + 1))
+    if only == "arith.addf" and operands[0].type.element in _NARROW:
+        whole = _sum_in_halves
     if whole is not None:
         results = [whole(columns[0][0], axis + 1)]
     else:
@@ -160,7 +172,7 @@ def _prefixes(
     all.
     """
     known = _only_operation(region)
-    if known in ("arith.addf", "arith.addi") and types[0].element != "i1":
+    if known in ("arith.addf", "arith.addi") and types[0].element not in ("i1", *_NARROW):
         return [data[0].cumsum(axis, dtype=data[0].dtype)]
     size, reach, single = data[0].shape[axis], 1, data
     while reach < size:

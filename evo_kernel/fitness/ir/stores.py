@@ -17,7 +17,16 @@ from evo_kernel.fitness.ir.access_checks import (
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.memory import PADDING, RAW_DTYPES, DeviceBuffer, MemoryAccess, scattered, typed, unit_places
+from evo_kernel.fitness.ir.memory import (
+    PADDING,
+    RAW_DTYPES,
+    DeviceBuffer,
+    MemoryAccess,
+    MemoryFault,
+    scattered,
+    typed,
+    unit_places,
+)
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
 
@@ -262,6 +271,9 @@ def _put(
     clash = memory[places] != new  # lanes that stored different values to one element
     if bool(clash.any()):
         mine, theirs = me.expand(where.shape)[clash], writer[where][clash]
+        if machine.memory.strict and bool((own := (mine == theirs).all(-1)).any()):
+            program = int(mine[own][0][0]) - 1
+            raise MemoryFault("race", "stores different values to one element with one instruction", program)
         check_race(machine, theirs, mine, torch.ones_like(mine, dtype=torch.bool), "stores to what", "stored")
     if marks is not None and bool(marks.any()) and buffer.defined is None:
         begin_shadow(buffer, item)

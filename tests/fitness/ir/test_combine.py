@@ -89,6 +89,14 @@ def test_sums_of_integers_overflow(dtype):
     assert y.tolist() == [0] * ROWS
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 3e4), (torch.bfloat16, 2e38)])
+def test_narrow_sums_overflow_on_the_way(dtype, most):
+    x, y = torch.full((ROWS, WIDE), most).to(dtype), torch.zeros(ROWS, dtype=dtype)
+    x[:, WIDE // 2 :] *= -1
+    fine(reduced, ROWS, x, y, WIDE=WIDE, KIND="sum")
+    assert not y.isfinite().any()
+
+
 @triton.jit
 def first(a, b):
     return a

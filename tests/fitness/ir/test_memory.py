@@ -250,6 +250,35 @@ def test_who_asks_nothing_of_atomics_learns_nothing():
 
 
 @triton.jit
+def sums_at_once(x, sums, y, N: tl.constexpr):
+    me = tl.program_id(0)
+    value = tl.load(x + me * N + tl.arange(0, N))
+    tl.atomic_add(sums + me // 2, tl.sum(value, 0))
+    tl.store(y + me, tl.load(sums + me // 2))
+
+
+def test_atomics_of_others_are_not_there_at_once():
+    x, y = torch.ones(8 * 16, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    fine(sums_at_once, 8, x, torch.zeros(4, dtype=torch.int32), y, N=16)
+    assert (y == 16).any() and (y <= 32).all()
+
+
+@triton.jit
+def last_lane(keys, y, count, N: tl.constexpr):
+    at = tl.arange(0, N)
+    key = tl.load(keys + at)
+    tl.store(y + key, at * 0 + 7)
+    before = tl.atomic_add(count, 1)
+    tl.store(y + key, at + before)
+
+
+def test_lanes_of_a_program_race_whatever_orders_programs():
+    keys = torch.arange(32, dtype=torch.int32) // 2
+    y, count = torch.zeros(32, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    assert fault(last_lane, 1, keys, y, count, N=32) == "race"
+
+
+@triton.jit
 def chained(flag, y):
     me = tl.program_id(0)
     while tl.atomic_add(flag, 0) < me:

@@ -303,6 +303,15 @@ def branched(x, y):
         tl.store(y, 1.0)
 
 
+def test_fast_sines_are_exact_for_small_angles_only():
+    sine, cosine = device_function("__nv_fast_sinf"), device_function("__nv_fast_cosf")
+    assert sine and cosine
+    small, large = torch.linspace(-3, 3, 999), torch.linspace(1e4, 1e6, 999)
+    for fast, exact in ((sine, torch.sin), (cosine, torch.cos)):
+        assert (fast(small) - exact(small.double())).abs().max() < 2**-20
+        assert (fast(large) - exact(large.double())).abs().max() > 2**-10
+
+
 def test_the_larger_of_a_signaling_nan_is_anything():
     for bits, found in ((0x7FF8 << 48, ""), (0x7FF4 << 48, "undefined")):
         x = torch.tensor([bits, 0], dtype=torch.int64).view(torch.float64)

@@ -1,0 +1,30 @@
+"""Two programs add up a row by atomics and read the sum at once, without waiting for each other.
+
+row: 48
+task: row_rests
+ends: wrong
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def share_kernel(x_ptr, sum_ptr, y_ptr, n, parts, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    row, part = pid // parts, pid % parts
+    at = part * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + at, mask=at < n, other=0)
+    tl.atomic_add(sum_ptr + row, tl.sum(x, axis=0))
+    tl.store(y_ptr + row * n + at, x - tl.load(sum_ptr + row), mask=at < n)
+
+
+def run(x):
+    m, n = x.shape
+    parts = 2
+    block = triton.next_power_of_2(triton.cdiv(n, parts))
+    sums = torch.zeros(m, dtype=x.dtype, device=x.device)
+    y = torch.empty_like(x)
+    share_kernel[(m * parts,)](x, sums, y, n, parts, BLOCK=block)
+    return y

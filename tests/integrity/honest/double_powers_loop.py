@@ -1,0 +1,23 @@
+"""Powers by logarithms, one after the other.
+
+task: double_powers
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def power_kernel(x_ptr, y_ptr, n, k, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    for i in range(k):
+        x = tl.exp2(0.3 * tl.log2(x + 0.5))
+    tl.store(y_ptr + at, x, mask=at < n)
+
+
+def run(x, k):
+    y = torch.empty_like(x)
+    power_kernel[(triton.cdiv(x.numel(), 512),)](x, y, x.numel(), k, BLOCK=512)
+    return y
