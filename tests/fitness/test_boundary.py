@@ -16,6 +16,7 @@ from evo_kernel.fitness.compile.ir_text import (
     with_plain_symbols,
     without_locations,
 )
+from evo_kernel.fitness.compile.module_state import ir_takes_parameters_address
 from evo_kernel.fitness.costmodel.features import _walks_from_program
 from evo_kernel.fitness.plan.launch_plan import Binary, Kernel
 from evo_kernel.fitness.tuning.proposals import is_tile
@@ -46,6 +47,8 @@ LONG = {
     "paths": "libpath=" * MANY,
     "variables": "%" * MANY + "a" * MANY,
     "loops": "".join(f"%p{i} = tt.get_program_id x\nscf.for %i{i} = %c{i} to %c0\n" for i in range(MANY // 4)),
+    "a dotted name": "b.c" * MANY,
+    "a dotted name of a value": "%a = " + "b.c" * MANY,
     "directives": "#\n" * MANY,
     "a directive": "#" + " " * MANY + "include",
 }
@@ -58,6 +61,8 @@ def test_no_text_takes_long_to_read(name: str) -> None:
     began = time.process_time()
     fault_of(text, "copy")
     with_plain_symbols(text)
+    dependence_fault(text)
+    ir_takes_parameters_address(text)
     _walks_from_program(text)
     text_fault(Kernel(name="copy", language="cuda", code=text, signature=(), options=(("num_warps", 4),)))
     with contextlib.suppress(ValueError):
@@ -122,6 +127,8 @@ FAULTS = {
     "a cast of anything": (COPY.replace("    tt.return", "    %s = builtin.unrealized_conversion_cast %n : i32 to !tt.ptr<i8>\n    tt.return"), "unrealized conversion cast"),
     "a called function": (COPY.replace("    tt.return", '    %s = tt.call @"copy.part__Pfp32_i32__(2,)cconstexpr_512_"(%x) : (!tt.ptr<f32>) -> f32\n    tt.return'), ""),
     "a comment": (COPY.replace("    tt.return", '    // "\n    tt.return'), "comments"),
+    "resources": (COPY + '{-#\n  dialect_resources: {\n    builtin: {\n      tt.b: "0x00"\n    }\n  }\n#-}\n', "resources"),
+    "the use of one": (COPY.replace("    tt.return", "    tt.return {tt.x = dense_resource<tt.b> : tensor<4xi32>}"), "resources"),
     "a file": (COPY.replace("    tt.store", '    %w = tt.extern_elementwise %v {libname = "", libpath = "/tmp/evil.bc", pure = true, symbol = "__nv_erff"} : (f32) -> f32\n    tt.store'), "/tmp/evil.bc"),
     "the driver's memory": (COPY.replace("    tt.store", '    %w = tt.extern_elementwise %v {libname = "", libpath = "", pure = true, symbol = "malloc"} : (f32) -> f32\n    tt.store'), "malloc"),
 }  # fmt: skip

@@ -26,7 +26,7 @@ _PREDECESSORS = re.compile(
 """The comment that the printer adds to the label of a block."""
 _SYMBOLS = re.compile(rf"{_STRING}|//[^\n]*|@(?:[A-Za-z_][\w$.]*|{_STRING})")
 _TOKENS = re.compile(
-    rf"@{_STRING}|(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
+    rf"@{_STRING}|(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|(?P<resources>\{{-#)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
 )
 _FUNCTION = re.compile(rf"{_STRING}|\btt\.func\s+(?:(public|private)\s+)?@([\w$.]+|{_STRING})\s*\(")
 _LIBRARY_PATH = re.compile(r'libpath"?\s*=\s*"([^"]*)"')
@@ -112,6 +112,8 @@ def _words_fault(text: str) -> str:
     for match in _TOKENS.finditer(text):
         if match["comment"]:
             return "its IR has comments, which the printed form has only at the labels of blocks"
+        if match["resources"] or match["word"] == "dense_resource":
+            return "its IR has resources, which Triton never emits"
         word = match["word"] or (match["string"][1:-1] if match["operation"] else "")
         modules += match["word"] == "module"
         if word.endswith("unrealized_conversion_cast"):

@@ -25,7 +25,7 @@ _MAY_SPELL = re.compile(r"asm|##|%:|\?\?|\\[uU]|cudart")  # in C++, whose texts 
 _NAMES_PARAMETERS = re.compile(r"param|\$[({]")  # in assembly, which may be spelled in parts
 _NAMES_REGISTERS = re.compile(r"%[A-Za-z]{1,2}[\d$]|%\$|\$\d+\$\d")  # the compiler's own; an operand may be a number
 _TAKES_MAP = re.compile(r"^ *tt\.func\b[^\n]*tensordesc", re.MULTILINE)
-_USES_MAP = re.compile(r'^ *(?:%[^=\n]* = )?"?([a-z]\w*\.[\w.]+)[^\n]*tensordesc', re.MULTILINE)
+_USES_MAP = re.compile(r'^ *(?:%[^=\n]* = )?"?([a-z]\w*+\.[\w.]++)[^\n]*tensordesc', re.MULTILINE)
 _MAP_STAYS_ONE = re.compile(
     r"tt\.(?:func|call|return|make_tensor_descriptor|descriptor_\w+)|(?:ttng|scf|cf|gluon|ub)\..*|ttg\.warp_\w+|arith\.select"
 )
@@ -83,10 +83,15 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
 def _takes_parameters_address(cubin: bytes, ir: str) -> bool:
     """Whether a kernel reads its parameters' address. Triton does so for tensor maps only; CUDA C++ has none here."""
     if ir:
-        taken = _NAMES_PARAMETERS, *((_NAMES_REGISTERS,) if _TAKES_MAP.search(ir) else ())
-        return any(name.search(text) for text in _ASSEMBLY.findall(ir) for name in taken) or not all(
-            map(_MAP_STAYS_ONE.fullmatch, _USES_MAP.findall(ir))
-        )
+        return ir_takes_parameters_address(ir)
     flags, _ = machine_code.code_words(cubin)
     place = _PARAMETERS_AT.get((flags >> 8 & 0xFF or flags & 0xFF) // 10, "0x198")
     return bool(re.search(rf"c\[0x0\]\[(?:{place}\]|U?R\d)|\bcx\[", disassemble(cubin)))
+
+
+def ir_takes_parameters_address(ir: str) -> bool:
+    """Whether assembly names parameters, or an operation other than those of tensor maps has one as operand."""
+    taken = _NAMES_PARAMETERS, *((_NAMES_REGISTERS,) if _TAKES_MAP.search(ir) else ())
+    return any(name.search(text) for text in _ASSEMBLY.findall(ir) for name in taken) or not all(
+        map(_MAP_STAYS_ONE.fullmatch, _USES_MAP.findall(ir))
+    )
