@@ -247,7 +247,10 @@ def test_junk_is_read_quickly(junk):
 
 
 _NINE = "    tt.grid_dependency_wait\n"
-_SIX = '    %0 = tt.elementwise_inline_asm "griddepcontrol.wait; // dummy $0" {pure = false} -> i32\n'
+_SIX = (
+    '    %0 = tt.elementwise_inline_asm "griddepcontrol.wait; // dummy $0" '
+    '{constraints = "=r", packed_element = 1 : i32, pure = false} -> i32\n'
+)
 _NEXT = _SIX.replace("wait;", "launch_dependents;")
 _LOAD = "    %1 = tt.load %arg0 : !tt.ptr<f32>\n"
 
@@ -263,6 +266,7 @@ _LOAD = "    %1 = tt.load %arg0 : !tt.ptr<f32>\n"
         ("    scf.if %2 {\n  " + _NINE + "    }\n" + _LOAD, False),
         ("    cf.cond_br %2, ^bb1, ^bb2\n  ^bb1:\n" + _NINE, False),
         ("    %3:2 = tt.call @loads(%arg0) : (!tt.ptr<f32>) -> (f32, f32)\n" + _NINE, False),
+        (_SIX.replace("pure = false", "pure = true") + _LOAD, False),
         (_SIX.replace("wait; // dummy $0", "wait; ld.global.u32 $0, [0];") + _LOAD, False),
     ],
 )
