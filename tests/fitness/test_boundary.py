@@ -178,6 +178,7 @@ STATE = {
     ),
     "spelled in parts": ("{ .global .f32 k$(e$|x$)pt; ld.global.f32 $0, [kept]; st.global.f32 [kept], $1; }", "kept"),
     "its own parameters": ("{ .reg .b64 a; mov.b64 a, copy_param_0; cvta.param.u64 a, a; ld.f32 $0, [a]; st.f32 [a], $1; }", "parameter"),
+    "the driver's workspace": ("{ .reg .b32 a; mov.u32 a, %envreg1; mov.b32 $0, a; add.f32 $0, $0, $1; }", "envreg"),
     "the driver's heap": (
         "{ .extern .func (.param .b64 r) malloc (.param .b64 n); .param .b64 n; .param .b64 r; .reg .b64 t; "
         "mov.u64 t, 8; st.param.b64 [n], t; call.uni (r), malloc, (n); ld.param.b64 t, [r]; ld.f32 $0, [t]; "

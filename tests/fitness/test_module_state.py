@@ -45,6 +45,8 @@ def test_honest_cuda_leaves_nothing_behind():
         (BODY % (ENTRY % "sums"), "address of the function sums"),
         (BODY % "y[0] = clock64();", "reads a clock"),
         (BODY % 'int a; asm volatile("mov.u32 %0, %%pm3;" : "=r"(a)); y[0] = a;', "performance counter"),
+        (BODY % 'int a; asm volatile("mov.u32 %0, %%envreg2;" : "=r"(a)); y[0] = a;', "driver's workspace"),
+        (BODY % 'long long a; asm volatile("mov.b64 %0, {%%envreg2, %%envreg1};" : "=l"(a)); y[0] = a;', "driver's work"),
     ],
 )
 def test_what_would_outlive_a_launch_is_refused(code, says):

@@ -8,6 +8,7 @@ a string literal is memory that a kernel can write (nvrtc.SILENT takes printf an
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from evo_kernel.fitness.compile import machine_code
 from evo_kernel.fitness.compile.instructions import disassemble, instructions
@@ -33,8 +34,10 @@ _MAP_STAYS_ONE = re.compile(
 _CLOCKS = {*range(0x50, 0x54), *range(0x64, 0x74)}
 """Special registers, as S2R, S2UR, CS2R and CS2UR number them: CLOCKLO, CLOCKHI, GLOBALTIMERLO, GLOBALTIMERHI; PM0 to
 PM7. Source: disassembled code."""
-_PARAMETERS_AT = {8: "0x40", 9: "0x198", 10: "0x348", 12: "0x348"}
+_PARAMETERS_AT = {8: 0x40, 9: 0x198, 10: 0x348, 12: 0x348}
 """Offset in constant bank 0 of the parameters' generic address, by major capability. Source: disassembled code."""
+_WORKSPACE_AT = {8: range(0x88, 0xB0), 9: range(0x40, 0x68)}
+"""Offsets of %envreg0 to 9, likewise; 1 and 2 hold the address. Blackwell's code adds a register to the offset."""
 
 
 def fault_of(cubin: bytes, ir: str, code: str) -> str:
@@ -72,7 +75,14 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
             "it reads a clock or a performance counter: what a kernel computes must not depend on when it runs. Take "
             "the clock out"
         )
-    if _takes_parameters_address(cubin, ir):
+    assembly = _ASSEMBLY.findall(ir)
+    sass = disassemble(cubin) if assembly or not ir else ""
+    if any("envreg" in text for text in assembly) or _reads(sass, _WORKSPACE_AT.get(_major(cubin), ())):
+        return (
+            "it reads %envreg, the address of the driver's workspace of cooperative launches, which would outlive a "
+            "launch. Take workspaces from run (torch.zeros); CUDA C++ is not launched cooperatively: no grid.sync()"
+        )
+    if ir_takes_parameters_address(ir) if ir else _takes_parameters_address(sass, _major(cubin)):
         return (
             "it takes the address of a parameter: a replayed launch would read what the previous one wrote there. Copy "
             "the parameter into a variable; assembly beside tensor descriptors writes own registers without %"
@@ -80,13 +90,20 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
     return ""
 
 
-def _takes_parameters_address(cubin: bytes, ir: str) -> bool:
-    """Whether a kernel reads its parameters' address. Triton does so for tensor maps only; CUDA C++ has none here."""
-    if ir:
-        return ir_takes_parameters_address(ir)
+def _takes_parameters_address(sass: str, major: int) -> bool:
+    """Whether CUDA C++ reads its parameters' address, which Triton needs for tensor maps, or a constant by a register."""
+    by_register = re.search(r"c\[0x0\]\[U?R\d|\bcx\[", sass)
+    return bool(by_register) or _reads(sass, [_PARAMETERS_AT.get(major, 0x198)])
+
+
+def _reads(sass: str, places: Container[int]) -> bool:
+    """Whether code reads constant bank 0 at one of these offsets."""
+    return any(int(offset, 16) in places for offset in re.findall(r"c\[0x0\]\[0x([0-9a-f]+)\]", sass))
+
+
+def _major(cubin: bytes) -> int:
     flags, _ = machine_code.code_words(cubin)
-    place = _PARAMETERS_AT.get((flags >> 8 & 0xFF or flags & 0xFF) // 10, "0x198")
-    return bool(re.search(rf"c\[0x0\]\[(?:{place}\]|U?R\d)|\bcx\[", disassemble(cubin)))
+    return (flags >> 8 & 0xFF or flags & 0xFF) // 10
 
 
 def ir_takes_parameters_address(ir: str) -> bool:
