@@ -198,7 +198,12 @@ def test_the_compilers_own_tables_and_texts_are_not(compiler):
     sine = COPY.replace("    tt.store %y, %v", "    %w = math.sin %v : f32\n    tt.store %y, %w")
     asserted = COPY.replace("    tt.store", '    %t = arith.constant true\n    tt.assert %t, "fine" : i1\n    tt.store')
     harmless = with_assembly("{ // c\\0A mul.f32 $0, $1, 0f40000000; }")
-    for answer in compiler.compile([kernel(code) for code in (sine, asserted, harmless)]):
+    lines = (
+        with_assembly("\\0A\\09{ .reg .f32 p;\\0A\\09mul.f32 p, $1, $1; mov.f32 $0, p; }\\0A")
+        .replace("%w = tt.el", "%s = math.sin %v : f32\n    %t = arith.addf %s, %v : f32\n    %w = tt.el")
+        .replace("} %v", "} %t")
+    )
+    for answer in compiler.compile([kernel(code) for code in (sine, asserted, harmless, lines)]):
         assert isinstance(answer, Binary), answer
 
 

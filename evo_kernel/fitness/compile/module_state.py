@@ -22,7 +22,14 @@ _ASSEMBLY = re.compile(r'inline_asm "((?:[^"\\]|\\.)*)"')  # in IR, where a stri
 _SPELLS = re.compile(
     r"_str|assert|printf|unnamed|cudart|\$[({]|\\"
 )  # $( and ${: LLVM's ways to write one thing as another
-_MAY_SPELL = re.compile(r"asm|##|%:|\?\?|\\[uU]|cudart")  # in C++, whose texts and names are made of parts
+_BLANKS = re.compile(r"\\(?:0[9AD]|22)")  # tab, ends of lines and quote, as MLIR prints them
+_MAY_SPELL = re.compile(r"##|%:|\?\?|\\[uU]|cudart|_CONCAT|PP_CAT")  # in C++, whose names are made of parts
+_PARTS = r"C[^\w\"()]{0,3}{end}\"|c(?:u(?:d(?:ar?)?)?)?(?:{end}\"|[%$])|\\[0-7xN]|\$[({|]|STR(?:ING|_)|DEPRECAT"
+_ASSEMBLY_MAY_SPELL = re.compile(_PARTS.replace("{end}", ""))
+"""In assembly of C++: a text that ends with a part of `cudart`; constraint C, which makes a text of an array; escapes;
+macros of headers that make texts of names."""
+_RAW_MAY_SPELL = re.compile(_PARTS.replace("{end}", r"(?:\)[^\s()\\\"]{0,16})?"))
+"""Likewise, where raw strings R"x(...)x" may be."""
 _NAMES_PARAMETERS = re.compile(r"param|\$[({]")  # in assembly, which may be spelled in parts
 _NAMES_REGISTERS = re.compile(r"%[A-Za-z]{1,2}[\d$]|%\$|\$\d+\$\d")  # the compiler's own; an operand may be a number
 _TAKES_MAP = re.compile(r"^ *tt\.func\b[^\n]*tensordesc", re.MULTILINE)
@@ -47,10 +54,10 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
     """
     if ir:
         own, functions = _OF_TRITON, _FUNCTIONS_OF_TRITON
-        named = any(_SPELLS.search(text) for text in _ASSEMBLY.findall(ir))
+        named = any(_SPELLS.search(_BLANKS.sub(" ", text)) for text in _ASSEMBLY.findall(ir))
     else:
         own, functions = _OF_NVRTC, set[str]()
-        named = bool(_MAY_SPELL.search(code.replace("\\\r\n", "").replace("\\\n", "")))
+        named = _may_spell(code)
     for variable in machine_code.variables(cubin):
         if named or not own.fullmatch(variable):
             return (
@@ -90,8 +97,19 @@ def fault_of(cubin: bytes, ir: str, code: str) -> str:
     return ""
 
 
+def _may_spell(code: str) -> bool:
+    """Whether C++ text may hold a name of the compiler's variables, as a name of its own or in assembly."""
+    code = re.sub(r"\\[^\S\n]*\n", "", code)  # lines that go on
+    if "asm" not in code or _MAY_SPELL.search(code):
+        return bool(_MAY_SPELL.search(code))
+    if any("#" in line.lstrip()[1:] for line in code.split("\n")):  # a macro that makes a text of its operand
+        return True
+    parts = _RAW_MAY_SPELL if 'R"' in code else _ASSEMBLY_MAY_SPELL
+    return bool(parts.search(re.sub(r'extern\s*"C"', "", code)))
+
+
 def _takes_parameters_address(sass: str, major: int) -> bool:
-    """Whether CUDA C++ reads its parameters' address, which Triton needs for tensor maps, or a constant by a register."""
+    """Whether CUDA C++ reads its parameters' address (Triton needs it for tensor maps), or a constant by a register."""
     by_register = re.search(r"c\[0x0\]\[U?R\d|\bcx\[", sass)
     return bool(by_register) or _reads(sass, [_PARAMETERS_AT.get(major, 0x198)])
 
