@@ -16,6 +16,7 @@ from evo_kernel.fitness.compile.ir_text import (
     with_plain_symbols,
     without_locations,
 )
+from evo_kernel.fitness.compile.module_state import ir_takes_parameters_address
 from evo_kernel.fitness.costmodel.features import _walks_from_program
 from evo_kernel.fitness.plan.launch_plan import Binary, Kernel
 from evo_kernel.fitness.tuning.proposals import is_tile
@@ -46,6 +47,8 @@ LONG = {
     "paths": "libpath=" * MANY,
     "variables": "%" * MANY + "a" * MANY,
     "loops": "".join(f"%p{i} = tt.get_program_id x\nscf.for %i{i} = %c{i} to %c0\n" for i in range(MANY // 4)),
+    "a dotted name": "b.c" * MANY,
+    "a dotted name of a value": "%a = " + "b.c" * MANY,
     "directives": "#\n" * MANY,
     "a directive": "#" + " " * MANY + "include",
 }
@@ -58,6 +61,8 @@ def test_no_text_takes_long_to_read(name: str) -> None:
     began = time.process_time()
     fault_of(text, "copy")
     with_plain_symbols(text)
+    dependence_fault(text)
+    ir_takes_parameters_address(text)
     _walks_from_program(text)
     text_fault(Kernel(name="copy", language="cuda", code=text, signature=(), options=(("num_warps", 4),)))
     with contextlib.suppress(ValueError):
@@ -122,6 +127,8 @@ FAULTS = {
     "a cast of anything": (COPY.replace("    tt.return", "    %s = builtin.unrealized_conversion_cast %n : i32 to !tt.ptr<i8>\n    tt.return"), "unrealized conversion cast"),
     "a called function": (COPY.replace("    tt.return", '    %s = tt.call @"copy.part__Pfp32_i32__(2,)cconstexpr_512_"(%x) : (!tt.ptr<f32>) -> f32\n    tt.return'), ""),
     "a comment": (COPY.replace("    tt.return", '    // "\n    tt.return'), "comments"),
+    "resources": (COPY + '{-#\n  dialect_resources: {\n    builtin: {\n      tt.b: "0x00"\n    }\n  }\n#-}\n', "resources"),
+    "the use of one": (COPY.replace("    tt.return", "    tt.return {tt.x = dense_resource<tt.b> : tensor<4xi32>}"), "resources"),
     "a file": (COPY.replace("    tt.store", '    %w = tt.extern_elementwise %v {libname = "", libpath = "/tmp/evil.bc", pure = true, symbol = "__nv_erff"} : (f32) -> f32\n    tt.store'), "/tmp/evil.bc"),
     "the driver's memory": (COPY.replace("    tt.store", '    %w = tt.extern_elementwise %v {libname = "", libpath = "", pure = true, symbol = "malloc"} : (f32) -> f32\n    tt.store'), "malloc"),
 }  # fmt: skip
@@ -171,6 +178,7 @@ STATE = {
     ),
     "spelled in parts": ("{ .global .f32 k$(e$|x$)pt; ld.global.f32 $0, [kept]; st.global.f32 [kept], $1; }", "kept"),
     "its own parameters": ("{ .reg .b64 a; mov.b64 a, copy_param_0; cvta.param.u64 a, a; ld.f32 $0, [a]; st.f32 [a], $1; }", "parameter"),
+    "the driver's workspace": ("{ .reg .b32 a; mov.u32 a, %envreg1; mov.b32 $0, a; add.f32 $0, $0, $1; }", "envreg"),
     "the driver's heap": (
         "{ .extern .func (.param .b64 r) malloc (.param .b64 n); .param .b64 n; .param .b64 r; .reg .b64 t; "
         "mov.u64 t, 8; st.param.b64 [n], t; call.uni (r), malloc, (n); ld.param.b64 t, [r]; ld.f32 $0, [t]; "
@@ -190,7 +198,12 @@ def test_the_compilers_own_tables_and_texts_are_not(compiler):
     sine = COPY.replace("    tt.store %y, %v", "    %w = math.sin %v : f32\n    tt.store %y, %w")
     asserted = COPY.replace("    tt.store", '    %t = arith.constant true\n    tt.assert %t, "fine" : i1\n    tt.store')
     harmless = with_assembly("{ // c\\0A mul.f32 $0, $1, 0f40000000; }")
-    for answer in compiler.compile([kernel(code) for code in (sine, asserted, harmless)]):
+    lines = (
+        with_assembly("\\0A\\09{ .reg .f32 p;\\0A\\09mul.f32 p, $1, $1; mov.f32 $0, p; }\\0A")
+        .replace("%w = tt.el", "%s = math.sin %v : f32\n    %t = arith.addf %s, %v : f32\n    %w = tt.el")
+        .replace("} %v", "} %t")
+    )
+    for answer in compiler.compile([kernel(code) for code in (sine, asserted, harmless, lines)]):
         assert isinstance(answer, Binary), answer
 
 
@@ -240,7 +253,10 @@ def test_junk_is_read_quickly(junk):
 
 
 _NINE = "    tt.grid_dependency_wait\n"
-_SIX = '    %0 = tt.elementwise_inline_asm "griddepcontrol.wait; // dummy $0" {pure = false} -> i32\n'
+_SIX = (
+    '    %0 = tt.elementwise_inline_asm "griddepcontrol.wait; // dummy $0" '
+    '{constraints = "=r", packed_element = 1 : i32, pure = false} -> i32\n'
+)
 _NEXT = _SIX.replace("wait;", "launch_dependents;")
 _LOAD = "    %1 = tt.load %arg0 : !tt.ptr<f32>\n"
 
@@ -256,6 +272,7 @@ _LOAD = "    %1 = tt.load %arg0 : !tt.ptr<f32>\n"
         ("    scf.if %2 {\n  " + _NINE + "    }\n" + _LOAD, False),
         ("    cf.cond_br %2, ^bb1, ^bb2\n  ^bb1:\n" + _NINE, False),
         ("    %3:2 = tt.call @loads(%arg0) : (!tt.ptr<f32>) -> (f32, f32)\n" + _NINE, False),
+        (_SIX.replace("pure = false", "pure = true") + _LOAD, False),
         (_SIX.replace("wait; // dummy $0", "wait; ld.global.u32 $0, [0];") + _LOAD, False),
     ],
 )

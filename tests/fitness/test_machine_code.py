@@ -8,11 +8,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource
 from triton.language.extra import libdevice
 
-from evo_kernel.fitness.compile import instructions, machine_code
+from evo_kernel.fitness.compile import instructions, machine_code, nvrtc
 from evo_kernel.fitness.compile.instructions import SM_90
 from evo_kernel.fitness.costmodel.facts import loop_work
 from evo_kernel.fitness.ir.parse import parse
 from tests.fitness.handmade import MATMUL, SOFTMAX, SOFTMAX_THREE_PASSES, compile_kernel, matmul_plan, softmax_plan
+from tests.fitness.test_launch_kinds import needs_nvrtc
 
 
 def cubin_of(plan):
@@ -221,6 +222,34 @@ def test_branch_targets_are_those_of_the_listing():
                 listed[address] = line.split("`(")[1].split(")")[0]
     found = {one.address: one.target for one in instructions.instructions(cubin) if one.opcode == "BRA"}
     assert listed and found == {a: labels[name] for a, name in listed.items()}
+
+
+WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("body", "waits"),
+    [
+        ("WAIT y[0] = x[0];", True),
+        (
+            "double part = n > 3 ? 7.0 / n : sqrt(n + 2.0); long long row = blockIdx.x * 77LL / n; WAIT y[row] = part;",
+            True,
+        ),
+        ("__shared__ int s; if (n > 3) atomicAdd(&s, n); __syncthreads(); WAIT y[0] = s;", True),
+        ("y[0] = x[0];", False),
+        ("y[0] = x[0]; WAIT", False),
+        ("if (n > 3) { WAIT } y[0] = x[0];", False),
+        ("if (n > 3) return; WAIT y[0] = x[0];", False),
+        ("int before = atomicAdd((int*)y, n); WAIT y[1] = before;", False),
+        ('asm volatile("prefetch.global.L2 [%0];" :: "l"(x)); WAIT y[0] = x[0];', False),
+    ],
+)
+def test_code_that_waits_for_the_previous_launch(body, waits):
+    code = 'extern "C" __global__ void k(const float* x, float* y, int n) { BODY }'.replace("BODY", body)
+    other = '\nextern "C" __global__ void a(float* y) { y[0] = 1; }'
+    made = nvrtc.load().compile(code.replace("WAIT", WAIT) + other, "k", 90, ())
+    assert instructions.waits_first(made.cubin, "k") == waits
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(100), b"not an elf" * 20])

@@ -32,6 +32,16 @@ def test_honest_cuda_leaves_nothing_behind():
     assert _fault(HONEST) == ""
 
 
+def test_assembly_beside_a_table_of_the_library_is_allowed():
+    """The table is a variable of the module, which only assembly that spells its name could reach."""
+    code = BODY % (
+        'float a; asm volatile("{ .reg .f32 acc;\\n\\tld.global.nc.f32 acc, [%1]; mov.f32 %0, acc; }" : "=f"(a) : "l"(y)); '
+        "double s, c; sincos(x[0], &s, &c); y[1] = a * s + c;"
+    )
+    assert machine_code.variables(nvrtc.load().compile(code, "sums", 90, (nvrtc.SILENT,)).cubin)
+    assert _fault("#include <cuda_fp16.h>\n" + code) == ""
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [
@@ -45,10 +55,35 @@ def test_honest_cuda_leaves_nothing_behind():
         (BODY % (ENTRY % "sums"), "address of the function sums"),
         (BODY % "y[0] = clock64();", "reads a clock"),
         (BODY % 'int a; asm volatile("mov.u32 %0, %%pm3;" : "=r"(a)); y[0] = a;', "performance counter"),
+        (BODY % 'int a; asm volatile("mov.u32 %0, %%envreg2;" : "=r"(a)); y[0] = a;', "driver's workspace"),
+        (
+            BODY % 'long long a; asm volatile("mov.b64 %0, {%%envreg2, %%envreg1};" : "=l"(a)); y[0] = a;',
+            "driver's work",
+        ),
     ],
 )
 def test_what_would_outlive_a_launch_is_refused(code, says):
     assert says in _fault(code)
+
+
+TABLE = "static constexpr char name[] = {95, 95, 99, 117, 100, 97, 114, 116, 0};"
+TABLE += "double s, c; sincos(x[0], &s, &c); y[0] = s; asm volatile(%s);"
+
+
+@pytest.mark.parametrize(
+    ("before", "assembly"),
+    [
+        ("", '"st.global.u32 [__cudart_i2opi_d], 3;"'),
+        ("", '"st.global.u32 [__cuda" "rt_i2opi_d], 3;"'),
+        ("", r'"st.global.u32 [__\x63udart_i2opi_d], 3;"'),
+        ("", 'R"z(st.global.u32 [__cud)z" "art_i2opi_d], 3;"'),
+        ("#define A(a) #a\n", '"st.global.u32 [" A(__c) "udart_i2opi_d], 3;"'),
+        ("#define A(a) /*\n*/ #a\n", '"st.global.u32 [" A(__c) "udart_i2opi_d], 3;"'),
+        ("", '"st.global.u32 [%0_i2opi_d], 3;" :: "C"(name)'),
+    ],
+)
+def test_assembly_that_spells_a_table_of_the_library_is_refused(before, assembly):
+    assert "variable __cudart_i2opi_d" in _fault(before + BODY % (TABLE % assembly))
 
 
 SCALE = """

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evo_kernel.fitness.compile import instructions, machine_code, module_state, nvrtc
 from evo_kernel.fitness.compile.assembler import Assembler
-from evo_kernel.fitness.compile.ir_text import dependence_fault, fault_of
+from evo_kernel.fitness.compile.ir_text import NO_WAIT, dependence_fault, fault_of
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.plan.launch_plan import MAX_CODE, MAX_SHARED, Binary, Kernel
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
@@ -249,8 +249,8 @@ def _binary(kernel: Kernel, answer: KernelAnswer, version: Callable[[str], str])
         text = answer.ir
         if kernel.language != "cuda" and (fault := fault_of(text, kernel.name)):
             return f"kernel {kernel.name}: {fault}"
-        if metadata.launch_pdl and (fault := dependence_fault(text)):
-            return Forbidden(f"kernel {kernel.name}: {fault}")
+        if metadata.launch_pdl and (dependence_fault(text) or not instructions.waits_first(cubin, metadata.name)):
+            return Forbidden(f"kernel {kernel.name}: {NO_WAIT}")
         used = machine_code.resources(cubin)
         if metadata.shared > MAX_SHARED:
             return (

@@ -18,13 +18,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evo_kernel.errors import InfraError
-from evo_kernel.fitness.compile.machine_code import code_words, executed_functions
+from evo_kernel.fitness.compile.machine_code import code_words, entry_address, executed_functions
 
 DISASSEMBLER_DEADLINE_S = 20.0
 _ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
 _DIVIDES = "IDIV"  # no opcode of these GPUs
 _NOWHERE = 1 << 60
+_TRUE = 7  # the number of the predicate that always holds
 _DOUBLE = {"DADD", "DFMA", "DMUL", "DSETP"}
+_GLOBAL = {"ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic"}
+_REACHES_GLOBAL = {"CCTL", "UBLKPF", "UTMAPF", "UBLKRED", "RED", "SULD", "SUST", "SURED", "SUATOM", "TEX", "TLD"}
+_SHARED = {"ATOMS", "REDS"}
+_UNKNOWN_NEXT = {"EXIT", "BRX", "BRXU", "JMP", "JMX", "JMXU", "KILL"}
 _NORMAL_EVICTION = 1  # bits 84-86 of a load or store (.EF is 0, .EL is 2)
 
 
@@ -40,6 +45,30 @@ class Instruction(NamedTuple):
     @property
     def family(self) -> str:
         return _CLASS.get(self.opcode) or ("int.uniform" if self.opcode.startswith("U") else "int")
+
+    @property
+    def touches_global(self) -> bool:
+        """Whether it accesses global memory, or prefetches from it."""
+        return (self.family in _GLOBAL or self.opcode in _REACHES_GLOBAL) and self.opcode not in _SHARED
+
+    @property
+    def unconditional(self) -> bool:
+        """Whether every thread executes it; of a branch, whether every thread takes it."""
+        if (self.low >> 12) & 0xF != _TRUE:
+            return False
+        return self.opcode != "BRA" or ((self.low >> 24) & 0x3FF == 0 and (self.high >> 23) & 0x1F == _TRUE)
+
+    @property
+    def successors(self) -> tuple[int, ...]:
+        """Addresses at which a thread can go on; a call returns. Not of what ends a thread or jumps to a register."""
+        following = self.address + 16
+        if self.opcode == "BRA":
+            return (self.target,) if self.unconditional else (self.target, following)
+        if self.opcode == "CALL":
+            return self.target, following
+        if self.opcode == "BSSY":  # names the place at which its threads meet
+            return following, following + _signed(self.low >> 32, 32)
+        return () if self.opcode == "RET" and self.unconditional else (following,)
 
     @property
     def bytes_loaded(self) -> int:
@@ -73,6 +102,27 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
                 counts["in_loop.double"] += 1
             counts["in_loop.load_bytes"] += one.bytes_loaded
     return dict(counts)
+
+
+def waits_first(cubin: bytes, entry: str) -> bool:
+    """Whether all threads wait for the previous launch before they access global memory or end.
+
+    `entry`: the entry function. False also where it jumps to an address in a register before. Raises ValueError, and
+    InfraError without a disassembler.
+    """
+    code = {one.address: one for one in instructions(cubin)}
+    pending, seen = [entry_address(cubin, entry)], set[int]()
+    while pending:
+        address = pending.pop()
+        if address in seen:
+            continue
+        seen.add(address)
+        one = code.get(address)
+        if one is None or one.touches_global or one.opcode in _UNKNOWN_NEXT:
+            return False
+        if one.opcode != "ACQBULK" or not one.unconditional:
+            pending += one.successors
+    return True
 
 
 def _with_functions(cubin: bytes) -> list[Instruction]:
@@ -202,9 +252,12 @@ def instructions(cubin: bytes, learnt: dict[int, dict[int, str]] = _learnt) -> l
 
 
 def _target(address: int, low: int, high: int) -> int:
-    upper = (low >> 34) | ((high & 0x3FFFF) << 30)
-    upper -= (upper >> 47) << 48
+    upper = _signed((low >> 34) | ((high & 0x3FFFF) << 30), 48)
     return address + 16 + 4 * ((upper << 8) | ((low >> 16) & 0xFF))
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - ((value >> (bits - 1)) << bits)
 
 
 def disassemble(cubin: bytes) -> str:

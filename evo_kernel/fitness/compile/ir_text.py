@@ -26,17 +26,22 @@ _PREDECESSORS = re.compile(
 """The comment that the printer adds to the label of a block."""
 _SYMBOLS = re.compile(rf"{_STRING}|//[^\n]*|@(?:[A-Za-z_][\w$.]*|{_STRING})")
 _TOKENS = re.compile(
-    rf"@{_STRING}|(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
+    rf"@{_STRING}|(?P<string>{_STRING})(?P<operation>\s*\()?|(?P<comment>//)|(?P<resources>\{{-#)|[%@^][\w$.-]*|[#!]?(?P<word>[A-Za-z_][\w$.]*)|\d\w*"
 )
 _FUNCTION = re.compile(rf"{_STRING}|\btt\.func\s+(?:(public|private)\s+)?@([\w$.]+|{_STRING})\s*\(")
 _LIBRARY_PATH = re.compile(r'libpath"?\s*=\s*"([^"]*)"')
 _LIBRARY_SYMBOL = re.compile(r'\bsymbol"?\s*=\s*"([^"]*)"')
 _WAIT = re.compile(
-    r'^    (?:tt\.grid_dependency_wait|%\w+ = tt\.elementwise_inline_asm "griddepcontrol\.wait; // dummy \$0")'
+    r'^    (?:tt\.grid_dependency_wait|%\w+ = tt\.elementwise_inline_asm "griddepcontrol\.wait; // dummy \$0" '
+    r'\{constraints = "=r", packed_element = 1 : i32, pure = false\})'
     r"|^  \^|^    (?:cf\.|tt\.return)",
     re.MULTILINE,
 )
 """tl.extra.cuda.gdc_wait() in Triton 3.9 and 3.6, in a function's first block; or the end of that block."""
+NO_WAIT = (
+    "it is launched with launch_pdl=True, so it may overlap the previous launch, and accesses memory without waiting "
+    "for that: call tl.extra.cuda.gdc_wait() first, outside branches and loops"
+)
 _NEXT = r"griddepcontrol\.launch_dependents; // dummy \$0"
 _OPERATION = re.compile(rf'^ *(?:%[^=\n]* = )?"?([a-z]\w*\.[\w.]+(?: "{_NEXT}")?)', re.MULTILINE)
 _WITHOUT_MEMORY = re.compile(
@@ -112,6 +117,8 @@ def _words_fault(text: str) -> str:
     for match in _TOKENS.finditer(text):
         if match["comment"]:
             return "its IR has comments, which the printed form has only at the labels of blocks"
+        if match["resources"] or match["word"] == "dense_resource":
+            return "its IR has resources, which Triton never emits"
         word = match["word"] or (match["string"][1:-1] if match["operation"] else "")
         modules += match["word"] == "module"
         if word.endswith("unrealized_conversion_cast"):
@@ -146,10 +153,7 @@ def dependence_fault(text: str) -> str:
         before = _OPERATION.findall(body[: waits.start()])
         if all(_WITHOUT_MEMORY.fullmatch(operation) for operation in before):
             return ""
-    return (
-        "it is launched with launch_pdl=True, so it may overlap the previous launch, and accesses memory without "
-        "waiting for that: call tl.extra.cuda.gdc_wait() first, outside branches and loops"
-    )
+    return NO_WAIT
 
 
 def entry_of(text: str) -> EntryFunction:

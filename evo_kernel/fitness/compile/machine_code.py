@@ -152,11 +152,7 @@ def executed_functions(cubin: bytes) -> tuple[dict[int, int], dict[int, int]]:
     Its other functions are slow paths, which few numbers take. Raises ValueError.
     """
     sections = _sections(cubin)
-    bases, base = {}, 0
-    for place, section in enumerate(sections):
-        if section.name.startswith(".text."):
-            bases[place] = base
-            base += len(section.data) // 16 * 16
+    bases = _bases(sections)
     functions = [
         one for table in sections for one in _symbols(table, sections)
         if one.kind == _FUNC and one.place in bases and one.size >= 16
@@ -170,6 +166,27 @@ def executed_functions(cubin: bytes) -> tuple[dict[int, int], dict[int, int]]:
         for pattern in (_DIVISION, _COMPUTATION)
     )
     return divided, computed
+
+
+def entry_address(cubin: bytes, entry: str) -> int:
+    """First address of an entry function, as `code_words` has addresses. Raises ValueError."""
+    sections = _sections(cubin)
+    bases = _bases(sections)
+    for table in sections:
+        for one in _symbols(table, sections):
+            if (one.name, one.kind) == (entry, _FUNC) and one.place in bases:
+                return bases[one.place] + one.value
+    raise ValueError(f"the cubin has no function {entry[:200]}")
+
+
+def _bases(sections: list[_Section]) -> dict[int, int]:
+    """First address of each section of code, by its number."""
+    bases, base = {}, 0
+    for place, section in enumerate(sections):
+        if section.name.startswith(".text."):
+            bases[place] = base
+            base += len(section.data) // 16 * 16
+    return bases
 
 
 def _symbols(table: _Section, sections: list[_Section]) -> list[_Symbol]:

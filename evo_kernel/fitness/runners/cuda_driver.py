@@ -228,12 +228,23 @@ def _load(binary: Binary) -> _Loaded:
             ok(cuda.cuFuncSetCacheConfig(function, cuda.CUfunc_cache.CU_FUNC_CACHE_PREFER_SHARED))
             size = kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             ok(cuda.cuFuncSetAttribute(function, size, binary.shared_bytes))
-        if binary.num_ctas > launch_limits.PORTABLE_CLUSTER:
+        if max(binary.num_ctas, _cluster_of_code(function)) > launch_limits.PORTABLE_CLUSTER:
             ok(cuda.cuFuncSetAttribute(function, kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
     except CudaFault as fault:
         cuda.cuModuleUnload(module)
         raise PlanFault(f"the GPU does not take kernel {binary.symbol}: {fault}") from fault
     return _Loaded(module, function, binary)
+
+
+def _cluster_of_code(function: Any) -> int:
+    """Blocks of a cluster by `__cluster_dims__` of CUDA C++; 1 without it."""
+    kinds = cuda.CUfunction_attribute
+    axes = (
+        kinds.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+        kinds.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+        kinds.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
+    )
+    return math.prod(max(1, int(ok(cuda.cuFuncGetAttribute(axis, function)))) for axis in axes)
 
 
 def launch(call: CudaLaunch) -> None:
