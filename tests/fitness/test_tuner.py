@@ -244,6 +244,18 @@ def raced():
     return source, runner, evaluation
 
 
+def test_a_kernel_far_behind_one_that_was_only_measured_is_not_tuned():
+    """As the slower one of two first kernels, which are measured first and tuned then."""
+    task = load("softmax")
+    slow, fast = (Source(f"NUM_WARPS = {n}\n" + task.seed.text.replace("NUM_WARPS = 4\n", "")) for n in (4, 2))
+    judge = PlanJudge(task, ScriptedRunner(task), JudgeSettings(tune_plans=8))
+    judge.start()
+    with judge:
+        assert judge.evaluate(fast, Purpose.SCORE, remeasure=True).charged == {"score": 1}
+        assert judge.evaluate(slow, Purpose.SCORE, remeasure=True).charged == {"score": 1}
+        assert judge.evaluate(slow, Purpose.SCORE).charged == {}  # 80 µs beside 50
+
+
 def test_the_best_setting_wins(raced):
     source, _, evaluation = raced
     assert [knob.name for knob in find_knobs(source)] == ["NUM_WARPS"]
