@@ -185,6 +185,22 @@ def test_the_longer_a_source_was_tuned_the_nearer_it_must_be_to_the_best():
     assert [tuning.is_worth(math.log(1.2), rounds) for rounds in (0, 1, 2)] == [True, True, False]
 
 
+def test_tile_sizes_of_products_are_explored_one_by_one_and_then_together():
+    text = "BLOCK_M = 64\nBLOCK_N = 32\nBLOCK_K = 32\nNUM_WARPS = 4\n" + (
+        "\n\ndef run(x):\n    k[(1,)](x, BLOCK_M, BLOCK_N, BLOCK_K, num_warps=NUM_WARPS)\n"
+    )
+    source = Source(text)
+    search = Search(0, source, [Space(find_knobs(source), multiplies=True)], 8)
+    batches = search.batches()
+    first = next(batches)
+    assert first[:3] == [(("BLOCK_M", 128),), (("BLOCK_N", 64),), (("BLOCK_K", 64),)]
+    for setting in first:
+        search.tell(setting, 0.1 if setting == (("BLOCK_M", 128),) else -0.1)
+    second = next(batches)
+    assert second[0] == (("BLOCK_K", 64), ("BLOCK_N", 64))
+    assert not {*first} & {*second}
+
+
 class ScriptedRunner:
     """A plan's time follows from its warps. With 1 or 8 it does less work while nobody looks; with 1 it is wrong then."""
 
