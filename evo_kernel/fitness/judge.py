@@ -22,7 +22,7 @@ from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.targets import target_for
-from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation
+from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation, mean_log
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.grading import Grader, SecondAssembler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
@@ -189,9 +189,12 @@ class PlanJudge:
         timed = () if context.purpose is Purpose.PROBE else (CaseKind.SEARCH,)
         recording = self._grader.record(context.source, (CaseKind.CHECK, *timed))
         partial = self._grader.grade(context, recording, timed=timed)
-        if partial.ended.passed and context.purpose is Purpose.SCORE and not context.remeasure:
-            partial = self._tuning.tune(context, recording, partial)
-        return partial
+        if not partial.ended.passed or context.purpose is not Purpose.SCORE:
+            return partial
+        if context.remeasure:  # of first kernels, too: the slower one of two is not worth tuning
+            self._tuning.note_best(mean_log(partial.measurements))
+            return partial
+        return self._tuning.tune(context, recording, partial)
 
     def _confirm(self, context: EvaluationContext, champion: Source | None) -> PartialEvaluation:
         """Check and time on hidden cases with fresh seeds, then compare with opponents in pairs, in a fresh runner."""

@@ -185,6 +185,22 @@ def test_the_longer_a_source_was_tuned_the_nearer_it_must_be_to_the_best():
     assert [tuning.is_worth(math.log(1.2), rounds) for rounds in (0, 1, 2)] == [True, True, False]
 
 
+def test_tile_sizes_of_products_are_explored_one_by_one_and_then_together():
+    text = "BLOCK_M = 64\nBLOCK_N = 32\nBLOCK_K = 32\nNUM_WARPS = 4\n" + (
+        "\n\ndef run(x):\n    k[(1,)](x, BLOCK_M, BLOCK_N, BLOCK_K, num_warps=NUM_WARPS)\n"
+    )
+    source = Source(text)
+    search = Search(0, source, [Space(find_knobs(source), multiplies=True)], 8)
+    batches = search.batches()
+    first = next(batches)
+    assert first[:3] == [(("BLOCK_M", 128),), (("BLOCK_N", 64),), (("BLOCK_K", 64),)]
+    for setting in first:
+        search.tell(setting, 0.1 if setting == (("BLOCK_M", 128),) else -0.1)
+    second = next(batches)
+    assert second[0] == (("BLOCK_K", 64), ("BLOCK_N", 64))
+    assert not {*first} & {*second}
+
+
 class ScriptedRunner:
     """A plan's time follows from its warps. With 1 or 8 it does less work while nobody looks; with 1 it is wrong then."""
 
@@ -242,6 +258,18 @@ def raced():
     with judge:
         evaluation = judge.evaluate(source, Purpose.SCORE)
     return source, runner, evaluation
+
+
+def test_a_kernel_far_behind_one_that_was_only_measured_is_not_tuned():
+    """As the slower one of two first kernels, which are measured first and tuned then."""
+    task = load("softmax")
+    slow, fast = (Source(f"NUM_WARPS = {n}\n" + task.seed.text.replace("NUM_WARPS = 4\n", "")) for n in (4, 2))
+    judge = PlanJudge(task, ScriptedRunner(task), JudgeSettings(tune_plans=8))
+    judge.start()
+    with judge:
+        assert judge.evaluate(fast, Purpose.SCORE, remeasure=True).charged == {"score": 1}
+        assert judge.evaluate(slow, Purpose.SCORE, remeasure=True).charged == {"score": 1}
+        assert judge.evaluate(slow, Purpose.SCORE).charged == {}  # 80 µs beside 50
 
 
 def test_the_best_setting_wins(raced):

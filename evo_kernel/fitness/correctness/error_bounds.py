@@ -244,7 +244,7 @@ def _moved(value: Input, units: float, pattern: int) -> Input:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     moved = value.to(torch.float64, copy=True)
-    amounts = signs(pattern).to(value.device) * (_unit(value.dtype) * units)
+    amounts = signs(pattern)[: moved.numel()].to(value.device) * (_unit(value.dtype) * units)
     factors = (1.0 + amounts, 1.0 - amounts)
     blocks = flat_of(moved).split(len(amounts))
     turned = np.random.default_rng(pattern).integers(2, size=len(blocks))  # so that a sum over blocks grows as a walk

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -134,8 +134,10 @@ class Rounding(TorchDispatchMode):
         return 0.0
 
 
+@lru_cache(maxsize=4)
 def signs(pattern: int) -> torch.Tensor:
-    """`PATTERN` random numbers, 1.0 or -1.0, of float64 on the host; the same for the same pattern."""
+    """`PATTERN` random numbers, 1.0 or -1.0, of float64 on the host, not to be changed; the same for the same
+    pattern."""
     random = np.random.default_rng(20240229 + pattern).bytes(PATTERN // 8 + 1)
     bits = np.unpackbits(np.frombuffer(random, dtype=np.uint8), count=PATTERN)
     return torch.from_numpy(bits).double().mul_(2.0).sub_(1.0)

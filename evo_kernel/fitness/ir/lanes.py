@@ -104,10 +104,26 @@ def term_of(data: torch.Tensor, unit: int = 1) -> Term:
 
 
 def sum_of(data: torch.Tensor) -> Sum:
-    if data.numel() == 1:
-        return Sum(int(data))
-    term = term_of(data)
-    return Sum(term.low) if term.low == term.high else Sum(0, (term,))
+    return Sum(int(data)) if data.numel() == 1 else sum_of_parts(separated(data))
+
+
+def sum_of_parts(parts: Sequence[torch.Tensor]) -> Sum:
+    terms = [term_of(part) for part in parts]
+    constant = sum(term.low for term in terms if term.low == term.high)
+    return Sum(constant, tuple(term for term in terms if term.low != term.high))
+
+
+def separated(data: torch.Tensor) -> list[torch.Tensor]:
+    """Parts that add up to the data and vary along one axis each; the data alone where it is no such sum."""
+    axes = [axis for axis, size in enumerate(data.shape) if size > 1]
+    if len(axes) < 2:
+        return [data]
+    first, last = (slice(0, 1),) * data.dim(), (slice(-1, None),) * data.dim()
+    lines = [data[tuple(slice(None) if a == axis else slice(0, 1) for a in range(data.dim()))] for axis in axes]
+    parts = [lines[0], *(line - data[first] for line in lines[1:])]
+    if not torch.equal(functools.reduce(operator.add, (part[last] for part in parts)), data[last]):
+        return [data]  # one element is quick to look at, and mostly enough
+    return parts if torch.equal(functools.reduce(operator.add, parts), data) else [data]
 
 
 def _merged(terms: Sequence[Term]) -> tuple[Term, ...]:
@@ -164,8 +180,14 @@ class Lanes:
 
     @property
     def has_sum(self) -> bool:
-        """Whether the sum is known or cheap to compute."""
-        return self._sum is not None or (self._data is not None and self._data.numel() <= SMALL)
+        """Whether the sum is known, cheap to compute, or saves a larger tensor: of what does not vary along an axis."""
+        return self._sum is not None or (
+            self._data is not None and (self._data.numel() <= SMALL or self._is_thin(self._data))
+        )
+
+    def _is_thin(self, data: torch.Tensor) -> bool:
+        """Whether it does not vary along an axis: with a value that does, the whole would be a larger tensor."""
+        return any(of_data < of_type for of_data, of_type in zip(data.shape[1:], self.type.shape or (), strict=True))
 
     @property
     def sum(self) -> Sum:

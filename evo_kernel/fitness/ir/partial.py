@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.count_launch import programs_with_lines, touched
@@ -270,7 +271,7 @@ class PartialExecution:
         share = (MOST_TOLD / max(1, numbers.numel())) ** (1 / max(1, len(long)))
         if share >= 1:
             return numbers
-        where = torch.unravel_index(numbers, view.shape)
+        where = np.unravel_index(numbers.numpy(), view.shape)  # torch's own imports sympy, in every child anew
         kept = torch.ones(numbers.numel(), dtype=torch.bool)
         for axis in long:
             kept &= (torch.rand(view.shape[axis], generator=self._generator) < max(share, 1 / spans[axis]))[where[axis]]

@@ -10,7 +10,7 @@ import torch
 
 from evo_kernel.fitness.ir.device_functions import device_function, fused, half_away
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_marked, any_undefined
+from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_marked, any_undefined, separated, sum_of_parts
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
@@ -123,7 +123,10 @@ def _division(machine: Machine, frame: Frame, operation: Operation, operands: Se
         else:
             mode = "floor" if kind.startswith("floor") else "trunc"
             data = torch.div(wide_a, wide_b, rounding_mode=mode)
-    return elementwise_result(operation, data.to(type_.dtype), operands, zero, overflow)
+    (result,) = elementwise_result(operation, data.to(type_.dtype), operands, zero, overflow)
+    # Rows and columns modulo a size are sums again, unless they wrap around: what is computed of them stays small.
+    parts = separated(data.long())
+    return [result] if len(parts) == 1 else [Lanes(type_, sum_=sum_of_parts(parts), undefined=result.undefined)]
 
 
 def _unsigned_64(name: str, a: torch.Tensor, b: torch.Tensor) -> np.ndarray:

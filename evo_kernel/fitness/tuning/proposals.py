@@ -72,6 +72,7 @@ class Space:
     knobs: tuple[Knob, ...]
     weight: float = 1.0  # expected share of the time that depends on them
     fixed: tuple[int, ...] = ()  # tile sizes of the kernel that no knob sets
+    multiplies: bool = False  # the kernel multiplies matrices: larger tiles need less traffic for each product
 
 
 @dataclass
@@ -82,6 +83,7 @@ class _Open:
     trial: optuna.Trial | None
     values: dict[str, int]  # of all knobs
     others_gain: float
+    step: str = ""  # the knob, if it is the one that is moved from the source's own setting, to explore it
 
 
 @dataclass
@@ -95,6 +97,8 @@ class _State:
     gain: float = 0.0  # in log time relative to the source's own values
     best: dict[str, int] = field(default_factory=dict)
     tried: set[Knobs] = field(default_factory=set)
+    steps: list[Knob] = field(default_factory=list)  # tile sizes whose next larger one is still to be tried alone
+    gained: dict[str, float] = field(default_factory=dict)  # log time of those that were faster, by knob
 
 
 class Search:
@@ -150,6 +154,8 @@ class Search:
             proposed.state.study.tell(proposed.trial, alone)
             if abs(alone) < math.log(NOTICEABLE):
                 proposed.state.weight /= 2
+            elif proposed.step and alone < 0:
+                proposed.state.gained[proposed.step] = alone
             if -alone > proposed.state.gain:
                 proposed.state.gain = -alone
                 proposed.state.best = {name: proposed.values[name] for name in proposed.state.best}
@@ -177,7 +183,15 @@ class Search:
 
     def _draw(self, state: _State) -> Knobs | None:
         """One more setting, or None if the draw is known or too large."""
-        if state.misses < NEAR_MISSES and (state.drawn < NEAR or state.rng.random() < NEAR_SHARE):
+        step = ""
+        if state.steps:
+            knob = state.steps.pop(0)
+            step = knob.name
+            state.study.enqueue_trial(_positions(state.space.knobs, self._own | {step: _larger(knob)}))
+        elif len(state.gained) > 1:
+            state.study.enqueue_trial(_positions(state.space.knobs, self._own | _together_larger(state)))
+            state.gained.clear()
+        elif state.misses < NEAR_MISSES and (state.drawn < NEAR or state.rng.random() < NEAR_SHARE):
             state.study.enqueue_trial(_near(state.space.knobs, state.best, state.rng))
         trial = state.study.ask()
         drawn = {knob.name: knob.choices[trial.suggest_int(knob.name, *_places(knob))] for knob in state.space.knobs}
@@ -192,7 +206,7 @@ class Search:
         state.tried.add(own)
         self._seen.add(setting)
         others_gain = sum(other.gain for other in self._states if other is not state)
-        self._out[setting] = _Open(state, trial, values, others_gain)
+        self._out[setting] = _Open(state, trial, values, others_gain, step)
         return setting
 
     def _named(self, values: Mapping[str, int]) -> Knobs:
@@ -200,9 +214,31 @@ class Search:
 
 
 def _state(space: Space, seed: int) -> _State:
+    """Where matrices are multiplied, tile sizes are explored first: the next larger one of each, alone, then those that
+    were faster together (Hooke and Jeeves, "Direct search" solution of numerical and statistical problems, 1961)."""
     own = {knob.name: knob.value for knob in space.knobs}
+    steps = [knob for knob in space.knobs if space.multiplies and is_tile(knob.name) and knob.value < knob.choices[-1]]
     return _State(space, _study(space, seed), np.random.default_rng(seed), space.weight, best=own,
-                  tried={tuple(sorted(own.items()))})  # fmt: skip
+                  tried={tuple(sorted(own.items()))}, steps=steps)  # fmt: skip
+
+
+def _larger(knob: Knob) -> int:
+    return knob.choices[knob.choices.index(knob.value) + 1]
+
+
+def _together_larger(state: _State) -> dict[str, int]:
+    """The larger tile sizes that were faster alone, the best first, as far as they are not too large together."""
+    own = {knob.name: knob.value for knob in state.space.knobs}
+    larger: dict[str, int] = {}
+    for knob in sorted(state.space.knobs, key=lambda knob: state.gained.get(knob.name, 0.0)):
+        if knob.name in state.gained:
+            more = larger | {knob.name: _larger(knob)}
+            larger = larger if too_large(tuple((own | more).items()), state.space.fixed) else more
+    return larger
+
+
+def _positions(knobs: Sequence[Knob], values: Mapping[str, int]) -> dict[str, int]:
+    return {knob.name: knob.choices.index(values[knob.name]) for knob in knobs}
 
 
 def _study(space: Space, seed: int) -> optuna.Study:
@@ -227,7 +263,7 @@ def _places(knob: Knob) -> tuple[int, int]:
 
 def _near(knobs: Sequence[Knob], values: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
     """Positions of a setting with one knob moved by one or two steps."""
-    places = {knob.name: knob.choices.index(values[knob.name]) for knob in knobs}
+    places = _positions(knobs, values)
     moved = rng.choice(len(knobs), size=min(len(knobs), int(rng.integers(1, 3))), replace=False)
     for knob in (knobs[number] for number in moved):
         steps = [step for step in (-1, 1) if 0 <= places[knob.name] + step < len(knob.choices)]

@@ -188,7 +188,8 @@ def _spaces(source: Source, knobs: Sequence[Knob], plan: CompiledPlan | RecordFa
         weight = sum(
             _weight(plan, node) for node in plan.plan.nodes if isinstance(node, Launch) and node.kernel in kernels
         )
-        spaces.append(Space(group.knobs, weight, tuple(_fixed_tiles(plan, kernels, group.knobs))))
+        multiplies = any(_multiplies(plan, number) for number in kernels)
+        spaces.append(Space(group.knobs, weight, tuple(_fixed_tiles(plan, kernels, group.knobs)), multiplies))
     return spaces
 
 
@@ -196,8 +197,12 @@ def _weight(plan: CompiledPlan, launch: Launch) -> float:
     """Bytes of the buffers that a launch takes, times DOT_WEIGHT if it multiplies matrices."""
     buffers = {arg.buffer for arg in launch.args if isinstance(arg, Pointer | Descriptor)}
     moved = sum(plan.plan.buffers[buffer].bytes for buffer in buffers)
-    code = plan.binaries[launch.kernel].ir or plan.plan.kernels[launch.kernel].code
-    return moved * (DOT_WEIGHT if "dot" in code else 1.0)
+    return moved * (DOT_WEIGHT if _multiplies(plan, launch.kernel) else 1.0)
+
+
+def _multiplies(plan: CompiledPlan, kernel: int) -> bool:
+    """Whether a kernel multiplies matrices."""
+    return "dot" in (plan.binaries[kernel].ir or plan.plan.kernels[kernel].code)
 
 
 def _fixed_tiles(plan: CompiledPlan, kernels: Sequence[int], knobs: Sequence[Knob]) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -245,12 +246,18 @@ def compiled_function(
     """
     modules: list[tuple[Branch, list[Sequence[Any]]]] = []
     functions: dict[str, str] = {}
-    ordered = sorted(cases, key=lambda case: (ones(case), -sum(x.numel() for x in case if isinstance(x, torch.Tensor))))
+    ordered = sorted(cases, key=lambda case: (ones(case), -_magnitude(case)))
     for (traced, text), served in branches(ordered, lambda first, fixed: generate(reference, first, fixed, templates)):
         modules.append((_branch(traced, text, allow_aten, precision == "tf32", functions), served))
     label = name or getattr(reference, "__name__", "reference")
     title = f"Kernels of {label} as torch.compile's back end generates them, cleaned."
     return render(title, modules, list(functions.values()))
+
+
+def _magnitude(case: Sequence[Any]) -> float:
+    """The log of the product of its tensors' sizes: a few rows times a very large matrix, for which templates have
+    narrow tiles, are less than two large ones."""
+    return sum(math.log(max(1, x.numel())) for x in case if isinstance(x, torch.Tensor))
 
 
 def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool, functions: dict[str, str]) -> Branch:

@@ -24,6 +24,8 @@ REGIONS = 192
 """Maximal regions per output: each runs its own program."""
 ASKED = 1 << 20
 """Maximal elements of an output that are searched for regions."""
+_PIECES_BYTES = 256 << 20
+"""Gathered regions of inputs that are kept for the runs of one `expect`."""
 _INSTRUCTION_S = 20e-6
 _ELEMENT_S = 1.2e-9  # at least, for a result too large for a cache
 _READ = 4.0  # reading an input's element: copied, widened and moved
@@ -121,24 +123,26 @@ class SlicedReference:
         """For one output: the number of runs depends on its number of elements."""
         parts = [part for part in sample.parts if part.output == output]
         floating = [v for v in self._inputs if isinstance(v, torch.Tensor) and v.is_floating_point()]
+        pieces = _Pieces(self._inputs)
 
         def run(change: Change) -> list[torch.Tensor]:
             probe = change(floating[0].new_empty(0)) if floating else None
             is_own = not isinstance(probe, torch.Tensor) or probe.dtype == floating[0].dtype
             dtype = (self._own if is_own else self._double)[output].dtype
-            results = [self._run(part.own if is_own else part.double, change).flatten()[part.kept] for part in parts]
+            programs = ((part.own if is_own else part.double, part.kept) for part in parts)
+            results = [self._run(program, change, pieces).flatten()[kept] for program, kept in programs]
             return [torch.cat(results) if results else torch.empty(0, dtype=dtype)]
 
         return expect_by(run, self._inputs, self._task.tolerance.precision)[0]
 
-    def _run(self, program: Program, change: Change) -> torch.Tensor:
+    def _run(self, program: Program, change: Change, pieces: _Pieces) -> torch.Tensor:
         try:
-            pieces = {}
+            read = {}
             for number, region in program.reads.items():
-                whole = self._inputs[number]
-                assert isinstance(whole, torch.Tensor)
-                pieces[number] = change(regions.take(whole, region))
-            return program.run(pieces)
+                piece = change(pieces.of(number, region))
+                assert isinstance(piece, torch.Tensor)
+                read[number] = piece
+            return program.run(read)
         except Exception as error:  # an operation of the reference may reject slices
             raise TaskError(f"{self._task.path}: part of the reference failed: {error}") from error
 
@@ -154,6 +158,28 @@ class SlicedReference:
         runs = 2 + (RECIPE.patterns if few else 1) + _ROUNDED * (RECIPE.rounded_patterns if few else 1)
         of_own = 2 if self._task.tolerance.precision == "tf32" else 1
         return of_own * _run_seconds(own, _OWN) + runs * _run_seconds(double, 1.0)
+
+
+class _Pieces:
+    """Regions of inputs, each gathered once for all runs over it, as far as memory allows."""
+
+    def __init__(self, inputs: Sequence[Input]) -> None:
+        self._inputs, self._left = inputs, _PIECES_BYTES
+        self._kept: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def of(self, number: int, region: Region) -> torch.Tensor:
+        """A region of an input, not to be changed."""
+        key = (number, *regions.key_of(region))
+        if (known := self._kept.get(key)) is not None:
+            return known
+        whole = self._inputs[number]
+        assert isinstance(whole, torch.Tensor)
+        piece = regions.take(whole, region)
+        is_view = piece.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+        if not is_view and piece.nbytes <= self._left:
+            self._left -= piece.nbytes
+            self._kept[key] = piece
+        return piece
 
 
 class _Sampling:
