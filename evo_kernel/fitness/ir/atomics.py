@@ -139,6 +139,11 @@ def _update(
         foreign = (writer != 0) & (writer != me)
         if bool(foreign.any()):
             check_race(machine, writer, me.expand(writer.shape), foreign, "updates what", "stored")
+    if "cta" in operation.words:  # for other blocks it is no atomic operation, but a store
+        where, writer = unit_places(places, item, buffer.unit(item)), buffer.shadow("writer", item)
+        writer[where] = me.expand(where.shape)
+        if bool((lost := writer[where] != me).any()):
+            check_race(machine, writer[where], me.expand(where.shape), lost, "updates what", "updated in its block")
     undefined = torch.zeros(places.numel(), dtype=torch.bool)
     if bool(marks.any()) and buffer.defined is None:
         begin_shadow(buffer, item)

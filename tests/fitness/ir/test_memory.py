@@ -264,6 +264,20 @@ def test_atomics_of_others_are_not_there_at_once():
 
 
 @triton.jit
+def in_blocks(x, y, SHARED: tl.constexpr):
+    me = tl.program_id(0)
+    at = me * 0 if SHARED else me
+    tl.atomic_add(y + at, tl.load(x + me), scope="cta", sem="relaxed")
+    tl.atomic_add(y + at, 1, scope="cta", sem="relaxed")
+
+
+def test_atomics_of_block_scope_are_atomic_in_a_program_only():
+    x, y = torch.ones(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    fine(in_blocks, 4, x, y, SHARED=False)
+    assert (y == 2).all() and fault(in_blocks, 4, x, y, SHARED=True) == "race"
+
+
+@triton.jit
 def last_lane(keys, y, count, N: tl.constexpr):
     at = tl.arange(0, N)
     key = tl.load(keys + at)
