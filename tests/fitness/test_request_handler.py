@@ -171,6 +171,16 @@ def test_one_wrong_launch_among_many_is_found(task, settings, check, launch=70):
     assert answer["status"] == Status.WRONG and "two timed launches on the same inputs differ" in answer["reason"]
 
 
+@pytest.mark.parametrize("launch", range(58, 66))
+def test_a_replay_that_leads_a_batch_is_compared_as_timed_ones_are(task, launch):
+    """A batch has two sets here, so every other replay is not timed. Some 50 belong to the warm-up."""
+    handler = RequestHandler(task, FakeDevice(), dataclasses.replace(SETTINGS, many=200, usual=150, few=100))
+    both = [plan("honest_50", 64, 128), plan(f"late_{launch}", 64, 128)]
+    paired = handler.pair(both.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
+    for answer in (ask(handler, f"late_{launch}", checks=())["timings"][0], paired):
+        assert answer["status"] == Status.WRONG and "two timed launches on the same inputs differ" in answer["reason"]
+
+
 def test_where_bits_may_differ_the_launch_that_differs_most_is_compared(tmp_path):
     task = task_in(tmp_path, 'TOLERANCE = "atomics"\n')
     for _ in range(3):
@@ -422,8 +432,11 @@ def test_the_vault_keeps_within_its_limit():
 @pytest.mark.parametrize(("us", "batches"), [(50, ["201", "120"]), (2000, ["012", "0"])])
 def test_batches_of_short_kernels_begin_with_a_replay_on_another_set_that_is_not_timed(us, batches):
     device, ran = FakeDevice(noise=0.0), []
-    work = TimedWork(
-        [lambda: device.run_for(us)] * 3, lambda number: ran.append(str(number)), lambda numbers: ran.append(" ")
-    )
+
+    def look(numbers):
+        assert "".join(map(str, numbers)) in ("".join(ran).split()[-1], "012")
+        ran.append(" ")
+
+    work = TimedWork([lambda: device.run_for(us)] * 3, lambda number: ran.append(str(number)), look)
     sampled = sample(device, work, dataclasses.replace(SETTINGS, few=4, usual=4, many=4, short_factor=1))
     assert "".join(ran).split()[-2:] == batches and len(sampled.samples_us) == 4

@@ -66,7 +66,8 @@ class TimedWork:
     """Work to time: replays that alternate between sets of buffers.
 
     `prepare` is queued before each replay, with its number. `ran`, if given, is called after every batch with the
-    numbers of its replays, which then are distinct, so that it can check the results of each. It may raise.
+    numbers of its replays, `lead_in`'s included, which then are distinct, so that it can check the results of each. It
+    may raise.
     """
 
     replays: Sequence[Replay]
@@ -84,12 +85,17 @@ class TimedWork:
         most = wanted if self.ran is None else min(wanted, max(1, count - leads))
         return [turn % count for turn in range(number, number + most)]
 
-    def lead_in(self, turns: Sequence[int]) -> None:
-        """Queue a replay that is not timed, on a set that this batch does not time: its lines may stay in the L2."""
+    def lead_in(self, turns: Sequence[int]) -> list[int]:
+        """Queue a replay that is not timed, on a set that this batch does not time: its lines may stay in the L2.
+
+        Returns its number, or nothing where no set is left.
+        """
         turn = (turns[-1] + 1) % len(self.replays)
-        if turn not in turns or self.ran is None:
-            self.prepare(turn)
-            self.replays[turn]()
+        if turn in turns and self.ran is not None:
+            return []
+        self.prepare(turn)
+        self.replays[turn]()
+        return [turn]
 
     def look(self, numbers: Sequence[int]) -> None:
         if self.ran is not None:
@@ -132,8 +138,7 @@ def sample(
         device.synchronize()
         began = device.now()
         first = device.mark()
-        if leads:
-            work.lead_in(turns)
+        led = work.lead_in(turns) if leads else []
         for turn in turns:
             work.prepare(turn)
             start = device.mark()
@@ -144,7 +149,7 @@ def sample(
         batches.append((device.elapsed_us(first, marks[-1][1]), wall_us))
         samples += [device.elapsed_us(start, end) for start, end in marks]
         expected_us = summarise(samples).median_us
-        work.look(turns)
+        work.look([*led, *turns])
     return Sampled(samples, *_best_agreeing(batches))
 
 
@@ -180,9 +185,7 @@ def sample_pairs(
         device.unpin()
         device.synchronize()
         began, start = device.now(), device.mark()
-        if short:
-            for work in (incumbent, challenger):
-                work.lead_in(turns)
+        led = [work.lead_in(turns) if short else [] for work in (incumbent, challenger)]
         marks = []
         for turn, challenger_first in zip(turns, first, strict=True):
             order = (challenger, incumbent) if challenger_first else (incumbent, challenger)
@@ -192,8 +195,8 @@ def sample_pairs(
         device.synchronize()
         batches.append((device.elapsed_us(start, end), (device.now() - began) * 1e6))
         taken.extend((device.elapsed_us(*left), device.elapsed_us(*right)) for left, right in marks)
-        for work in (incumbent, challenger):
-            work.look(turns)
+        for work, lead in zip((incumbent, challenger), led, strict=True):
+            work.look([*lead, *turns])
 
     def take(first: Sequence[bool]) -> list[tuple[float, float]]:
         before = len(taken)
