@@ -26,20 +26,17 @@ from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.call_template import (
     CallForm,
     Form,
-    Returned,
     free_name,
     is_differentiable,
     is_tensor,
     noted_call,
     parameters_of,
-    returned,
     with_defaults,
 )
 from evo_kernel.tasks.scripts import (
     APPLY,
     Found,
     Metrics,
-    Nothing,
     Placed,
     drawing_seed,
     importable_names,
@@ -60,9 +57,6 @@ CUT = "#" * 146
 class Called:
     """One problem: its reference and test, the script of its timings or none, and the call that gives the form."""
 
-    skipped_on = ""
-    """The device on which functions are left out while the scripts run, because their results are dear there."""
-
     def __init__(
         self,
         source: str,
@@ -73,7 +67,7 @@ class Called:
         changed: Sequence[int] = (),
     ) -> None:
         self.path, self.changed = path, tuple(changed)
-        self.made_by = {"source": source, "path": path, "perf": perf, "call": call, "changed": tuple(changed)}
+        self.made_by = {"perf": perf, "call": call, "changed": tuple(changed)}
         self._call = dict(call or {"test": 0})
         parts = source.split(CUT)
         if len(parts) != 2:
@@ -87,19 +81,12 @@ class Called:
         self._lock = threading.RLock()
 
     def calls(self, seed: int, device: str = "cpu") -> list[CallForm]:
-        """Every call of the test, in order. Its exceptions are the script's own.
-
-        Where functions are left out, a script that needs a result ends early, and the calls until then are told.
-        """
-        run = _Run(device, skip=device == self.skipped_on)
+        """Every call of the test, in order. Its exceptions are the script's own."""
+        run = _Run(device)
         with own_numbers(device):
             torch.manual_seed(seed)
             names = run.names(self._reference, self._label)
-            try:
-                exec(compile(self._test, self._label, "exec"), names)
-            except Exception:  # what follows a call that was skipped may trip over its missing result in any way
-                if not run.skip or not run.calls:
-                    raise
+            exec(compile(self._test, self._label, "exec"), names)
         return run.calls
 
     def timed(self) -> list[CallForm]:
@@ -171,13 +158,6 @@ class Called:
         changed = tuple(index for index, (was, now) in enumerate(pairs) if not same_values(was, now))
         return [leaf for leaf in made if is_tensor(leaf)] + [given[index] for index in changed], changed
 
-    def returned(self, values: Sequence[torch.Tensor]) -> Returned:
-        """How the function gives back what it makes of these values. Raises TaskError where that is no plain data."""
-        given = [value.clone() for value in values]
-        with torch.no_grad():
-            result = self.form.call(self._entry(values[0].device.type), given)
-        return returned(result, given, self.changed)
-
     @cached_property
     def names(self) -> list[str]:
         """A Python name for each tensor: the parameter that it, or a list that holds it, was given as."""
@@ -202,7 +182,7 @@ class Called:
         return getattr(found, method) if method else found
 
     def _one_test(self, number: int, device: str) -> CallForm:
-        run = _Run(device, stop=number, skip=device == self.skipped_on)
+        run = _Run(device, stop=number)
         names = run.names(self._reference, self._label)
         return _stopped(run, lambda: exec(compile(self._test, self._label, "exec"), names))
 
@@ -237,8 +217,8 @@ class _Stop(BaseException):
 class _Run:
     """One execution of a problem's parts: which calls were made, until the one to stop at."""
 
-    def __init__(self, device: str, stop: int | None = None, *, skip: bool = False) -> None:
-        self.device, self.stop, self.skip = device, stop, skip
+    def __init__(self, device: str, stop: int | None = None) -> None:
+        self.device, self.stop = device, stop
         self.calls: list[CallForm] = []
         self._depth = 0
 
@@ -271,8 +251,6 @@ class _Run:
                 self.calls.append(noted_call(name, *with_defaults(function, args, kwargs)))
                 if self.stop is not None and len(self.calls) > self.stop:
                     raise _Stop
-                if self.skip:
-                    return Nothing()
             self._depth += 1
             try:
                 return function(*args, **kwargs)

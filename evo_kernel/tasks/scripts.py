@@ -27,29 +27,13 @@ _STAND_IN = "__import__('evo_kernel.tasks.compiled.stand_in', fromlist=['PROPERT
 _OF_A_GPU = {
     "torch.cuda.is_available": "True",
     "torch.cuda.device": "__import__('contextlib').nullcontext()",
-    "torch.cuda._DeviceGuard": "__import__('contextlib').nullcontext()",
     "torch.cuda.current_device": "0",
     "torch.cuda.device_count": "1",
     "torch.cuda.get_device_capability": "(9, 0)",
     "torch.cuda.get_device_name": f"{_STAND_IN}.name",
     "torch.cuda.get_device_properties": _STAND_IN,
     "torch.cuda.set_device": "None",
-    "triton.runtime.driver.active.get_current_target": "__import__('triton.backends.compiler', "
-    "fromlist=['GPUTarget']).GPUTarget('cuda', 90, 32)",
 }
-
-
-class Nothing:
-    """Stands for the result of a function that was left out: may be kept, read from and called, not computed with."""
-
-    def __getattr__(self, name: str) -> Nothing:
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Nothing:
-        return self
-
-    def __getitem__(self, index: Any) -> Nothing:
-        return self
 
 
 class Found(BaseException):
@@ -149,17 +133,9 @@ class _Here(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        if node.attr == "_empty_strided_cuda":  # as PyTorch's compiler spells it
-            plain = "lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)"
-            either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {plain})"
-            return ast.copy_location(parse_expression(either), node)
         return ast.copy_location(ast.Constant(True), node) if node.attr == "is_cuda" else node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        if node.module == "torch._C":  # what PyTorch has on GPUs only, as its compiler's code asks for streams
-            stubs = "".join(f"    {alias.asname or alias.name} = lambda *args: 0\n" for alias in node.names)
-            either = parse_module(f"try:\n    {ast.unparse(node)}\nexcept ImportError:\n{stubs}").body[0]
-            return ast.copy_location(either, node)
         own = re.match(r"(Torch|Triton)Bench_\w+\.|performance_utils$", node.module or "")
         return ast.copy_location(ast.Expr(ast.Constant(None)), node) if own else node
 
@@ -198,10 +174,10 @@ def is_fake() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
-def scaled(written: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+def scaled(written: torch.Tensor) -> torch.Tensor:
     """Floating-point values that are the same in every draw, times factors: signs, zeros and domains around it stay."""
     wide = torch.promote_types(written.dtype, torch.float32)
-    factors = torch.empty_like(written, dtype=wide).uniform_(*KEPT, generator=generator)
+    factors = torch.empty_like(written, dtype=wide).uniform_(*KEPT)
     return (written.to(wide) * factors).to(written.dtype)
 
 
