@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from evo_kernel.types import Credit, Decision, Status, Strategy, Tried
+from operators.learning.trained_policy import TrainedPolicy
 from operators.learning.tree import HORIZON, Edge, Split, Tree
-from operators.macro.bandit import BanditPolicy, TrainedPolicy
+from operators.macro.bandit import BanditPolicy
 from operators.macro.features import MacroState
 from operators.macro.policies import Policy, UniformPolicy
 
