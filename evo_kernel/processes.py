@@ -37,48 +37,6 @@ class Ended:
     code: int  # its exit code, as a shell tells it: 128 and more are signals
 
 
-class Supervised:
-    """A command under a supervisor, from now until `wait` returns; nothing that it has started outlives that."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        output: Callable[[bytes], None],
-        env: Mapping[str, str],
-        cwd: Path | None = None,
-        grace_s: float = 0.0,
-        passed: Sequence[int] = (),
-    ) -> None:
-        """`output` takes what it prints on either stream, in a thread. `grace_s` lie between SIGTERM and SIGKILL.
-        `passed`: descriptors that it gets. Raises OSError."""
-        self._grace_s = grace_s
-        self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", __file__, str(grace_s), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=dict(env), cwd=cwd, start_new_session=True, pass_fds=passed,
-        )  # fmt: skip
-        self._reading = threading.Thread(target=_read, args=(self._supervisor.stdout, output), daemon=True)
-        self._reading.start()
-
-    def alive(self) -> bool:
-        return self._supervisor.poll() is None
-
-    def wait(self, deadline_s: float, enough: Callable[[], bool] = lambda: False) -> Ended:
-        """Until the command ends, the deadline, or `enough`."""
-        until, how = time.monotonic() + deadline_s, "exited"
-        with self._supervisor as supervisor:
-            assert supervisor.stdin is not None
-            while how == "exited" and _waited(supervisor, _LOOK_S) is None:
-                how = "stopped" if enough() else "deadline" if time.monotonic() >= until else how
-            supervisor.stdin.close()
-            code = _waited(supervisor, self._grace_s + LATE_S)
-            if code is None or code < 0:  # killed, by the command or by the machine; or it hangs
-                how = "lost" if how == "exited" else how
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(supervisor.pid, signal.SIGKILL)
-            self._reading.join(LATE_S)
-        return Ended(how, supervisor.returncode)
-
-
 def run(
     command: Sequence[str],
     deadline_s: float,
@@ -88,11 +46,29 @@ def run(
     enough: Callable[[], bool] = lambda: False,
     grace_s: float = 0.0,
 ) -> Ended:
-    """Run a command until it ends, the deadline, or `enough`; see Supervised.
+    """Run a command under a supervisor until it ends, the deadline, or `enough`; nothing that it starts outlives that.
 
-    A command that cannot be started says so in its output and ends with 127. Raises OSError.
+    `output` takes what it prints on either stream, in a thread. `grace_s` lie between SIGTERM and SIGKILL. A command
+    that cannot be started says so in its output and ends with 127. Raises OSError.
     """
-    return Supervised(command, output, env, cwd, grace_s).wait(deadline_s, enough)
+    until, how = time.monotonic() + deadline_s, "exited"
+    with subprocess.Popen(
+        [sys.executable, "-I", __file__, str(grace_s), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=dict(env), cwd=cwd, start_new_session=True,
+    ) as supervisor:  # fmt: skip
+        assert supervisor.stdin is not None and supervisor.stdout is not None
+        reading = threading.Thread(target=_read, args=(supervisor.stdout, output), daemon=True)
+        reading.start()
+        while how == "exited" and _waited(supervisor, _LOOK_S) is None:
+            how = "stopped" if enough() else "deadline" if time.monotonic() >= until else how
+        supervisor.stdin.close()
+        code = _waited(supervisor, grace_s + LATE_S)
+        if code is None or code < 0:  # killed, by the command or by the machine; or it hangs
+            how = "lost" if how == "exited" else how
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(supervisor.pid, signal.SIGKILL)
+        reading.join(LATE_S)
+    return Ended(how, supervisor.returncode)
 
 
 def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
@@ -206,10 +182,7 @@ def _supervise(grace_s: float, command: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     adopt_orphans()
     try:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
-            close_fds=False,  # what was passed is for the command; all else is closed by exec
-        )  # fmt: skip
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     except OSError as error:
         os.write(1, f"{command[0]} does not start: {error.strerror}\n".encode())
         return 127

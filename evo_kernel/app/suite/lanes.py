@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -18,8 +15,6 @@ from evo_kernel.fitness.gpus import usable_cores
 
 INTERRUPTED_S = 60.0
 """What is under way when a suite is interrupted may take so long to end; then it is killed, and resumed next time."""
-
-PROGRAM = ("-P", "-m", "evo_kernel.cli.waiting")
 
 
 @dataclass(frozen=True)
@@ -96,50 +91,6 @@ def run_logged(
         logged, deadline_s, lambda chunk: None, lane.environment(), enough=halt.is_set, grace_s=grace_s
     )
     return _end(ended, files, began)
-
-
-class EarlySearch:
-    """A process of a lane that has imported what a search needs, or is about to, and waits for its command.
-
-    It ends by `run`, by `close`, or with this process. `likely`: the task that is expected.
-    """
-
-    def __init__(self, lane: Lane, device: str, likely: str) -> None:
-        lane.enter()
-        theirs, self._orders = os.pipe()
-        program = [sys.executable, *PROGRAM, str(theirs), device, likely]
-        self._said = bytearray()
-        try:
-            self._process = processes.Supervised(
-                program, self._said.extend, lane.environment(), grace_s=INTERRUPTED_S, passed=(theirs,)
-            )
-        finally:
-            os.close(theirs)
-
-    def alive(self) -> bool:
-        return self._process.alive()
-
-    def run(
-        self,
-        words: Sequence[str],
-        log: Path,
-        deadline_s: float,
-        halt: Event,
-        solution: Mapping[str, str] | None = None,
-    ) -> OrderEnd:
-        """`evo-kernel` with these words, as `run_logged` has it; then `harnesses.write_best` with these arguments."""
-        files = _logs(log)
-        order = {"words": list(words), "output": [str(file.absolute()) for file in files], "solution": solution}
-        began = time.monotonic()
-        with contextlib.suppress(BrokenPipeError), os.fdopen(self._orders, "w") as orders:  # else it tells how it ended
-            orders.write(json.dumps(order) + "\n")
-        ended = _end(self._process.wait(deadline_s, halt.is_set), files, began)
-        return ended if ended.err else replace(ended, err=self._said.decode(errors="replace"))
-
-    def close(self) -> None:
-        """End it, where it still waits."""
-        os.close(self._orders)
-        self._process.wait(0.0)
 
 
 def _logs(log: Path) -> list[Path]:
