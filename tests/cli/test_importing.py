@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from benchmarks.importing import main as surveys
 from evo_kernel.fitness.ir import programs
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
@@ -27,14 +29,13 @@ def evo(monkeypatch, capsys):
     return called
 
 
-def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
+def test_import_lists_and_writes_and_the_benchmark_checks(evo, tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
     _, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1")
     assert len(listed.splitlines()) == 9 and listed.splitlines()[0].endswith("level1/1  Softmax")
     for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge", "8_Images", "9_Pairs"):
         (root / f"KernelBench/level1/{other}.py").unlink()
-    _, said, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--check", "--json")
-    found = json.loads(said)
+    found = json.loads(CliRunner().invoke(surveys, [f"kernelbench:{root}/level1", "--json"]).stdout)
     assert [row["loads"] for row in found["problems"]] == [True, False]
     assert found["summary"]["level1"] == {
         "problems": 2, "load": 1, "check": 1, "degenerate": 0,

@@ -17,8 +17,8 @@ from tests.operators.learning.planted import FAILS, HEALTHY, SPILLED, planted
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.regret import regret  # noqa: E402
 from operators.learning import POLICY, TREE  # noqa: E402
-from operators.learning.evaluation import regret  # noqa: E402
 from operators.learning.network import NetworkSettings, PolicyNetwork, load_policy, save_policy  # noqa: E402
 from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation  # noqa: E402
 from operators.learning.policy_training import imitate  # noqa: E402

@@ -1,4 +1,6 @@
-"""Walks over a tree of stored transitions, and the regret of policies on it.
+"""Walks over a tree of stored transitions, and the regret of policies on it: those given, uniform choice, the bandit.
+
+python -m benchmarks.regret [--policy CHECKPOINT ...] [--tree FILE] [--seeds N] [--json]
 
 An action that fails leaves the walk where it is and is not open there again, since rewriting is deterministic. A
 transition that the tree does not hold is never open.
@@ -14,14 +16,18 @@ policy, not how much in the choice of the problems. Comparisons are paired by se
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
+from evo_kernel.cli.options import JSON, PATH, TREE_FILE
+from evo_kernel.errors import UserError
 from evo_kernel.types import Credit, Decision, Status, Strategy, Tried
 from operators.learning.trained_policy import TrainedPolicy
 from operators.learning.tree import HORIZON, Edge, Split, Tree
@@ -154,7 +160,7 @@ class Regret:
 
 
 def contenders(checkpoints: Sequence[Path]) -> dict[str, MakePolicy]:
-    """What `train evaluate` compares, by name; the first two are what others are held against. Raises UserError."""
+    """What is compared, by name; the first two are what others are held against. Raises UserError."""
     from operators.learning.network import load_policy  # torch, which regret does without
 
     found: dict[str, MakePolicy] = {
@@ -219,3 +225,52 @@ def table(found: Sequence[Regret]) -> str:
         reached = f"{math.exp(one.reached.mean):.3f}× of {math.exp(one.best):.3f}×"
         rows.append(f"| {one.policy} | {one.interval} | {share} | {reached} |")
     return "\n".join(rows)
+
+
+@click.command()
+@TREE_FILE
+@click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint; repeatable.")
+@click.option(
+    "--split",
+    type=click.Choice(["held-out", "train"]),
+    default="held-out",
+    show_default=True,
+    help="Evaluate on held-out tasks or on training tasks.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Number of seeds, for intervals."
+)
+@click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Episodes per problem.")
+@JSON
+def main(
+    tree_file: Path,
+    policies: tuple[Path, ...],
+    split: Split,
+    seeds: int,
+    episodes: int,
+    as_json: bool,
+) -> None:
+    """Compare policies with uniform choice and the bandit on tasks that were not used for training.
+
+    Regret: the best log gain within eight known steps from a task's first kernel, minus the policy's; intervals are
+    95 % over seeds. The bandit starts untrained on every problem and learns over its episodes.
+    """
+    tree = Tree.load(tree_file)
+    if not tree.roots(split):
+        raise UserError(f"{tree_file} has no {split} task: collect some, or take another --split.")
+    found: list[Regret] = []
+    for name, make in contenders(policies).items():
+        found.append(regret(tree, make, name, range(seeds), episodes, split))
+        if not as_json:
+            click.echo(f"{name}: {found[-1].interval}", err=True)
+    kinds = ", ".join(sorted({one.label for one in tree.environments.values()}))
+    if as_json:
+        told = {"tree": str(tree_file), "split": split, "environments": kinds, "episodes": episodes}
+        click.echo(json.dumps({**told, "policies": [one.as_data(*found[:2]) for one in found]}))
+    else:
+        click.echo(f"\n{split} problems of {tree_file.name}: {len(tree.roots(split))}; times: {kinds}\n")
+        click.echo(table(found))
+
+
+if __name__ == "__main__":
+    main()
