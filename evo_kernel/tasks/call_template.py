@@ -13,7 +13,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import positional_names
 
 _HERE = "the inputs' device"
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -81,13 +80,6 @@ def with_defaults(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple
     return bound.args, bound.kwargs
 
 
-def parameters_of(function: Any) -> list[str]:
-    owner: Any = getattr(function, "__self__", None)
-    if is_differentiable(owner):
-        return parameters_of(owner.forward)[1:]  # without its context
-    return positional_names(function)
-
-
 def free_name(wanted: str, taken: Sequence[str]) -> str:
     name = re.sub(r"\W", "_", wanted).replace("kernel", "window").strip("_") or "x"
     if not name.isidentifier() or keyword.iskeyword(name) or name in _TAKEN:
@@ -95,10 +87,6 @@ def free_name(wanted: str, taken: Sequence[str]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def is_differentiable(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, torch.autograd.Function)
 
 
 def is_tensor(leaf: Any) -> bool:

@@ -27,14 +27,11 @@ from evo_kernel.tasks.call_template import (
     CallForm,
     Form,
     free_name,
-    is_differentiable,
     is_tensor,
     noted_call,
-    parameters_of,
     with_defaults,
 )
 from evo_kernel.tasks.scripts import (
-    APPLY,
     Found,
     Metrics,
     Placed,
@@ -48,7 +45,7 @@ from evo_kernel.tasks.scripts import (
     silent,
     with_parameters,
 )
-from evo_kernel.tasks.task import same_values
+from evo_kernel.tasks.task import positional_names, same_values
 
 CUT = "#" * 146
 """The line between reference and test."""
@@ -162,7 +159,7 @@ class Called:
     def names(self) -> list[str]:
         """A Python name for each tensor: the parameter that it, or a list that holds it, was given as."""
         form = self.form
-        parameters = list(parameters_of(self._entry("cpu")))
+        parameters = list(positional_names(self._entry("cpu")))
         args, kwargs = pytree.tree_unflatten(list(range(len(form.leaves))), form.spec)
         wanted: dict[int, str] = {}
         for position, value in [*enumerate(args), *kwargs.items()]:
@@ -177,9 +174,7 @@ class Called:
 
     def _entry(self, place: str) -> Any:
         """The function itself, for tensors of a kind of device."""
-        name, _, method = self.form.entry.partition(".")
-        found = _Run(place).plain(self._reference, self._label)[name]
-        return getattr(found, method) if method else found
+        return _Run(place).plain(self._reference, self._label)[self.form.entry]
 
     def _one_test(self, number: int, device: str) -> CallForm:
         run = _Run(device, stop=number)
@@ -239,11 +234,8 @@ class _Run:
     def wrap(self, names: dict[str, Any]) -> None:
         for name, value in list(names.items()):
             function = getattr(value, "_evo_kernel_plain", value)
-            own = inspect.isfunction(function) and inspect.unwrap(function).__globals__ is names and name != "print"
-            if own or (inspect.ismethod(function) and is_differentiable(function.__self__)):
+            if inspect.isfunction(function) and inspect.unwrap(function).__globals__ is names and name != "print":
                 names[name] = self._noting(name, function)
-            elif is_differentiable(value) and value is not torch.autograd.Function:
-                names[f"{name}{APPLY}"] = self._noting(f"{name}.apply", value.apply)
 
     def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def noting(*args: Any, **kwargs: Any) -> Any:
