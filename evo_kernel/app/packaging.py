@@ -23,24 +23,28 @@ from evo_kernel.types import CaseKind
 
 def package(
     name: str | None,
-    parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]],
+    forward: Sequence[tuple[Task, Sequence[RecordedCandidate]]],
+    backward: Sequence[tuple[Task, Sequence[RecordedCandidate]]],
     version: str,
 ) -> Package:
     """One package of one or more populations' champions. The first one's reference is what the operator computes."""
-    task, _ = parts[0]
+    task, _ = forward[0]
+    parts = [*forward, *backward]
     operator = identifier(task.name)
     name = name or f"{operator}_kernel"
     clashes = len({one.name for _, kernels in parts for one in kernels}) < sum(len(kernels) for _, kernels in parts)
     if clashes:
         parts = [(t, [replace(one, name=f"{identifier(t.name)}_{one.name}") for one in every]) for t, every in parts]
-    _refuse_strangers(parts)
+    forward, backward = parts[: len(forward)], parts[len(forward) :]
+    _refuse_strangers(forward)
+    _refuse_strangers(backward)
     plans = {f"{one.name}.{case}": one.plans[case].model_dump_json()
              for t, kernels in parts for one in kernels for case in _shown(t)}  # fmt: skip
     return Package(
         name=name,
         operator=operator,
         description=task.description or task.name,
-        manifest=_manifest(name, operator, parts, version),
+        manifest=_manifest(name, operator, forward, version) | {"backward": _backward(task, backward)},
         kernels={
             one.name: program(
                 [(record_case(t, case), one.plans[case.name]) for case in t.cases if _executed(one, case)]
@@ -104,6 +108,20 @@ def _manifest(
         "not_executed": list(
             dict.fromkeys(case.name for t, ks in parts for case in t.cases if not _executed(ks[0], case))
         ),
+    }
+
+
+def _backward(task: Task, parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]]) -> dict[str, Any] | None:
+    """Of kernels that compute gradients: their cases, and which of (inputs, gradients of outputs) each argument is."""
+    if not parts:
+        return None
+    gradient = parts[0][0]
+    arguments = traits.backward_arguments(task, gradient)
+    names = list(gradient.input_names)
+    return {
+        "task": identifier(gradient.name),
+        "arguments": arguments,
+        "judged": [_group(t, recorded, names) for t, recorded in parts],
     }
 
 

@@ -23,6 +23,12 @@ from evo_kernel.cli.options import DEVICE, JSON, PATH, POPULATION
     metavar="POPULATION",
     help="Add another population's champions: the same operator in another dtype or on another GPU; repeatable.",
 )
+@click.option(
+    "--backward",
+    type=PATH,
+    metavar="POPULATION",
+    help="Population whose champions compute the gradients; without it, autograd differentiates the reference.",
+)
 @click.option("--unconfirmed", is_flag=True, help="Also export what was not confirmed; the folder says so.")
 @DEVICE
 @JSON
@@ -32,6 +38,7 @@ def export(
     name: str | None,
     candidate: int | None,
     also: tuple[Path, ...],
+    backward: Path | None,
     unconfirmed: bool,
     device: str,
     as_json: bool,
@@ -50,13 +57,14 @@ def export(
         checked_name(name)
     first = choose(population, candidate, unconfirmed)
     groups = [first, *(choose(path, None, unconfirmed) for path in also)]
+    gradients = [choose(backward, None, unconfirmed)] if backward is not None else []
 
     from evo_kernel.app.packaging import package  # from here on it takes seconds
     from evo_kernel.app.recorded_kernels import record
     from evo_kernel.export.package import write_package
 
-    parts = [record(chosen, device, unconfirmed) for chosen in groups]
-    made = package(name, parts, evo_kernel.version())
+    forward, backwards = ([record(chosen, device, unconfirmed) for chosen in each] for each in (groups, gradients))
+    made = package(name, forward, backwards, evo_kernel.version())
     written = write_package(made, folder)
     if as_json:
         data = {"candidate": first[0].view.candidate, "package": made.name, "kernels": list(made.kernels)}
@@ -67,7 +75,7 @@ def export(
     click.echo(f"its kernels serve the sizes of {', '.join(made.served)}; other calls go to the reference")
     if made.not_served:
         measured = first[0].evaluation.environment.kind == "measured"
-        again = f"evo-kernel run {parts[0][0].spec} --start-from {population} --population measured.db --device cuda"
+        again = f"evo-kernel run {forward[0][0].spec} --start-from {population} --population measured.db --device cuda"
         click.secho(
             f"NOT served: {', '.join(made.not_served)}. Outputs of these sizes were not compared in full, so their "
             f"calls go to the reference too. {'Confirm first' if measured else 'Search on a GPU'}, then export again:\n"

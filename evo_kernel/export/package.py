@@ -178,7 +178,7 @@ def readme(name: str, operator: str, manifest: Mapping[str, Any], provenance: Se
         provenance=provenance,
         names=", ".join(manifest["names"]),
         gradients=", ".join(manifest["names"][place] for place in manifest["differentiable"]),
-        groups=manifest["judged"],
+        groups=[*manifest["judged"], *(manifest["backward"]["judged"] if manifest["backward"] else [])],
     )
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Task, without_data
+from evo_kernel.tasks.task import Case, Task, as_float64, without_data
 from evo_kernel.types import CaseKind
 
 DIFFERENTIABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -42,6 +42,38 @@ def differentiable(task: Task) -> list[int]:
     except (TaskError, RuntimeError):  # PyTorch has no derivative of something that the file does
         return []
     return places
+
+
+def backward_arguments(task: Task, gradient: Task) -> list[int]:
+    """For every parameter of a backward task its place among the task's inputs and the gradients of its outputs.
+
+    A parameter with the name of an input is that input; the others are the gradients of the floating-point outputs, in
+    order; and it must return the gradients of the floating-point inputs, in order. Raises TaskError where it does not.
+    """
+    names, wanted = list(task.input_names), [n for n in gradient.input_names if n not in task.input_names]
+    inputs = tuple(as_float64(value) for value in _drawn(task))
+    places = differentiable(task)
+    if not places:
+        raise TaskError(f"{task.name} cannot be differentiated, so {gradient.name} cannot be held against anything")
+    outputs, pull = _pullback(task, inputs, places)
+    if len(wanted) != len(outputs) or any(name not in gradient.input_names for name in names):
+        raise TaskError(
+            f"{gradient.name} takes {', '.join(gradient.input_names)}; the gradients of {task.name} follow from "
+            f"{', '.join(names)} and the gradients of its {len(outputs)} floating-point outputs: give a task that "
+            "takes these, by these names"
+        )
+    order = [names.index(name) if name in names else len(names) + wanted.index(name) for name in gradient.input_names]
+    generator = torch.Generator().manual_seed(1)
+    outer = tuple(torch.randn(one.shape, generator=generator, dtype=one.dtype) for one in outputs)
+    full = [*inputs, *outer]
+    got, truth = gradient.outputs(*(full[place] for place in order)), pull(outer)
+    alike = len(got) == len(truth) and all(
+        one.shape == two.shape and torch.allclose(one.double(), two.double(), rtol=1e-6, atol=1e-8)
+        for one, two in zip(got, truth, strict=True)
+    )
+    if not alike:
+        raise TaskError(f"{gradient.name} does not compute the gradients of {task.name}: they differ on its first case")
+    return order
 
 
 def _pullback(task: Task, inputs: tuple[Any, ...], places: list[int]) -> tuple[tuple[torch.Tensor, ...], Any]:

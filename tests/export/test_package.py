@@ -49,6 +49,7 @@ PACKAGE = Package(
         "layouts": [[0, 1]],
         "output_shapes": None,
         "differentiable": [0],
+        "backward": None,
         "backward_schema": "(Tensor x, float scale, Tensor grad_0) -> Tensor",
         "not_executed": ["large"],
         "judged": [{"task": "doubling", "target": 90, "environment": "measured (a GPU)", "names": NAMES, "cases": CASES}],
@@ -211,3 +212,15 @@ def test_every_builtin_task_can_be_an_operator() -> None:
     from evo_kernel.tasks.traits import takes_fakes
 
     assert [name for name in builtin_names() if not takes_fakes(load(name))] == ["grouped_matmul"]
+
+
+def test_a_backward_task_is_matched_by_the_names_of_its_parameters() -> None:
+    from evo_kernel.errors import TaskError
+    from evo_kernel.tasks.traits import backward_arguments
+
+    assert backward_arguments(load("attention_causal"), load("attention_backward")) == [0, 1, 2, 3]
+    for other in (("attention_full", "attention_backward"), ("cross_entropy", "cross_entropy_backward")):
+        with pytest.raises(TaskError, match="does not compute the gradients"):
+            backward_arguments(*map(load, other))  # it is causal; it returns the loss, too
+    with pytest.raises(TaskError, match="give a task that takes these, by these names"):
+        backward_arguments(load("layernorm"), load("layernorm_backward"))  # wants the rows' statistics

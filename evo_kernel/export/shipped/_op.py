@@ -117,7 +117,9 @@ def chosen(*inputs: Any) -> str:
 
 def strict(value: bool = True) -> None:
     """Whether calls that no kernel was judged on raise CannotLaunch, instead of going to the reference."""
-    FORWARD.strict = value
+    for dispatcher in (FORWARD, BACKWARD):
+        if dispatcher is not None:
+            dispatcher.strict = value
 
 
 def _laid_out(made: Sequence[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -182,7 +184,14 @@ def _differentiated(values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
 
 
 def _gradients(*values: Any) -> Any:
-    made = _differentiated(values)
+    """By the champions of the task's backward where the package has some, and they were judged on these inputs."""
+    backward = MANIFEST["backward"]
+    if backward is None or BACKWARD is None:
+        made = _differentiated(values)
+    else:
+        outer = [value.contiguous() if isinstance(value, torch.Tensor) else value for value in values[COUNT:]]
+        full = [*values[:COUNT], *outer]
+        made = BACKWARD([full[place] for place in backward["arguments"]])
     taken = {value.untyped_storage().data_ptr() for value in values if isinstance(value, torch.Tensor)}
     found = []
     for place, grad in zip(MANIFEST["differentiable"], made, strict=True):
@@ -221,6 +230,18 @@ def _backward(ctx: Any, *grads: torch.Tensor) -> Any:
 
 
 COUNT = len(MANIFEST["names"])
+BACKWARD: Dispatcher | None = None
+BACKWARD_GROUPS: list[Group] = []
+if MANIFEST["backward"] is not None:
+    _arguments = MANIFEST["backward"]["arguments"]
+    BACKWARD_GROUPS = [Group(data) for data in MANIFEST["backward"]["judged"]]
+
+    def _by_reference(inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The arguments of the backward task, put back in the order of inputs and gradients of outputs."""
+        return _differentiated([inputs[_arguments.index(place)] for place in range(len(_arguments))])
+
+    BACKWARD = Dispatcher(f"{NAME}_backward", BACKWARD_GROUPS, _by_reference)
+
 if MANIFEST["differentiable"]:
     GRADIENTS = torch.library.custom_op(
         f"{NAME}_backward", _gradients, mutates_args=(), schema=MANIFEST["backward_schema"]

@@ -136,7 +136,7 @@ def main() -> None:
     changed, rows, skipped = changed_files(), [], ""
     if device == "cpu" and not executes_ir():
         skipped = "kernels are machine code of a GPU; evo-kernel, which executes their IR, is not installed"
-    for group in () if skipped else _op.GROUPS:
+    for group in () if skipped else (*_op.GROUPS, *_op.BACKWARD_GROUPS):
         if skipped := _launch.misplaced([torch.empty(1, device=device)], group.data["target"]):
             continue
         for case in group.data["cases"]:
