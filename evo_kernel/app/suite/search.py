@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.suite.harnesses import best_source
-from evo_kernel.app.suite.lanes import Lane, OrderEnd, run_logged
+from evo_kernel.app.suite.harnesses import best_source, written_module
+from evo_kernel.app.suite.lanes import EarlySearch, Lane, OrderEnd, run_logged
 from evo_kernel.app.verdicts import own_share, torch_calls
 from evo_kernel.errors import UserError
 from evo_kernel.observe.suites import NONE, Stock, SuiteRow, geomean, stock_of
@@ -103,10 +103,11 @@ class SearchOptions:
 
 
 class SuiteWorker:
-    """The searches of one lane, each a process of its own."""
+    """The searches of one lane, each a process of its own. While one searches, the process of the next one starts."""
 
     def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Event) -> None:
         self._lane, self._folder, self._options, self._halt = lane, folder, options, halt
+        self._early: EarlySearch | None = None
 
     @property
     def device(self) -> str:
@@ -117,8 +118,13 @@ class SuiteWorker:
 
         return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() else "cpu"
 
-    def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow | None:
-        """A task's row, from its population; None where the search was cut off before there was anything to tell."""
+    def search(
+        self, one: SuiteTask, minutes: float, evaluations: int | None, following: SuiteTask | None = None
+    ) -> SuiteRow | None:
+        """A task's row, from its population; None where the search was cut off before there was anything to tell.
+
+        `following`: the next one of this lane, as far as one can tell; None: none.
+        """
         population, options = self._folder / one.population, self._options
         settings = [*options.overrides, f"budget.hours={minutes / 60:.6f}"]
         if evaluations is not None:
@@ -129,9 +135,31 @@ class SuiteWorker:
             words = ["run", one.spec, "--population", str(population)]
             words += ["--config", options.config_file] if options.config_file else []
         words += ["--device", options.device, "--json", *(word for one in settings for word in ("--set", one))]
-        command = [*PYTHON, "evo_kernel.cli.main", *words]
-        log = self._folder / LOGS / one.name
-        return self.row(one, population, run_logged(command, self._lane, log, 60 * minutes + GRACE_S, self._halt))
+        early, self._early = self._early, None
+        if early is not None and not early.alive():  # something killed it while it waited
+            early.close()
+            early = None
+        early = early or self._start(one)
+        self._early = self._start(following) if following is not None else None
+        solution = None
+        if benchmark_of(one) == ASKED:
+            solution = {"spec": one.spec, "population": str(population), "device": self.device, **self._files(one)}
+        ended = early.run(words, self._folder / LOGS / one.name, 60 * minutes + GRACE_S, self._halt, solution)
+        return self.row(one, population, ended)
+
+    def _files(self, one: SuiteTask) -> dict[str, str]:
+        """Folder of the benchmark's file of a task, and the module that it is written around."""
+        module = self._folder / LOGS / f"{one.name}.module.json"
+        return {"folder": str(self._folder / SOLUTIONS), "module": str(module)}
+
+    def _start(self, one: SuiteTask) -> EarlySearch:
+        return EarlySearch(self._lane, self._options.device, one.spec)
+
+    def close(self) -> None:
+        """End what waits for a search. Idempotent."""
+        early, self._early = self._early, None
+        if early is not None:
+            early.close()
 
     def row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
         """What a search came to, by its population and what its process said."""
@@ -172,8 +200,10 @@ class SuiteWorker:
             return row
         eager_us = row.baselines_us.get("eager", row.best_us or 0.0)
         expected_us = row.best_us + eager_us if row.measured and row.best_us else None
-        order = {"spec": one.spec, "kernel": source.text, "device": self.device, "ask": stock}
-        order |= {"folder": str(self._folder / SOLUTIONS)}
+        files = self._files(one)
+        if not stock and written_module(files["module"], source) is not None:
+            return row
+        order = {"spec": one.spec, "kernel": source.text, "device": self.device, "ask": stock, **files}
         ended = ask_harness(
             order | {"expected_us": expected_us}, self._lane, self._folder / LOGS / f"{one.name}.stock", self._halt
         )

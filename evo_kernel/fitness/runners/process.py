@@ -162,16 +162,17 @@ def open_log() -> Any:
 _AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
 
 
-def load_ahead(command: tuple[str, ...]) -> WorkerProcess:
+def load_ahead(command: Sequence[str], gpu: int = 0, *, now: bool = True) -> WorkerProcess:
     """Start the worker of the next runner with this command; one that was started for another runner ends.
 
-    It takes the GPU while the runner's process loads.
+    `now`: it takes the GPU while the runner's process loads; else when the runner lets it.
     """
-    for other in [one for one in _AHEAD if one != (command, 0)]:
+    key = (tuple(command), gpu)
+    for other in [one for one in _AHEAD if one[1] == gpu and one != key]:
         _AHEAD.pop(other).kill()
-    if (command, 0) not in _AHEAD:
-        _AHEAD[command, 0] = WorkerProcess((*command, "now"), 0, open_log())
-    return _AHEAD[command, 0]
+    if key not in _AHEAD:
+        _AHEAD[key] = WorkerProcess((*command, "now") if now else command, gpu, open_log())
+    return _AHEAD[key]
 
 
 def loaded_ahead(command: tuple[str, ...], gpu: int) -> WorkerProcess | None:
