@@ -1,9 +1,6 @@
-"""Walks over a tree of stored transitions, and the regret of policies on it: those given, uniform choice, the bandit.
+"""The regret of policies on walks over a tree of stored transitions: those given, uniform choice, the bandit.
 
 python -m benchmarks.regret [--policy CHECKPOINT ...] [--tree FILE] [--seeds N] [--json]
-
-An action that fails leaves the walk where it is and is not open there again, since rewriting is deterministic. A
-transition that the tree does not hold is never open.
 
 The regret of an episode is the log gain that at most `steps` known steps can reach from the root, less the log gain of
 the fastest kernel on the policy's way (a population keeps that one). A policy is asked only about what the tree knows.
@@ -19,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,58 +25,12 @@ import numpy as np
 
 from evo_kernel.cli.options import JSON, PATH, TREE_FILE
 from evo_kernel.errors import UserError
-from evo_kernel.types import Credit, Decision, Status, Strategy, Tried
+from evo_kernel.types import Credit, Decision, Status
 from operators.learning.trained_policy import TrainedPolicy
 from operators.learning.tree import HORIZON, Edge, Split, Tree
+from operators.learning.walk import TreeWalk
 from operators.macro.bandit import BanditPolicy
-from operators.macro.features import MacroState
 from operators.macro.policies import Policy, UniformPolicy
-
-
-class TreeWalk:
-    """One episode over a tree from `root`: at most `horizon` steps, failed ones among them."""
-
-    def __init__(self, tree: Tree, root: str, horizon: int = HORIZON) -> None:
-        self._tree, self._horizon = tree, horizon
-        self.root = self.state = root
-        self.steps = 0
-        self._tried: dict[str, list[Tried]] = {}
-        self._path: tuple[Strategy, ...] = tree.states[root].path
-        self._best_log_us = tree.states[root].log_us
-
-    @property
-    def offers(self) -> tuple[Strategy, ...]:
-        """What may be taken here, in the coder's order; nothing at the horizon."""
-        if self.steps >= self._horizon:
-            return ()
-        tried = {one.strategy.key for one in self._tried.get(self.state, ())}
-        return tuple(one for one in self._tree.offered(self.state) if one.key not in tried)
-
-    @property
-    def macro_state(self) -> MacroState:
-        """What a policy decides on: the state, the way here in this walk, what was tried here."""
-        seen = self._tree.macro_state(self.state, self._path)
-        return replace(seen, tried=tuple(self._tried.get(self.state, ())))
-
-    @property
-    def best_gain(self) -> float:
-        """Log gain of the fastest kernel on the way: what a population keeps."""
-        return self._tree.states[self.root].log_us - self._best_log_us
-
-    def take(self, strategy: Strategy) -> Edge:
-        """What came of it. Raises ValueError for what is not in `offers`."""
-        if strategy not in self.offers:
-            raise ValueError(f"{strategy.key} is not open at {self.state}: take one of `offers`")
-        edge = self._tree.edges(self.state)[strategy.key]
-        self.steps += 1
-        log_gain = edge.log_gain if edge.status is Status.PASSED else None
-        self._tried.setdefault(self.state, []).append(Tried(strategy, edge.status, log_gain))
-        if edge.child is not None:
-            self.state = edge.child
-            self._path = (*self._path, strategy)
-            self._best_log_us = min(self._best_log_us, self._tree.states[self.state].log_us)
-        return edge
-
 
 MakePolicy = Callable[[int], Policy]
 """From a seed: the policy as it is at the beginning of a problem."""

@@ -80,6 +80,13 @@ def collect(
 @click.command()
 @TREE_FILE
 @click.option("--out", required=True, type=PATH, help="The checkpoint.")
+@click.option(
+    "--method",
+    type=click.Choice(["imitation", "ppo"]),
+    default="imitation",
+    show_default=True,
+    help="imitation of the tree's best actions, or reinforcement learning on walks over it.",
+)
 @click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Training time.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights and samples.")
 @click.option(
@@ -94,6 +101,7 @@ def collect(
 def policy(
     tree_file: Path,
     out: Path,
+    method: str,
     seconds: float,
     seed: int,
     device: str,
@@ -115,7 +123,7 @@ def policy(
         if not as_json:
             click.echo(_line(told))
 
-    about, whole = train_policy(tree_file, out, seconds, seed, chosen_device(device), resume, tell)
+    about, whole = train_policy(tree_file, out, method, seconds, seed, chosen_device(device), resume, tell)
     if not whole:
         click.echo("interrupted; the best so far is kept", err=True)
     told = {"checkpoint": str(out), "bytes": out.stat().st_size, **about}

@@ -28,7 +28,7 @@ def test_training_tells_goes_on_and_keeps_the_best(folder: Path) -> None:
     assert told["environments"] == "modeled (sm_90)" and told["bytes"] < 20 * 2**20 and told["shortfall"] > 0
     with pytest.raises(UserError, match="--resume"):
         evo("train", "policy", "--tree", tree, "--out", out)
-    more = ["--resume", "--seconds", "0.1", "--json"]
+    more = ["--method", "ppo", "--resume", "--seconds", "0.1", "--json"]
     again = result(evo("train", "policy", "--tree", tree, "--out", out, *more))
     assert again["shortfall"] <= told["shortfall"]
 

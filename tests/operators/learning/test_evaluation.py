@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.regret import Interval, TreeWalk, credit_of, main, regret, table, walked
+from benchmarks.regret import Interval, credit_of, main, regret, table, walked
 from evo_kernel.types import Credit, Decision, Strategy
 from operators.learning.network import PolicyNetwork, save_policy
 from operators.learning.tree import Tree
+from operators.learning.walk import TreeWalk
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import UniformPolicy, draw
 from tests.operators.learning.planted import planted

@@ -21,7 +21,14 @@ from benchmarks.regret import regret  # noqa: E402
 from operators.learning import POLICY, TREE  # noqa: E402
 from operators.learning.network import NetworkSettings, PolicyNetwork, load_policy, save_policy  # noqa: E402
 from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation  # noqa: E402
-from operators.learning.policy_training import imitate  # noqa: E402
+from operators.learning.policy_training import (  # noqa: E402
+    GAMMA,
+    LAMBDA,
+    Transition,
+    credit,
+    imitate,
+    ppo,
+)
 from operators.learning.trained_policy import TrainedPolicy  # noqa: E402
 from operators.learning.tree import Tree  # noqa: E402
 from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
@@ -82,6 +89,28 @@ def test_a_decision_scores_the_same_alone_and_among_others(tree):
 
 
 # -- learning --------------------------------------------------------------------------------------------------------
+
+
+def test_ppo_earns_more_than_it_did(tree):
+    torch.manual_seed(0)
+    steps = ppo(
+        PolicyNetwork(TINY),
+        tree.only(lambda one: one.split == "train"),
+        np.random.default_rng(0),
+        rate=3e-3,
+        warm_up=128,
+    )
+    earned = [-loss for loss, _ in itertools.islice(steps, 24)]
+    assert np.mean(earned[-6:]) > np.mean(earned[:6]) + 0.1
+
+
+def test_advantages_end_with_the_walk():
+    sight = Observation(context=(), offered=())
+    row = [Transition(sight, 0, 0.0, 0.5, reward, over) for reward, over in ((0.25, False), (1.0, True), (0.0, False))]
+    credit(row, following=2.0)
+    last, end = GAMMA * 2.0 - 0.5, 1.0 - 0.5
+    first = 0.25 + GAMMA * 0.5 - 0.5 + GAMMA * LAMBDA * end
+    assert [one.advantage for one in row] == pytest.approx([first, end, last])
 
 
 def test_values_look_ahead_and_discount(tree):

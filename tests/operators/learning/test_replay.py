@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.regret import TreeWalk
 from evo_kernel.types import Status
+from operators.learning.walk import TreeWalk
 from tests.operators.learning.trees import EXP2, HINTS, HOIST, small
 
 
