@@ -45,18 +45,24 @@ def run(
     cwd: Path | None = None,
     enough: Callable[[], bool] = lambda: False,
     grace_s: float = 0.0,
-    passed: Sequence[int] = (),
+    passed: int | None = None,
 ) -> Ended:
     """Run a command under a supervisor until it ends, the deadline, or `enough`; nothing that it starts outlives that.
 
-    `output` takes what it prints on either stream, in a thread. `grace_s` lie between SIGTERM and SIGKILL. `passed`:
-    descriptors that it gets. A command that cannot be started says so in its output and ends with 127. Raises OSError.
+    `output` takes what it prints on either stream, in a thread. `grace_s` lie between SIGTERM and SIGKILL. `passed`: a
+    descriptor for the command, closed here. A command that cannot be started says so in its output and ends with 127.
+    Raises OSError.
     """
     until, how = time.monotonic() + deadline_s, "exited"
-    with subprocess.Popen(
-        [sys.executable, "-I", __file__, str(grace_s), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=dict(env), cwd=cwd, start_new_session=True, pass_fds=passed,
-    ) as supervisor:  # fmt: skip
+    try:
+        started = subprocess.Popen(
+            [sys.executable, "-I", __file__, str(grace_s), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=dict(env), cwd=cwd, start_new_session=True, pass_fds=() if passed is None else (passed,),
+        )  # fmt: skip
+    finally:
+        if passed is not None:
+            os.close(passed)
+    with started as supervisor:
         assert supervisor.stdin is not None and supervisor.stdout is not None
         reading = threading.Thread(target=_read, args=(supervisor.stdout, output), daemon=True)
         reading.start()

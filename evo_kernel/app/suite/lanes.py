@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -118,19 +119,19 @@ class EarlySearch:
         try:
             ended = processes.run(
                 program, math.inf, self._said.extend, lane.environment(), enough=self._enough,
-                grace_s=INTERRUPTED_S, passed=(theirs,),
+                grace_s=INTERRUPTED_S, passed=theirs,
             )  # fmt: skip
             self._ended.set_result(ended)
         except OSError as error:
             self._ended.set_exception(error)
-        finally:
-            os.close(theirs)
 
     def _enough(self) -> bool:
         return self._halt.is_set() or time.monotonic() >= self._until
 
     def alive(self) -> bool:
-        return not self._ended.done()
+        looking = select.poll()
+        looking.register(self._orders, 0)
+        return not looking.poll(0)  # an error is what a pipe that nobody reads has
 
     def run(
         self,
