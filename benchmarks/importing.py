@@ -25,7 +25,7 @@ from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind
 
-FIRST = ("kernels", "mixed", "torch", "none")
+FIRST = ("seed", "kernels", "mixed", "torch", "none")
 WARM_S = 300.0
 """A child that has loaded everything by then is well; PyTorch's tables take seconds, on a busy machine a minute."""
 MAPPED = 8 << 30
@@ -36,7 +36,8 @@ _BROKEN = ("inputs-vary", "reference-varies", "reference-mutates", "empty-output
 
 @dataclass(frozen=True)
 class Survey:
-    """One problem's line of the table. `first` is kernels, mixed (some operations stay PyTorch's), torch or none."""
+    """One problem's line of the table. `first` is seed (the benchmark's own), kernels, mixed (some operations stay
+    PyTorch's), torch or none."""
 
     task: str
     loads: bool = False
@@ -47,7 +48,7 @@ class Survey:
     findings: tuple[str, ...] = ()  # of the probe, at check sizes
     first: str = "none"
     left: tuple[str, ...] = ()  # operations that stay PyTorch's in it
-    origin: str = ""  # of the first kernel: lowered, compiled (torch.compile's)
+    origin: str = ""  # of the first kernel: seed, lowered, compiled (torch.compile's)
     notes: tuple[str, ...] = ()
 
     @property
@@ -127,7 +128,7 @@ def survey(spec: str) -> Survey:
     try:
         findings = probe(task)
     except (TaskError, RuntimeError, MemoryError) as error:
-        return Survey(spec, reason=str(error), **known)
+        return Survey(spec, reason=str(error), first="none" if task.seed is None else "seed", **known)
     broken = [finding for finding in findings if finding.name in _BROKEN]
     known |= _first(task) | ({"reason": broken[0].sentence} if broken else {})
     return Survey(spec, checks=not broken, findings=tuple(finding.name for finding in findings), **known)
@@ -141,9 +142,10 @@ def _first(task: Task) -> dict[str, Any]:
         first = first_of(task)
     except LoweringError as error:
         return {"reason": str(error)}
-    left = tuple(sorted(set(left_to_torch(first.source))))
+    left = () if first.origin == "seed" else tuple(sorted(set(left_to_torch(first.source))))
     partly = "mixed" if "@triton.jit" in first.source.text else "torch"
-    return {"first": partly if left else "kernels", "origin": first.origin, "left": left}
+    kind = "seed" if first.origin == "seed" else partly if left else "kernels"
+    return {"first": kind, "origin": first.origin, "left": left}
 
 
 @click.command()

@@ -162,19 +162,21 @@ def import_tasks(spec: str, file: Path | None, as_json: bool) -> None:
 @click.argument("spec")
 @click.argument("kernel", type=FILE)
 @click.option("--to", "folder", type=PATH, required=True, help="Folder of the run, such as runs/NAME.")
-@click.option("--sample", default=0, show_default=True, help="Number of the sample.")
+@click.option("--sample", default=0, show_default=True, help="Number of the sample (KernelBench).")
 @DEVICE
 def export_solution(spec: str, kernel: Path, folder: Path, sample: int, device: str) -> None:
-    """Write KERNEL, a module with run(*inputs), as a solution of the problem SPEC that KernelBench's harness accepts.
+    """Write KERNEL, a module with run(*inputs), as a solution of the problem SPEC that its own harness accepts.
 
     The file holds the launches that KERNEL makes on the problem's cases, recorded here and not judged (`verify` does
     that). It accepts inputs of those sizes on this GPU. KERNEL's own Python runs only in the recorder's sandbox.
     """
     from evo_kernel.app.solutions import solution_text, write_solution
-    from evo_kernel.tasks.importers.kernelbench import SCHEME
+    from evo_kernel.tasks.loading import IMPORTERS, importer_of
 
-    if not spec.startswith(f"{SCHEME}:"):
-        raise UserError(f"{spec!r} is no problem of KernelBench; write {SCHEME}:PATH/level1/23")
+    if importer_of(spec) is None:
+        raise UserError(
+            f"{spec!r} is no problem of a benchmark; write {' or '.join(f'{one}:PATH/...' for one in IMPORTERS)}"
+        )
     text = solution_text(spec, read_source(kernel), device)
     path, notes = write_solution(spec, text, folder, sample)
     click.echo("\n".join([f"wrote {path}", *(f"note: {note}" for note in notes)]))

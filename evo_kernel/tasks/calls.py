@@ -26,14 +26,20 @@ from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.call_template import (
     CallForm,
     Form,
+    Returned,
     free_name,
+    is_differentiable,
     is_tensor,
     noted_call,
+    parameters_of,
+    returned,
     with_defaults,
 )
 from evo_kernel.tasks.scripts import (
+    APPLY,
     Found,
     Metrics,
+    Nothing,
     Placed,
     drawing_seed,
     importable_names,
@@ -45,7 +51,7 @@ from evo_kernel.tasks.scripts import (
     silent,
     with_parameters,
 )
-from evo_kernel.tasks.task import positional_names, same_values
+from evo_kernel.tasks.task import same_values
 
 CUT = "#" * 146
 """The line between reference and test."""
@@ -53,6 +59,9 @@ CUT = "#" * 146
 
 class Called:
     """One problem: its reference and test, the script of its timings or none, and the call that gives the form."""
+
+    skipped_on = ""
+    """The device on which functions are left out while the scripts run, because their results are dear there."""
 
     def __init__(
         self,
@@ -64,7 +73,7 @@ class Called:
         changed: Sequence[int] = (),
     ) -> None:
         self.path, self.changed = path, tuple(changed)
-        self.made_by = {"perf": perf, "call": call, "changed": tuple(changed)}
+        self.made_by = {"source": source, "path": path, "perf": perf, "call": call, "changed": tuple(changed)}
         self._call = dict(call or {"test": 0})
         parts = source.split(CUT)
         if len(parts) != 2:
@@ -78,12 +87,19 @@ class Called:
         self._lock = threading.RLock()
 
     def calls(self, seed: int, device: str = "cpu") -> list[CallForm]:
-        """Every call of the test, in order. Its exceptions are the script's own."""
-        run = _Run(device)
+        """Every call of the test, in order. Its exceptions are the script's own.
+
+        Where functions are left out, a script that needs a result ends early, and the calls until then are told.
+        """
+        run = _Run(device, skip=device == self.skipped_on)
         with own_numbers(device):
             torch.manual_seed(seed)
             names = run.names(self._reference, self._label)
-            exec(compile(self._test, self._label, "exec"), names)
+            try:
+                exec(compile(self._test, self._label, "exec"), names)
+            except Exception:  # what follows a call that was skipped may trip over its missing result in any way
+                if not run.skip or not run.calls:
+                    raise
         return run.calls
 
     def timed(self) -> list[CallForm]:
@@ -155,11 +171,18 @@ class Called:
         changed = tuple(index for index, (was, now) in enumerate(pairs) if not same_values(was, now))
         return [leaf for leaf in made if is_tensor(leaf)] + [given[index] for index in changed], changed
 
+    def returned(self, values: Sequence[torch.Tensor]) -> Returned:
+        """How the function gives back what it makes of these values. Raises TaskError where that is no plain data."""
+        given = [value.clone() for value in values]
+        with torch.no_grad():
+            result = self.form.call(self._entry(values[0].device.type), given)
+        return returned(result, given, self.changed)
+
     @cached_property
     def names(self) -> list[str]:
         """A Python name for each tensor: the parameter that it, or a list that holds it, was given as."""
         form = self.form
-        parameters = list(positional_names(self._entry("cpu")))
+        parameters = list(parameters_of(self._entry("cpu")))
         args, kwargs = pytree.tree_unflatten(list(range(len(form.leaves))), form.spec)
         wanted: dict[int, str] = {}
         for position, value in [*enumerate(args), *kwargs.items()]:
@@ -174,10 +197,12 @@ class Called:
 
     def _entry(self, place: str) -> Any:
         """The function itself, for tensors of a kind of device."""
-        return _Run(place).plain(self._reference, self._label)[self.form.entry]
+        name, _, method = self.form.entry.partition(".")
+        found = _Run(place).plain(self._reference, self._label)[name]
+        return getattr(found, method) if method else found
 
     def _one_test(self, number: int, device: str) -> CallForm:
-        run = _Run(device, stop=number)
+        run = _Run(device, stop=number, skip=device == self.skipped_on)
         names = run.names(self._reference, self._label)
         return _stopped(run, lambda: exec(compile(self._test, self._label, "exec"), names))
 
@@ -212,8 +237,8 @@ class _Stop(BaseException):
 class _Run:
     """One execution of a problem's parts: which calls were made, until the one to stop at."""
 
-    def __init__(self, device: str, stop: int | None = None) -> None:
-        self.device, self.stop = device, stop
+    def __init__(self, device: str, stop: int | None = None, *, skip: bool = False) -> None:
+        self.device, self.stop, self.skip = device, stop, skip
         self.calls: list[CallForm] = []
         self._depth = 0
 
@@ -234,8 +259,11 @@ class _Run:
     def wrap(self, names: dict[str, Any]) -> None:
         for name, value in list(names.items()):
             function = getattr(value, "_evo_kernel_plain", value)
-            if inspect.isfunction(function) and inspect.unwrap(function).__globals__ is names and name != "print":
+            own = inspect.isfunction(function) and inspect.unwrap(function).__globals__ is names and name != "print"
+            if own or (inspect.ismethod(function) and is_differentiable(function.__self__)):
                 names[name] = self._noting(name, function)
+            elif is_differentiable(value) and value is not torch.autograd.Function:
+                names[f"{name}{APPLY}"] = self._noting(f"{name}.apply", value.apply)
 
     def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def noting(*args: Any, **kwargs: Any) -> Any:
@@ -243,6 +271,8 @@ class _Run:
                 self.calls.append(noted_call(name, *with_defaults(function, args, kwargs)))
                 if self.stop is not None and len(self.calls) > self.stop:
                     raise _Stop
+                if self.skip:
+                    return Nothing()
             self._depth += 1
             try:
                 return function(*args, **kwargs)

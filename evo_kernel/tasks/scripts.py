@@ -18,10 +18,38 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from evo_kernel.errors import TaskError
-from evo_kernel.syntax import parse_module
+from evo_kernel.syntax import parse_expression, parse_module
 
+APPLY = "__applied"
 _CUDA = re.compile(r"cuda(:\d+)?")
 _FILLED = {"empty": "zeros", "empty_like": "zeros_like", "new_empty": "new_zeros"}
+_STAND_IN = "__import__('evo_kernel.tasks.compiled.stand_in', fromlist=['PROPERTIES']).PROPERTIES"
+_OF_A_GPU = {
+    "torch.cuda.is_available": "True",
+    "torch.cuda.device": "__import__('contextlib').nullcontext()",
+    "torch.cuda._DeviceGuard": "__import__('contextlib').nullcontext()",
+    "torch.cuda.current_device": "0",
+    "torch.cuda.device_count": "1",
+    "torch.cuda.get_device_capability": "(9, 0)",
+    "torch.cuda.get_device_name": f"{_STAND_IN}.name",
+    "torch.cuda.get_device_properties": _STAND_IN,
+    "torch.cuda.set_device": "None",
+    "triton.runtime.driver.active.get_current_target": "__import__('triton.backends.compiler', "
+    "fromlist=['GPUTarget']).GPUTarget('cuda', 90, 32)",
+}
+
+
+class Nothing:
+    """Stands for the result of a function that was left out: may be kept, read from and called, not computed with."""
+
+    def __getattr__(self, name: str) -> Nothing:
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Nothing:
+        return self
+
+    def __getitem__(self, index: Any) -> Nothing:
+        return self
 
 
 class Found(BaseException):
@@ -89,6 +117,11 @@ class _Here(ast.NodeTransformer):
             return ast.copy_location(ast.Name("_device", ast.Load()), node)
         return node
 
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        if isinstance(node.annotation, ast.Constant) and isinstance(node.annotation.value, str):
+            node.annotation = parse_expression(node.annotation.value)  # read as the type that the text names
+        return node
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         return node
 
@@ -97,6 +130,14 @@ class _Here(ast.NodeTransformer):
         if self._script and isinstance(node.func, ast.Attribute):  # what nobody filled would differ in every draw
             node.func.attr = _FILLED.get(node.func.attr, node.func.attr)
         called = ast.unparse(node.func)
+        if re.fullmatch(r"[A-Za-z_]\w*\.apply", called):  # of an autograd function, most often: see _Run.wrap
+            name = called.removesuffix(".apply")
+            either = f"({name}{APPLY} if {name + APPLY!r} in globals() else {called})"
+            node.func = ast.copy_location(parse_expression(either), node.func)
+            return node
+        if called in _OF_A_GPU:  # a CPU answers as a GPU of the kind that kernels are judged for
+            either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {_OF_A_GPU[called]})"
+            return ast.copy_location(parse_expression(either), node)
         seed = re.fullmatch(r"(torch(\.cuda)?|random|np|numpy)\..*seed\w*", called)
         own = called in ("sys.path.append", "sys.path.insert")  # to find the benchmark's own modules
         if called == "torch.cuda.synchronize" or seed or own:
@@ -106,7 +147,19 @@ class _Here(ast.NodeTransformer):
             node = ast.copy_location(ast.Call(ast.Attribute(node.func.value, "to", ast.Load()), [here], []), node)
         return node
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if node.attr == "_empty_strided_cuda":  # as PyTorch's compiler spells it
+            plain = "lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)"
+            either = f"({ast.unparse(node)} if str(_device).startswith('cuda') else {plain})"
+            return ast.copy_location(parse_expression(either), node)
+        return ast.copy_location(ast.Constant(True), node) if node.attr == "is_cuda" else node
+
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        if node.module == "torch._C":  # what PyTorch has on GPUs only, as its compiler's code asks for streams
+            stubs = "".join(f"    {alias.asname or alias.name} = lambda *args: 0\n" for alias in node.names)
+            either = parse_module(f"try:\n    {ast.unparse(node)}\nexcept ImportError:\n{stubs}").body[0]
+            return ast.copy_location(either, node)
         own = re.match(r"(Torch|Triton)Bench_\w+\.|performance_utils$", node.module or "")
         return ast.copy_location(ast.Expr(ast.Constant(None)), node) if own else node
 

@@ -39,7 +39,7 @@ def test_import_lists_and_writes_and_the_benchmark_checks(evo, tmp_path: Path) -
     assert [row["loads"] for row in found["problems"]] == [True, False]
     assert found["summary"]["level1"] == {
         "problems": 2, "load": 1, "check": 1, "degenerate": 0,
-        "first_kernels": 1, "first_mixed": 0, "first_torch": 0, "first_none": 1,
+        "first_seed": 0, "first_kernels": 1, "first_mixed": 0, "first_torch": 0, "first_none": 1,
     }  # fmt: skip
     assert evo("tasks", "import", f"kernelbench:{root}/level2/1", "--to", tmp_path / "task.py")[0] == 0
     assert evo("tasks", "show", tmp_path / "task.py")[0] == 0

@@ -1,7 +1,8 @@
-"""What KernelBench's own harness says of exported files; skipped where EVO_KERNEL_KERNELBENCH names no checkout.
+"""What the benchmarks' own harnesses say of exported files, where a checkout of them is named; skipped where none is.
 
-Its code runs here, on a problem of our own that is small enough for a CPU: its loaders, its comparison and its static
-checker. What needs a GPU (its timings) is left out.
+EVO_KERNEL_KERNELBENCH and EVO_KERNEL_TRITONBENCH name checkouts. Their code runs here, on problems of our own that are
+small enough for a CPU: KernelBench's loaders, its comparison and its static checker; TritonBench's two steps. What
+needs a GPU (their timings) is left out.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +26,24 @@ from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.support.benchmark import LINEAR, checkout
 from tests.support.commands import evo_main
+from tests.support.tritonbench import CUT, SCALED, tritonbench
+
+ADDING = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def add(x_ptr, y_ptr, z_ptr, n, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    x, y = tl.load(x_ptr + at, at < n), tl.load(y_ptr + at, at < n)
+    tl.store(z_ptr + at, x + y, at < n)
+
+def run(x, y):
+    z = torch.empty_like(x)
+    add[(triton.cdiv(x.numel(), 128),)](x, y, z, x.numel(), SIZE=128)
+    return z
+"""
+EXECUTING = "import evo_kernel.fitness.ir.programs"
+"""What a process without a GPU loads to execute launches."""
 
 
 def named(variable: str) -> Path:
@@ -89,3 +111,53 @@ def run(*inputs):
     _spoil[(triton.cdiv(made.numel(), 1024),)](made, made.numel(), SIZE=1024)
     return made
 """
+
+
+@pytest.fixture
+def steps(tmp_path) -> tuple[Any, Any]:
+    """TritonBench's two steps for channel T, reading a checkout of ours whose scripts need no GPU."""
+    folder = named("EVO_KERNEL_TRITONBENCH") / "EVAL" / "eval_T"
+    found = []
+    for name in ("0_call_acc.py", "1_exe_acc.py"):
+        text = (folder / name).read_text()
+        text = text.replace('path.split("/")[-1].replace(".jsonl", "")', "path")  # Python 3.12 alone reads that
+        module = types.ModuleType(name)
+        exec(compile(text, name, "exec"), module.__dict__)
+        module.__dict__["py_interpreter"] = sys.executable
+        found.append(module)
+    return found[0], found[1]
+
+
+def test_tritonbench_runs_what_is_predicted_and_compares_what_it_prints(export, steps, tmp_path):
+    called, executed = steps
+    root = tritonbench(tmp_path / "checkout")
+    problem = root / "data/TritonBench_T_v1/scaled_add.py"
+    here = SCALED.replace('"cuda"', '"cpu"').replace(".cuda()", "").replace('print("noise"', 'print("results"')
+    assert CUT in here
+    problem.write_text(here)
+    listed = json.loads((root / "data/TritonBench_T_v1.jsonl").read_text())
+    (tmp_path / "listed.json").write_text(json.dumps([item | {"file": "scaled_add.py"} for item in listed]))
+    called.statis_path, called.py_folder = str(tmp_path / "listed.json"), str(problem.parent)
+    answers = []
+    for number, kernel in enumerate((ADDING, ADDING.replace("x + y", "x - y"))):
+        written = export(f"tritonbench:{root}/T/scaled_add", kernel, tmp_path / str(number))
+        codes, tests, files = called.get_codes_for_test(str(written.parent / "predictions.jsonl"))
+        target = tmp_path / f"{number}/target"
+        runs, name = called.run_script_on_gpu(f"{EXECUTING}\n{codes[0]}", tests[0], files[0], str(target), 0)
+        answers.append((runs, executed.compare_python_files(str(target / name), str(problem))))
+    assert answers == [(True, (True, "scaled_add.py")), (True, (False, "scaled_add.py"))]
+
+
+def test_tritonbench_keeps_what_it_needs_of_a_prediction_for_channel_g(export, tmp_path):
+    step = named("EVO_KERNEL_TRITONBENCH") / "EVAL" / "eval_G" / "0_call_acc.py"
+    names: dict[str, Any] = {"__name__": "step"}
+    exec(step.read_text().replace('path.split("/")[-1].replace(".jsonl", "")', "path"), names)
+    root = tritonbench(tmp_path / "checkout")
+    written = export(f"tritonbench:{root}/T/scaled_add", ADDING, tmp_path)
+    line = json.loads((written.parent / "predictions.jsonl").read_text())
+    left: dict[str, Any] = {}
+    exec(EXECUTING, left)
+    exec(names["process_code"](line["predict"]), left)
+    import torch
+
+    assert left["scaled_add"](torch.ones(2), torch.ones(2)).tolist() == [2.0, 2.0]

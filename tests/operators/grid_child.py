@@ -22,8 +22,8 @@ os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 import torch
 import triton
 
+from evo_kernel.fitness.ir.jit import install
 from evo_kernel.tasks.builtin import text_of
-from tests.support.launches_on_cpu import install
 
 SIGNS = ("wgmma", "mma.sync", "cp.async.bulk.tensor", "cp.async.c")
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}

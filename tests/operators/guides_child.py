@@ -17,9 +17,9 @@ os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
 import torch
 import triton
 
+from evo_kernel.fitness.ir.jit import install
 from evo_kernel.fitness.ir.reductions import tf32
 from tests.operators.grid_child import described, load
-from tests.support.launches_on_cpu import install
 
 F32, F16 = torch.float32, torch.float16
 

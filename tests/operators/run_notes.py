@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tests.support.launches_on_cpu import install
+from evo_kernel.fitness.ir.jit import install
 
 HALF = torch.float16
 

@@ -278,7 +278,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 _CHILD = """
 import importlib.util, json, sys, torch
 torch.set_num_threads(1)
-from tests.support.launches_on_cpu import install
+from evo_kernel.fitness.ir.jit import install
 install()
 from tests.operators.support_rewrites import REFERENCES, SHAPES, draw
 answers = []

@@ -13,7 +13,7 @@ from tests.support.scripts import script
 RUN = """
 import importlib.util, sys, torch
 from pathlib import Path
-from tests.support.launches_on_cpu import install
+from evo_kernel.fitness.ir.jit import install
 torch.set_num_threads(1)
 install()
 for path in sorted(Path(sys.argv[1]).glob("*.py")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 CUT = "\n" + "#" * 146 + "\n"
@@ -89,6 +90,83 @@ test_fill_rows()
 """
 )
 
+DOUBLED = (
+    """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def doubled_kernel(x_ptr, order_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    to = tl.load(order_ptr + at, mask=at < n)
+    tl.store(out_ptr + to, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, order, out):
+        assert x.is_cuda
+        with torch.cuda.device(x.device):
+            doubled_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, order, out, x.numel())
+        ctx.mark_non_differentiable(out)
+        return None
+"""
+    + CUT
+    + """
+import torch
+
+
+def test_doubled():
+    results = []
+    for n in (70, 200):
+        x, out = torch.randn(n, device="cuda"), torch.empty(n, device="cuda")
+        Doubled.apply(x, torch.arange(n - 1, -1, -1, device="cuda"), out)
+        results.append(out)
+    return results
+
+
+result_gold = test_doubled()
+"""
+)
+
+POWERS = (
+    """
+import torch
+import triton
+import triton.language as tl
+
+SMS = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+
+
+@triton.jit
+def powers_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    before = tl.load(x_ptr + at - 5000)
+    x = tl.load(x_ptr + at)
+    power = tl.extra.cuda.libdevice.pow(x.to(tl.float32), 2.0)
+    tl.store(out_ptr + at, tl.where(at < 0, before, x * x + power.to(tl.bfloat16)))
+
+
+def powers(x, out):
+    assert SMS > 1
+    powers_kernel[[1]](x, out, 64)
+"""
+    + CUT
+    + """
+def test_powers():
+    out = torch.zeros(64, device="cuda", dtype=torch.bfloat16)
+    powers(torch.randn(64, device="cuda", dtype=torch.bfloat16), out)
+    return out
+
+
+result_gold = test_powers()
+"""
+)
+"""Reads before its input, as published kernels do; a list for a grid; `out` without a default; CUDA's own library."""
+
 OPTIMIZER = "class Box:\n    size = 3\n\n\ndef of_a_box(box):\n    return box.size\n" + CUT + "of_a_box(Box())\n"
 
 
@@ -101,5 +179,11 @@ def tritonbench(folder: Path) -> Path:
     (timings / "scaled_add_perf.py").write_text(TIMINGS)
     (problems / "fill_rows.py").write_text(FILLED)
     (problems / "of_a_box.py").write_text(OPTIMIZER)
+    made_of_triton = folder / "data/TritonBench_G_v1"
+    made_of_triton.mkdir()
+    (made_of_triton / "doubled.py").write_text(DOUBLED)
+    (made_of_triton / "powers.py").write_text(POWERS)
     (problems / "uncut.py").write_text("def f(x):\n    return x\n")
+    listed = [{"name": "scaled_add", "description": "Adds.", "func_inputs": "scaled_add(x, y)"}]
+    (folder / "data/TritonBench_T_v1.jsonl").write_text(json.dumps(listed))
     return folder

@@ -9,7 +9,7 @@ import importlib.util
 
 import torch
 
-from tests.support.launches_on_cpu import install
+from evo_kernel.fitness.ir.jit import install
 from tests.tasks.children import answer
 
 

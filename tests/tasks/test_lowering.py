@@ -19,7 +19,7 @@ from tests.tasks.test_lowering_references import TABLE, Entry
 CHILD = """
 import importlib.util, sys, traceback, torch
 from pathlib import Path
-from tests.support.launches_on_cpu import install
+from evo_kernel.fitness.ir.jit import install
 torch.set_num_threads(1)
 install()
 folder = Path(sys.argv[1])

@@ -33,7 +33,9 @@ def drawn(task, case, seed=3) -> Any:
 
 
 def test_problems_are_found_by_channel_and_name(root):
-    assert [entry.label for entry in entries(f"{root}")] == ["T/fill_rows", "T/of_a_box", "T/scaled_add", "T/uncut"]
+    assert [entry.label for entry in entries(f"{root}")] == [
+        "T/fill_rows", "T/of_a_box", "T/scaled_add", "T/uncut", "G/doubled", "G/powers",
+    ]  # fmt: skip
     assert entries(f"{root}/T/scaled_add.py")[0].spec == f"tritonbench:{root}/T/scaled_add"
 
 
@@ -68,6 +70,26 @@ def test_what_is_written_in_numbers_is_varied_and_what_is_written_to_is_returned
     assert torch.equal(x, kept) and torch.equal(made, written) and made[rows].eq(2).all()
 
 
+def test_triton_kernels_are_executed_and_are_their_own_first_kernel(root):
+    task = load(f"tritonbench:{root}/G/doubled")
+    assert (task.allow, task.host_known, task.input_names) == ("mixed", {1}, ("x", "order", "out"))
+    case = task.cases_of(CaseKind.CHECK)[0]
+    x, order, out = drawn(task, case)
+    assert order.tolist() == sorted(order.tolist(), reverse=True)  # as it is written: a kernel goes where it points
+    assert torch.equal(task.reference(x, order, out), 2 * x.flip(0)) and out.eq(0).all()
+    assert torch.equal(task.truth(x.double() / 3, order, out)[0], x.double().flip(0) / 3 * 2)
+    seed = first_kernel(task).text
+    assert "out_given = out.clone()" in seed and "_tensors(Doubled.apply(x, order, out_given), out_given)" in seed
+
+
+def test_what_runs_on_a_gpu_runs_on_a_cpu(root):
+    task = load(f"tritonbench:{root}/G/powers")
+    x, out = drawn(task, task.cases_of(CaseKind.CHECK)[0])
+    wanted = x * x + x.float().pow(2).bfloat16()
+    assert task.input_names == ("x", "out")
+    assert torch.equal(task.reference(x, out), wanted) and out.eq(0).all()
+
+
 def test_the_task_text_is_a_task_file_of_its_own(scaled, tmp_path):
     (tmp_path / "written.py").write_text(scaled.text)
     again = load(tmp_path / "written.py")
@@ -82,6 +104,7 @@ def test_the_task_text_is_a_task_file_of_its_own(scaled, tmp_path):
         ("T/uncut", "has no line of 146 '#'"),
         ("T/scaled_ad", "Did you mean 'scaled_add'"),
         ("T", "names 4 problems"),
+        ("G/scaled_add", "has no problem 'scaled_add'"),
         ("nowhere/T/abs", "There is no folder"),
         ("data", "is no TritonBench checkout"),
     ],

@@ -28,6 +28,7 @@ import torch
 
 from evo_kernel.app.solutions import kernelbench_solution, solution_text, write_solution
 from evo_kernel.errors import EvoKernelError, TaskError
+from evo_kernel.export.solutions import PREDICTIONS
 from evo_kernel.observe.suites import CORRECT, NONE, WRONG, Stock
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.compiled.stand_in import PROPERTIES
@@ -250,7 +251,11 @@ def asked(
     source, place = Source(kernel), Path(folder)
     kept = written_module(module, source)
     text = kept or solution_text(spec, source, device)
-    (place / kernelbench_solution(spec, text).file_name(0)).unlink(missing_ok=True)  # of an earlier kernel
+    if spec.startswith("kernelbench:"):
+        (place / kernelbench_solution(spec, text).file_name(0)).unlink(missing_ok=True)  # of an earlier kernel
+    else:
+        for name in (f"{Path(spec).name}.py", PREDICTIONS):  # of an earlier kernel, as TritonBench wants them
+            (place / name).unlink(missing_ok=True)
     write_solution(spec, text, place)
     if module and kept is None:
         Path(module).write_text(json.dumps({"kernel": source.sha256, "text": text}), encoding="utf-8")

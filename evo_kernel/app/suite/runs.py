@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.app.suite.lanes import Lane
-from evo_kernel.app.suite.search import ASKED, SearchOptions, SuiteTask, SuiteWorker, benchmark_of
+from evo_kernel.app.suite.search import ASKED, WRITTEN, SearchOptions, SuiteTask, SuiteWorker, benchmark_of
 from evo_kernel.errors import PopulationLocked, UserError
 from evo_kernel.observe import document, suites
 from evo_kernel.observe.suites import NONE, SuiteRow, suite_row
@@ -191,7 +191,7 @@ class SuiteRun:
                 before = row.stock if row is not None else None
                 row = worker.search(one, self.minutes, self.evaluations, self._following(one))
                 row = replace(row, stock=before) if row is not None else None
-            if row is None or benchmark_of(one) != ASKED:
+            if row is None or benchmark_of(one) not in WRITTEN:
                 return row
             return worker.ask(one, row, self.stock and benchmark_of(one) == ASKED)
         finally:

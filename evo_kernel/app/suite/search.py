@@ -87,8 +87,10 @@ STOCK_S = 120.0
 """Of one answer of a benchmark's harness, by the clock."""
 ENDED = ("budget", "barren")
 """Why a search ends by itself: it has then tried to confirm its best, unless it says that time did not suffice."""
+WRITTEN = ("kernelbench", "tritonbench")
+"""Benchmarks whose solutions a suite writes."""
 ASKED = "kernelbench"
-"""The benchmark whose solutions a suite writes, and whose harness is asked."""
+"""The benchmark whose harness is asked."""
 SOLUTIONS, LOGS = "solutions", "logs"
 PYTHON = (sys.executable, "-P", "-m")
 
@@ -142,15 +144,16 @@ class SuiteWorker:
         early = early or self._start(one)
         self._early = self._start(following) if following is not None else None
         solution = None
-        if benchmark_of(one) == ASKED:
+        if benchmark_of(one) in WRITTEN:
             solution = {"spec": one.spec, "population": str(population), "device": self.device, **self._files(one)}
         ended = early.run(words, self._folder / LOGS / one.name, 60 * minutes + GRACE_S, self._halt, solution)
         return self.row(one, population, ended)
 
     def _files(self, one: SuiteTask) -> dict[str, str]:
         """Folder of the benchmark's file of a task, and the module that it is written around."""
-        module = self._folder / LOGS / f"{one.name}.module.json"
-        return {"folder": str(self._folder / SOLUTIONS), "module": str(module)}
+        in_one = benchmark_of(one) == "tritonbench"
+        folder = self._folder / SOLUTIONS / (one.name if in_one else "")
+        return {"folder": str(folder), "module": str(self._folder / LOGS / f"{one.name}.module.json")}
 
     def _start(self, one: SuiteTask) -> EarlySearch:
         return EarlySearch(self._lane, self._options.device, one.spec)

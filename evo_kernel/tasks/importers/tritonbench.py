@@ -1,4 +1,4 @@
-"""Channel T of TritonBench (thunlp, Apache-2.0) as tasks: `tritonbench:CHECKOUT/T/addmm`.
+"""TritonBench (thunlp, Apache-2.0) as tasks: `tritonbench:CHECKOUT/T/addmm`, `tritonbench:CHECKOUT/G/softmax_triton1`.
 
 The check cases are the calls of a problem's test; the search and confirm cases are the sizes of its timings
 (`performance_metrics/perf_T/golden_metrics`).
@@ -16,13 +16,13 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.call_template import CallForm, Form
-from evo_kernel.tasks.calls import Called
+from evo_kernel.tasks.calls import CUT, Called
 from evo_kernel.tasks.importers.checkout import Entry, allow_of, chosen, parted, read_text, remembered, task_text
-from evo_kernel.tasks.task import describe, same_values
+from evo_kernel.tasks.interpreted import Interpreted
+from evo_kernel.tasks.task import HOST_KNOWN_ELEMENTS, describe, same_values
 
 SCHEME = "tritonbench"
-CHANNEL = "T"
-"""Of PyTorch functions; the references of channel G are Triton kernels, which nothing independent judges."""
+CHANNELS = ("T", "G")
 SEARCH_ELEMENTS = 1 << 28
 """Elements of inputs that a search case may have: 1 GiB of float32."""
 CHECK_ELEMENTS = 200_000
@@ -34,27 +34,28 @@ _EXAMPLE = "tritonbench:TritonBench/T/addmm"
 
 def entries(rest: str) -> list[Entry]:
     """The problems that `CHECKOUT`, `CHECKOUT/T` or `CHECKOUT/T/addmm` names, in order. Raises TaskError."""
-    root, channel, problem = parted(rest, CHANNEL)
+    root, channel, problem = parted(rest, "[TG]")
     root = root.resolve()
-    problems = _problems(root)
-    if not problems:
+    found = {name: _problems(root, name) for name in CHANNELS}
+    found = {name: problems for name, problems in found.items() if problems}
+    if not found:
         what = "it has no folder data/TritonBench_T_v1 with problems"
         raise TaskError(f"{root} is no TritonBench checkout: {what}. Name one; write for example {_EXAMPLE}.")
-    return chosen({CHANNEL: problems}, channel, problem, _EXAMPLE)
+    return chosen(found, channel, problem, _EXAMPLE)
 
 
-def _problems(root: Path) -> list[Entry]:
+def _problems(root: Path, channel: str) -> list[Entry]:
     return [
         Entry(
-            spec=f"{SCHEME}:{root}/{CHANNEL}/{path.stem}",
-            task=f"tritonbench_{CHANNEL}_{path.stem}",
-            group=CHANNEL,
+            spec=f"{SCHEME}:{root}/{channel}/{path.stem}",
+            task=f"tritonbench_{channel}_{path.stem}",
+            group=channel,
             name=path.stem,
-            label=f"{CHANNEL}/{path.stem}",
+            label=f"{channel}/{path.stem}",
             title=path.stem.replace("_", " "),
             path=path,
         )
-        for path in sorted((root / "data" / f"TritonBench_{CHANNEL}_v1").glob("*.py"))
+        for path in sorted((root / "data" / f"TritonBench_{channel}_v1").glob("*.py"))
     ]
 
 
@@ -65,7 +66,7 @@ def text_of(entry: Entry) -> str:
 
 def timings_of(entry: Entry) -> str:
     """The script with the sizes that it is timed at; empty where it has none."""
-    folder = entry.path.parents[2] / "performance_metrics" / f"perf_{CHANNEL}" / "golden_metrics"
+    folder = entry.path.parents[2] / "performance_metrics" / f"perf_{entry.group}" / "golden_metrics"
     path = folder / f"{entry.name}_perf.py"
     return read_text(path) if path.is_file() else ""
 
@@ -80,24 +81,27 @@ class ChosenCalls:
     search: Sequence[Mapping[str, Any]]
     confirm: Sequence[Mapping[str, Any]]
     left: int  # calls of the test that have another form
+    known: tuple[int, ...] = ()  # positions of small integers beside floating point: page tables, offsets
 
 
 @remembered
 def _text(entry: Entry, source: str, timings: str) -> str:
     """The task file. Finding its cases runs the test."""
     picked, called = choose(entry, source, timings)
+    triton = entry.group == "G"
     draws = (called.inputs(case, torch.Generator("cpu").manual_seed(1), torch.device("cpu")) for case in picked.check)
-    allow = allow_of(called.reference, lambda: list(draws))
+    allow = "mixed" if triton else allow_of(called.reference, lambda: list(draws))
+    seed = f"HOST_KNOWN = {list(picked.known)!r}\nSEED = {_seed(source, called)!r}\n" if triton else ""
     kinds = (("check", picked.check), ("search", picked.search), ("confirm", picked.confirm))
     cases = {kind: list(found) for kind, found in kinds if found}
-    description = f"TritonBench {CHANNEL}: {entry.name}."
+    description = f"TritonBench {entry.group}: {entry.name}."
     if picked.left:
         description += f" {picked.left} calls of its test have other arguments and are not part of this task."
-    imported = "from evo_kernel.tasks.calls import Called as Called"
+    imported = f"from {type(called).__module__} import {type(called).__name__} as Called"
     held = {"SOURCE": repr(source), "TIMINGS": repr(called.made_by["perf"])}
     options = {key: called.made_by[key] for key in ("call", "changed")}
     made = f"_called = Called(SOURCE, __file__, TIMINGS, **{options!r})"
-    return task_text(description, imported, held, cases, allow, "", made)
+    return task_text(description, imported, held, cases, allow, seed, made)
 
 
 def choose(entry: Entry, source: str, timings: str) -> tuple[ChosenCalls, Called]:
@@ -108,7 +112,7 @@ def choose(entry: Entry, source: str, timings: str) -> tuple[ChosenCalls, Called
     candidates, timings = _candidates(entry, source, timings)
     found: list[tuple[ChosenCalls, Called]] = []
     for picked in candidates:
-        made = functools.partial(Called, source, str(entry.path), timings, call=dict(picked.shown))
+        made = functools.partial(_kind(entry), source, str(entry.path), timings, call=dict(picked.shown))
         changed, steady = _looked(made(), picked.check)
         found.append((picked, made(changed=changed)))
         if steady:
@@ -121,10 +125,10 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[ChosenCal
     timed: list[CallForm] = []
     if timings:
         try:
-            timed = Called(source, str(entry.path), timings).timed()
+            timed = _kind(entry)(source, str(entry.path), timings).timed()
         except Exception:  # noqa: BLE001  the script may raise anything: then the test's own sizes must do
             timings = ""
-    called = Called(source, str(entry.path), timings)
+    called = _kind(entry)(source, str(entry.path), timings)
     first, second, fault = [], [], None
     try:
         first, second = called.calls(1), called.calls(2)
@@ -137,7 +141,8 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[ChosenCal
     tested = [call.form.key for call in first]
     at_work = [call.form.key for call in timed]
     order = sorted(forms, key=lambda key: (key not in at_work, key not in tested, -tested.count(key)))
-    found = [_choice(forms[key].form, timed, first, second) for key in order]
+    # A kernel follows offsets into memory wherever they lead: there integers stay as they are written.
+    found = [_choice(forms[key].form, timed, first, second, shuffle=entry.group != "G") for key in order]
     if not any(found):
         why = f"its test does not run on a CPU: {describe(fault)}" if fault else "it has no call small enough to check"
         if not forms and not fault:
@@ -147,14 +152,14 @@ def _candidates(entry: Entry, source: str, timings: str) -> tuple[list[ChosenCal
 
 
 def _choice(
-    form: Form, timed: Sequence[CallForm], first: Sequence[CallForm], second: Sequence[CallForm]
+    form: Form, timed: Sequence[CallForm], first: Sequence[CallForm], second: Sequence[CallForm], *, shuffle: bool
 ) -> ChosenCalls | None:
     """The cases of one form; None where none is small enough to check."""
     large = [index for index, call in enumerate(timed) if call.form.key == form.key]
     large = [index for index in large if 0 < timed[index].elements <= SEARCH_ELEMENTS]
     large.sort(key=lambda index: timed[index].elements, reverse=True)
     search = [{"name": f"timing_{index}", "perf": index} for index in large]
-    check = _checks(form, first, second)
+    check = _checks(form, first, second, shuffle=shuffle)
     if not check or any("written" in case for case in check):  # fresh values are better than written ones
         small = [case for case in search if timed[case["perf"]].elements <= CHECK_ELEMENTS]
         check = [{**case, "name": f"small_{case['perf']}"} for case in small[-2:]] or check
@@ -163,10 +168,26 @@ def _choice(
     shown = {"perf": large[0]} if large else {"test": check[0]["test"]}
     left = sum(call.form.key != form.key for call in first if call.tensors)
     own = [{**case, "name": f"own_{case['name']}"} for case in check[:1]]
-    return ChosenCalls(form, shown, check, search[:1] or own, search[1:2], left)
+    cases = [*check, *search[:2], *own]
+    used = [timed[case["perf"]] if "perf" in case else first[case["test"]] for case in cases]
+    return ChosenCalls(form, shown, check, search[:1] or own, search[1:2], left, _small_integers(used))
 
 
-def _checks(form: Form, first: Sequence[CallForm], second: Sequence[CallForm]) -> list[dict[str, Any]]:
+def _small_integers(calls: Sequence[CallForm]) -> tuple[int, ...]:
+    """Positions where every call has integers that the host may know; none where there is nothing else to compute."""
+    columns = list(zip(*(call.tensors for call in calls), strict=True))
+    if not any(column[0].is_floating_point() for column in columns):
+        return ()
+    return tuple(
+        position
+        for position, column in enumerate(columns)
+        if all(not tensor.is_floating_point() and tensor.numel() <= HOST_KNOWN_ELEMENTS for tensor in column)
+    )
+
+
+def _checks(
+    form: Form, first: Sequence[CallForm], second: Sequence[CallForm], *, shuffle: bool
+) -> list[dict[str, Any]]:
     """The test's calls of this form, each shape once; what two draws have in common was written out in numbers."""
     found: list[dict[str, Any]] = []
     seen: set[Any] = set()
@@ -180,7 +201,8 @@ def _checks(form: Form, first: Sequence[CallForm], second: Sequence[CallForm]) -
         written = tuple(
             index
             for index, (a, b) in enumerate(zip(one.tensors, other.tensors, strict=True))
-            if not a.is_complex() and a.dtype != torch.bool and torch.equal(a, b)
+            if (a.is_floating_point() or (shuffle and not a.is_complex() and a.dtype != torch.bool))
+            and torch.equal(a, b)
         )
         found.append({"name": f"test_{number}", "test": number} | ({"written": written} if written else {}))
     found.sort(key=lambda case: first[case["test"]].elements)
@@ -198,3 +220,29 @@ def _looked(called: Called, check: Sequence[Mapping[str, Any]]) -> tuple[tuple[i
     if not made:
         raise TaskError(f"{called.path}: {called.form.entry} returns no tensor. A kernel has nothing to compute.")
     return changed, all(same_values(a, b) for a, b in zip(made, again, strict=True))
+
+
+def _kind(entry: Entry) -> type[Called]:
+    """What runs the reference: PyTorch's functions anywhere, Triton's kernels on a GPU, or their IR on a CPU."""
+    return Interpreted if entry.group == "G" else Called
+
+
+def _seed(source: str, called: Called) -> str:
+    """The benchmark's own kernels as a first kernel: its module, and `run`, which makes the task's one call."""
+    reference = source.partition(CUT)[0]
+    head = "" if "import torch" in reference else "import torch\n"  # some leave it to their tests
+    names = called.names
+    given = [f"{name}_given" if index in called.changed else name for index, name in enumerate(names)]
+    lines = [f"    {given[index]} = {names[index]}.clone()" for index in called.changed]
+    returned = "".join(f", {given[index]}" for index in called.changed)
+    return (
+        f"{head}{reference.rstrip()}\n\n\n"
+        "def _tensors(made, *written):\n"
+        "    made = made if isinstance(made, (tuple, list)) else [made]\n"
+        "    flat = [part for part in made if hasattr(part, 'stride')]\n"
+        "    flat += [part for part in written if not any(part is other for other in flat)]\n"
+        "    return flat[0] if len(flat) == 1 else tuple(flat)\n\n\n"
+        f"def run({', '.join(names)}):\n"
+        + "".join(f"{line}\n" for line in lines)
+        + f"    return _tensors({called.form.written(given)}{returned})\n"
+    )

@@ -15,10 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
+from evo_kernel.fitness.ir.jit import install
 from evo_kernel.tasks.probe import within
 from evo_kernel.types import CaseKind
 from tests.support.launch_kinds import FAILING_ASSERT, KINDS
-from tests.support.launches_on_cpu import install
 
 
 @triton.jit

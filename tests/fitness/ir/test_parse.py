@@ -23,9 +23,9 @@ CHILD = """
 import importlib.util, sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
+from evo_kernel.fitness.ir import jit
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind
-from tests.support import launches_on_cpu as jit
 folder, read, texts = Path(sys.argv[1]), jit.read, set()
 jit.read = lambda text: (texts.add(text), read(text))[1]
 jit.install()

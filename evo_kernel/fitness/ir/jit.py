@@ -1,6 +1,6 @@
 """Executes launches of trusted Triton kernels on CPU tensors: `install` redirects all launches of this process.
 
-For tests of kernels on a machine without a GPU. A launch is bound and lowered as in the
+For references and tests that are Triton kernels, on a machine without a GPU. A launch is bound and lowered as in the
 recorder (record/launches.py), and its IR runs on copies of the tensors' storages. Accesses are not checked: reads past
 an end return zeros, undefined values are arbitrary, races have one result.
 """
@@ -26,6 +26,8 @@ from evo_kernel.fitness.plan.launch_plan import Launch, Scalar
 from evo_kernel.fitness.record.device import target_driver
 from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.tracing import ADDRESS_BITS, PlanTracer
+from evo_kernel.tasks.helper_process import answer_requests
+from evo_kernel.tasks.interpreted import answer_of
 
 _ARCH = 90  # compute capability × 10
 
@@ -124,3 +126,13 @@ def read(text: str) -> tuple[IRModule, Traits]:
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage)  # pyright: ignore[reportArgumentType]
+
+
+def serve() -> None:
+    """Run references which are Triton kernels: answer `Interpreted`'s requests until the input ends. Not confined.
+
+    evo_kernel/tasks/interpreted.py starts it. It runs the user's own checkout, which is trusted.
+    """
+    install()
+    torch.set_num_threads(1)
+    answer_requests(answer_of())
