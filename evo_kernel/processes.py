@@ -37,48 +37,6 @@ class Ended:
     code: int  # its exit code, as a shell tells it: 128 and more are signals
 
 
-class Supervised:
-    """A command under a supervisor, from now until `wait` returns; nothing that it has started outlives that."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        output: Callable[[bytes], None],
-        env: Mapping[str, str],
-        cwd: Path | None = None,
-        grace_s: float = 0.0,
-        passed: Sequence[int] = (),
-    ) -> None:
-        """`output` takes what it prints on either stream, in a thread. `grace_s` lie between SIGTERM and SIGKILL.
-        `passed`: descriptors that it gets. Raises OSError."""
-        self._grace_s = grace_s
-        self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", __file__, str(grace_s), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=dict(env), cwd=cwd, start_new_session=True, pass_fds=passed,
-        )  # fmt: skip
-        self._reading = threading.Thread(target=_read, args=(self._supervisor.stdout, output), daemon=True)
-        self._reading.start()
-
-    def alive(self) -> bool:
-        return self._supervisor.poll() is None
-
-    def wait(self, deadline_s: float, enough: Callable[[], bool] = lambda: False) -> Ended:
-        """Until the command ends, the deadline, or `enough`."""
-        until, how = time.monotonic() + deadline_s, "exited"
-        with self._supervisor as supervisor:
-            assert supervisor.stdin is not None
-            while how == "exited" and _waited(supervisor, _LOOK_S) is None:
-                how = "stopped" if enough() else "deadline" if time.monotonic() >= until else how
-            supervisor.stdin.close()
-            code = _waited(supervisor, self._grace_s + LATE_S)
-            if code is None or code < 0:  # killed, by the command or by the machine; or it hangs
-                how = "lost" if how == "exited" else how
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(supervisor.pid, signal.SIGKILL)
-            self._reading.join(LATE_S)
-        return Ended(how, supervisor.returncode)
-
-
 def run(
     command: Sequence[str],
     deadline_s: float,
@@ -87,12 +45,37 @@ def run(
     cwd: Path | None = None,
     enough: Callable[[], bool] = lambda: False,
     grace_s: float = 0.0,
+    passed: int | None = None,
 ) -> Ended:
-    """Run a command until it ends, the deadline, or `enough`; see Supervised.
+    """Run a command under a supervisor until it ends, the deadline, or `enough`; nothing that it starts outlives that.
 
-    A command that cannot be started says so in its output and ends with 127. Raises OSError.
+    `output` takes what it prints on either stream, in a thread. `grace_s` lie between SIGTERM and SIGKILL. `passed`: a
+    descriptor for the command, closed here. A command that cannot be started says so in its output and ends with 127.
+    Raises OSError.
     """
-    return Supervised(command, output, env, cwd, grace_s).wait(deadline_s, enough)
+    until, how = time.monotonic() + deadline_s, "exited"
+    try:
+        started = subprocess.Popen(
+            [sys.executable, "-I", __file__, str(grace_s), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=dict(env), cwd=cwd, start_new_session=True, pass_fds=() if passed is None else (passed,),
+        )  # fmt: skip
+    finally:
+        if passed is not None:
+            os.close(passed)
+    with started as supervisor:
+        assert supervisor.stdin is not None and supervisor.stdout is not None
+        reading = threading.Thread(target=_read, args=(supervisor.stdout, output), daemon=True)
+        reading.start()
+        while how == "exited" and _waited(supervisor, _LOOK_S) is None:
+            how = "stopped" if enough() else "deadline" if time.monotonic() >= until else how
+        supervisor.stdin.close()
+        code = _waited(supervisor, grace_s + LATE_S)
+        if code is None or code < 0:  # killed, by the command or by the machine; or it hangs
+            how = "lost" if how == "exited" else how
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(supervisor.pid, signal.SIGKILL)
+        reading.join(LATE_S)
+    return Ended(how, supervisor.returncode)
 
 
 def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -22,7 +22,7 @@ from operators.learning import TREE
 from operators.learning.tree import Tree
 from operators.llm.base import Model
 from operators.llm.litellm_model import Patience
-from operators.llm.models import open_model
+from operators.open_model import open_model
 
 PARTS = ("macro", "micro")
 A_PAIR = 2  # calls that a pair takes, about

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.agents.notebook import NOBODY, Counted, Notebook
 from benchmarks.agents.situations import Situation
 from evo_kernel.types import Brief
-from operators.macro.llm_policy import LlmPolicy
+from operators.llm_policy import LlmPolicy
 
 OWN, PLACEBO = "own evidence", "another's evidence"
 

@@ -18,8 +18,9 @@ from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply
 from operators.llm.limits import Endpoint, NoLimit, Purse
 from operators.llm.litellm_model import LiteLLMModel, Patience, Price
 from operators.llm.litellm_request import LiteLLMWire, missing_key, unknown_provider
-from operators.llm.models import Ensemble, open_model
+from operators.llm.models import Ensemble
 from operators.llm.transcript import redactor
+from operators.open_model import open_model
 
 if TYPE_CHECKING:
     from populations.population import LineagePopulation

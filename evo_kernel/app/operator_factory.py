@@ -65,7 +65,7 @@ def policy_of(name: str, config: Config) -> Policy:
     import torch
 
     from operators.learning import POLICY
-    from operators.macro.bandit import TrainedPolicy
+    from operators.learning.trained_policy import TrainedPolicy
 
     torch.set_num_threads(1)  # one small decision at a time; the cores are the judge's
     return TrainedPolicy.load(config.operators.checkpoint or POLICY)
@@ -135,7 +135,7 @@ def _check_external(config: Config, weights: Mapping[str, float]) -> None:
 
 
 def _llm_mtmc(config: Config, model: Model, prompts: Prompts, limits: SessionLimits) -> MtmcOperator:
-    from operators.macro.llm_policy import LlmPolicy
+    from operators.llm_policy import LlmPolicy
     from operators.micro.llm_coder import CombinedCoder, LlmCoder
 
     agents, rewriter, llm = config.agents, RewriteCoder(), LlmCoder(model, prompts, limits)

@@ -23,25 +23,19 @@ def solution_text(spec: str, source: Source, device: str) -> str:
     return standalone(recorded_launches(load(spec), source, device), source.text)
 
 
-def write_solution(
-    spec: str, text: str, folder: Path, *, sample: int = 0, author: str = "", hardware: str = ""
-) -> tuple[Path, list[str]]:
+def write_solution(spec: str, text: str, folder: Path, sample: int = 0) -> tuple[Path, list[str]]:
     """Write a module with `run` as a solution of the problem: where, and what its user should know.
 
-    `sample`: of KernelBench; `author`, `hardware`: of FlashInfer-Bench. Raises UserError where the file is already.
+    `sample`: of KernelBench. Raises UserError where the file is already.
     """
-    scheme = spec.partition(":")[0]
-    if scheme == "kernelbench":
+    if spec.startswith("kernelbench:"):
         solution = kernelbench_solution(spec, text)
         found = solutions.refused_by_kernelbench(solution.text())
         note = f"its static checker refuses files that hold {', '.join(found)}: take that out of the kernel"
         return _written(folder / solution.file_name(sample), solution.text()), [note] if found else []
-    if scheme == "tritonbench":
-        solution, left = tritonbench_solution(spec, text)
-        note = f"{left} calls of its test have other arguments than the task, and go to the reference"
-        return write_tritonbench(solution, folder), [note] if left else []
-    made = solutions.flashinfer_solution(problem_of(spec).name, text, author, hardware)
-    return _written(folder / f"{made['name']}.json", json.dumps(made, indent=2) + "\n"), []
+    solution, left = tritonbench_solution(spec, text)
+    note = f"{left} calls of its test have other arguments than the task, and go to the reference"
+    return write_tritonbench(solution, folder), [note] if left else []
 
 
 def write_tritonbench(solution: solutions.TritonBenchSolution, folder: Path) -> Path:

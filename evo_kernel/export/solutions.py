@@ -1,4 +1,4 @@
-"""A kernel as what the harnesses of KernelBench, TritonBench and FlashInfer-Bench accept.
+"""A kernel as what the harnesses of KernelBench and TritonBench accept.
 
 KernelBench: a file that defines `ModelNew`, built by the problem's own constructor (same arguments, same seed: same
 weights). It computes by the kernel's `run`, which gets forward's arguments and then the module's tensors in the order
@@ -9,40 +9,17 @@ task's form goes to the kernel's `run`; any other call of the test (other flags,
 which the file carries, and `left` says how many those are. Its first step for channel G (EVAL/eval_G/0_call_acc.py,
 process_code) keeps the imports and the functions of what is predicted and drops the rest: classes, constants,
 statements. So all of the file is imports and functions, and what must run when it is loaded runs in decorators.
-
-FlashInfer-Bench: one JSON file, with the recorded launches inside.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from evo_kernel.syntax import parse_module, quoted
-
-
-def flashinfer_solution(definition: str, kernel: str, author: str, hardware: str) -> dict[str, Any]:
-    """The solution of a definition, named by its content. `kernel`: a module with run(*inputs), see standalone.py."""
-    return {
-        "name": f"{definition}_{hashlib.sha256(kernel.encode()).hexdigest()[:8]}",
-        "definition": definition,
-        "author": author,
-        "description": "Found by an evolutionary search.",
-        "spec": {
-            "language": "triton",
-            "target_hardware": [hardware],
-            "entry_point": "kernel.py::run",
-            "dependencies": [],
-            "destination_passing_style": False,
-        },
-        "sources": [{"path": "kernel.py", "content": kernel}],
-    }
-
 
 FORBIDDEN = {"try:": r"\btry\s*:", "except": r"\bexcept\b", "pass": r"\bpass\b"}
 """What its static checker refuses anywhere outside comments (src/kernelbench/kernel_static_checker.py)."""

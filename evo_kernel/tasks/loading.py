@@ -27,7 +27,6 @@ are executed whole in every regime, on a CPU."""
 IMPORTERS = {
     "kernelbench": "evo_kernel.tasks.importers.kernelbench",
     "tritonbench": "evo_kernel.tasks.importers.tritonbench",
-    "flashinfer": "evo_kernel.tasks.importers.flashinfer",
 }
 """Scheme of a TASK → the module that reads that benchmark's checkout: `entries(rest)`, `text_of(entry)`."""
 

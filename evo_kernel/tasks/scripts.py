@@ -198,10 +198,10 @@ def is_fake() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
-def scaled(written: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+def scaled(written: torch.Tensor) -> torch.Tensor:
     """Floating-point values that are the same in every draw, times factors: signs, zeros and domains around it stay."""
     wide = torch.promote_types(written.dtype, torch.float32)
-    factors = torch.empty_like(written, dtype=wide).uniform_(*KEPT, generator=generator)
+    factors = torch.empty_like(written, dtype=wide).uniform_(*KEPT)
     return (written.to(wide) * factors).to(written.dtype)
 
 

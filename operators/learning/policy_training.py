@@ -26,11 +26,11 @@ from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
 
 from evo_kernel.errors import UserError
-from operators.learning.evaluation import TreeWalk
 from operators.learning.network import PolicyNetwork, load_policy, save_policy
 from operators.learning.policy_features import UNIT, ActionOutcome, Observation, sight_of
 from operators.learning.tree import HORIZON, Tree, TreeState
 from operators.learning.values import Decisions, Values, learnable, parted, shortfall
+from operators.learning.walk import TreeWalk
 from operators.macro.catalogue import STOP
 
 GAMMA, LAMBDA, CLIP, ENTROPY, TARGET_KL = 0.99, 0.95, 0.2, 0.01, 0.02

@@ -1,4 +1,4 @@
-"""From names to a model: one by its name, several as one by weight, or a script, with no network and no cost."""
+"""Models made of others: several as one by weight, or a script, with no network and no cost."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from evo_kernel.types import Call
 from operators.llm.base import Message, Model, ModelFailed, ModelRequest, Reply, ToolCall, sound
-from operators.llm.litellm_model import LiteLLMModel
 from operators.llm.structured import problem
 from operators.llm.transcript import message_data, pack, request_data
 
@@ -160,15 +158,3 @@ def _kind(failures: Sequence[ModelFailed]) -> str:
         if kind in kinds:
             return kind
     return failures[-1].kind
-
-
-def open_model(name: str, **settings: Any) -> Model:
-    """`settings`: of LiteLLMModel. Raises UserError."""
-    kind, _, path = name.partition(":")
-    if kind == "scratch":
-        from operators.learning.coder.scratch.coder import ScratchModel  # torch, which no other model needs here
-
-        return ScratchModel(Path(path), name)
-    if name == "scripted":
-        return ScriptedModel()
-    return LiteLLMModel(name, **settings)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from benchmarks.importing import main as surveys
 from evo_kernel.fitness.ir import programs
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
-from tests.support.more_benchmarks import flashinfer
 
 
 @pytest.fixture
@@ -28,14 +29,13 @@ def evo(monkeypatch, capsys):
     return called
 
 
-def test_import_lists_checks_and_writes(evo, tmp_path: Path) -> None:
+def test_import_lists_and_writes_and_the_benchmark_checks(evo, tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
     _, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1")
     assert len(listed.splitlines()) == 9 and listed.splitlines()[0].endswith("level1/1  Softmax")
     for other in ("4_No_inputs", "5_Random", "6_Bessel", "2_Loss", "7_Hinge", "8_Images", "9_Pairs"):
         (root / f"KernelBench/level1/{other}.py").unlink()
-    _, said, _ = evo("tasks", "import", f"kernelbench:{root}/level1", "--check", "--json")
-    found = json.loads(said)
+    found = json.loads(CliRunner().invoke(surveys, [f"kernelbench:{root}/level1", "--json"]).stdout)
     assert [row["loads"] for row in found["problems"]] == [True, False]
     assert found["summary"]["level1"] == {
         "problems": 2, "load": 1, "check": 1, "degenerate": 0,
@@ -55,25 +55,24 @@ def test_a_file_that_cannot_be_written_is_a_mistake(evo, tmp_path: Path) -> None
 
 
 def test_a_solution_holds_launches_and_takes_the_sizes_that_were_recorded(evo, tmp_path: Path) -> None:
-    spec = f"flashinfer:{flashinfer(tmp_path / 'data')}/gemm_n256"
+    spec = f"kernelbench:{checkout(tmp_path / 'data')}/level1/1"
     task = load(spec)
     (tmp_path / "mine.py").write_text(first_kernel(task).text)
     code, said, stderr = evo("tasks", "export", spec, tmp_path / "mine.py", "--to", tmp_path / "out", "--device", "cpu")
     assert code == 0, stderr
-    text = json.loads(Path(said.strip().removeprefix("wrote ")).read_text())["sources"][0]["content"]
+    text = Path(said.splitlines()[0].removeprefix("wrote ")).read_text()
     names: dict = {}
     exec(text, names)
-    (case,) = task.cases_of(CaseKind.CHECK)
+    case = task.cases_of(CaseKind.CHECK)[0]
     inputs = task.inputs(case, torch.Generator().manual_seed(1), torch.device("cpu"))
     assert programs  # executes them
     torch.testing.assert_close(names["run"](*inputs), task.outputs(*inputs)[0], atol=1e-2, rtol=1e-2)
-    (tmp_path / "mine.py").write_text("def run(A, B):\n    return A if A.sum().item() else B\n")
+    (tmp_path / "mine.py").write_text("def run(x):\n    return x if x.sum().item() else x * 2\n")
     code, _, stderr = evo("tasks", "export", spec, tmp_path / "mine.py", "--to", tmp_path / "two", "--device", "cpu")
     assert code == 2 and "the kernel cannot be recorded on" in stderr and len(stderr.splitlines()) == 1
 
 
-SPECS = ("kernelbench:{}/level1", "kernelbench:nowhere", "tritonbench:{}", "tritonbench:nowhere/T/abs", "flashinfer:{}",
-         "flashinfer:nowhere/gemm", "other:there")  # fmt: skip
+SPECS = ("kernelbench:{}/level1", "kernelbench:nowhere", "tritonbench:{}", "tritonbench:nowhere/T/abs", "other:there")
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -1,13 +1,12 @@
 """What the benchmarks' own harnesses say of exported files, where a checkout of them is named; skipped where none is.
 
-EVO_KERNEL_KERNELBENCH, EVO_KERNEL_TRITONBENCH and EVO_KERNEL_FLASHINFER_BENCH name checkouts. Their code runs here, on
-problems of our own that are small enough for a CPU: KernelBench's loaders, its comparison and its static checker;
-TritonBench's two steps; FlashInfer-Bench's models of a solution. What needs a GPU (their timings) is left out.
+EVO_KERNEL_KERNELBENCH and EVO_KERNEL_TRITONBENCH name checkouts. Their code runs here, on problems of our own that are
+small enough for a CPU: KernelBench's loaders, its comparison and its static checker; TritonBench's two steps. What
+needs a GPU (their timings) is left out.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
 from tests.support.benchmark import LINEAR, checkout
 from tests.support.commands import evo_main
-from tests.support.more_benchmarks import CUT, SCALED, flashinfer, tritonbench
+from tests.support.tritonbench import CUT, SCALED, tritonbench
 
 ADDING = """
 import torch, triton, triton.language as tl
@@ -162,25 +161,3 @@ def test_tritonbench_keeps_what_it_needs_of_a_prediction_for_channel_g(export, t
     import torch
 
     assert left["scaled_add"](torch.ones(2), torch.ones(2)).tolist() == [2.0, 2.0]
-
-
-def test_flashinfer_bench_accepts_the_solution(export, tmp_path, monkeypatch):
-    harness = named("EVO_KERNEL_FLASHINFER_BENCH")
-    pytest.importorskip("pydantic")
-    for name in ("flashinfer_bench", "flashinfer_bench.data"):  # without what else they import (flashinfer, ...)
-        package = types.ModuleType(name)
-        package.__path__ = [str(harness / name.replace(".", "/"))]
-        monkeypatch.setitem(sys.modules, name, package)
-    for name in ("flashinfer_bench.data.solution", "flashinfer_bench.data.utils"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    models = importlib.import_module("flashinfer_bench.data.solution")
-    root = flashinfer(tmp_path / "data")
-    spec = f"flashinfer:{root}/gemm_n256"
-    written = export(spec, first_kernel(load(spec)).text, tmp_path)
-    solution = models.Solution.model_validate_json(written.read_text())
-    assert (solution.definition, solution.get_entry_symbol()) == ("gemm_n256", "run")
-    assert "def run(*inputs):" in solution.get_entry_source().content
-    broken = json.loads(written.read_text())
-    broken["spec"]["entry_point"] = "other.py::run"
-    with pytest.raises(ValueError, match="not found in sources"):
-        models.Solution.model_validate(broken)

@@ -13,7 +13,7 @@ from evo_kernel.app.solutions import solution_text, tritonbench_solution, write_
 from evo_kernel.export.solutions import TritonBenchSolution
 from evo_kernel.tasks.calls import CUT
 from evo_kernel.tasks.loading import load
-from tests.support.more_benchmarks import DOUBLED, tritonbench
+from tests.support.tritonbench import DOUBLED, tritonbench
 
 ADDED = "CALLS = []\n\n\ndef run(x, y):\n    CALLS.append(1)\n    return x + y\n"
 

@@ -388,7 +388,11 @@ def test_what_is_expected_of_all_elements_is_what_the_whole_reference_says(name:
         assert part.frobenius == pytest.approx(wanted.frobenius, rel=0.2)
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+ALIKE = {"attention", "attention_full", "gqa", "linear_gelu", "qk_norm", "shared_prompt_backward"}
+"""Built-in tasks whose references are made of what others have: their slices are compared above."""
+
+
+@pytest.mark.parametrize("name", [name for name in BUILTIN if name not in ALIKE])
 def test_samples_pass_what_is_right_and_no_other(name: str) -> None:
     task, inputs = _case_of(name)
     right = task.outputs(*inputs)

@@ -29,9 +29,9 @@ from operators.avo.attempt import AvoSettings
 from operators.avo.operator import opening
 from operators.crossover import LlmCrossover
 from operators.llm.base import Message
+from operators.llm_policy import LlmPolicy
 from operators.macro.catalogue import STOP, UNGUIDED, proposed
 from operators.macro.features import MacroState
-from operators.macro.llm_policy import LlmPolicy
 from operators.macro.policies import StrategyMemory
 from operators.micro.llm_coder import LlmCoder, applicable
 from operators.prompts.writer import Prompts

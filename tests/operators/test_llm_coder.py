@@ -8,9 +8,9 @@ from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Operator, Purpose, Source, Status, Strategy, Tried
 from operators.llm.base import ModelFailed, ToolCall
 from operators.llm.models import ScriptedModel
+from operators.llm_policy import LlmPolicy
 from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import CATALOGUE, UNGUIDED, proposed
-from operators.macro.llm_policy import LlmPolicy
 from operators.macro.policies import UniformPolicy
 from operators.micro.coder import Coder, Job, RewriteCoder
 from operators.micro.llm_coder import MASKS, CombinedCoder, LlmCoder, applicable, guides

@@ -8,10 +8,10 @@ import pytest
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Source, Strategy, Tried
 from operators.llm.base import ModelFailed
+from operators.llm_policy import LlmPolicy, answer_schema, offers_text, read_answer, stated
 from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import CATALOGUE, PAYS, STOP, description, proposed
 from operators.macro.features import MacroState
-from operators.macro.llm_policy import LlmPolicy, answer_schema, offers_text, read_answer, stated
 from operators.macro.policies import MixedPolicy, Policy, UniformPolicy
 from operators.micro.llm_coder import applicable
 from operators.prompts.parts import tokens

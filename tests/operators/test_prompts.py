@@ -9,9 +9,9 @@ import pytest
 
 from evo_kernel.types import Decision, Source, Status, Tried
 from operators.crossover import LlmCrossover
+from operators.llm_policy import LlmPolicy
 from operators.macro.catalogue import proposed
 from operators.macro.features import MacroState
-from operators.macro.llm_policy import LlmPolicy
 from operators.macro.policies import StrategyMemory
 from operators.micro.llm_coder import LlmCoder
 from operators.micro.session import SessionLimits

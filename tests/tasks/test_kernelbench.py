@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from benchmarks.importing import survey
 from evo_kernel import user_cache
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.importers.checkout import remembered
 from evo_kernel.tasks.importers.kernelbench import entries
 from evo_kernel.tasks.importers.shrink_sizes import ODD, constants, reduced, telling
-from evo_kernel.tasks.importers.survey import survey
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower
 from evo_kernel.tasks.probe import probe

@@ -307,7 +307,7 @@ def test_public_text_hides_confirm_however_it_is_written(text):
 
 @pytest.mark.parametrize("line", [
     "from evo_kernel.tasks.problems import Problem", "from evo_kernel.tasks.calls import Called",
-    "from evo_kernel.tasks.interpreted import Interpreted", "from evo_kernel.tasks.definitions import Definition",
+    "from evo_kernel.tasks.interpreted import Interpreted",
     "from evo_kernel.tasks import shared_prompts, vendor",
 ])  # fmt: skip
 def test_what_the_texts_of_tasks_import_stays_where_they_look_for_it(line: str) -> None:

@@ -15,7 +15,7 @@ from evo_kernel.tasks.importers.tritonbench import entries
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import probe
 from evo_kernel.types import CaseKind
-from tests.support.more_benchmarks import tritonbench
+from tests.support.tritonbench import tritonbench
 
 
 @pytest.fixture(scope="module")

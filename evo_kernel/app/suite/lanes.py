@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 from evo_kernel import processes
 from evo_kernel.errors import UserError
@@ -105,19 +108,30 @@ class EarlySearch:
     """
 
     def __init__(self, lane: Lane, device: str, likely: str) -> None:
-        lane.enter()
         theirs, self._orders = os.pipe()
+        self._said, self._ended = bytearray(), Future[processes.Ended]()
+        self._halt, self._until = Event(), math.inf
         program = [sys.executable, *PROGRAM, str(theirs), device, likely]
-        self._said = bytearray()
+        Thread(target=self._supervise, args=(program, lane, theirs), daemon=True).start()
+
+    def _supervise(self, program: Sequence[str], lane: Lane, theirs: int) -> None:
+        lane.enter()
         try:
-            self._process = processes.Supervised(
-                program, self._said.extend, lane.environment(), grace_s=INTERRUPTED_S, passed=(theirs,)
-            )
-        finally:
-            os.close(theirs)
+            ended = processes.run(
+                program, math.inf, self._said.extend, lane.environment(), enough=self._enough,
+                grace_s=INTERRUPTED_S, passed=theirs,
+            )  # fmt: skip
+            self._ended.set_result(ended)
+        except OSError as error:
+            self._ended.set_exception(error)
+
+    def _enough(self) -> bool:
+        return self._halt.is_set() or time.monotonic() >= self._until
 
     def alive(self) -> bool:
-        return self._process.alive()
+        looking = select.poll()
+        looking.register(self._orders, 0)
+        return not looking.poll(0)  # an error is what a pipe that nobody reads has
 
     def run(
         self,
@@ -131,15 +145,20 @@ class EarlySearch:
         files = _logs(log)
         order = {"words": list(words), "output": [str(file.absolute()) for file in files], "solution": solution}
         began = time.monotonic()
+        self._halt, self._until = halt, began + deadline_s
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._orders, "w") as orders:  # else it tells how it ended
             orders.write(json.dumps(order) + "\n")
-        ended = _end(self._process.wait(deadline_s, halt.is_set), files, began)
-        return ended if ended.err else replace(ended, err=self._said.decode(errors="replace"))
+        ended = self._ended.result()
+        if ended.how == "stopped" and not halt.is_set():
+            ended = replace(ended, how="deadline")
+        told = _end(ended, files, began)
+        return told if told.err else replace(told, err=self._said.decode(errors="replace"))
 
     def close(self) -> None:
         """End it, where it still waits."""
+        self._until = time.monotonic()
         os.close(self._orders)
-        self._process.wait(0.0)
+        self._ended.result()
 
 
 def _logs(log: Path) -> list[Path]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from benchmarks.regret import Interval, credit_of, main, regret, table, walked
 from evo_kernel.types import Credit, Decision, Strategy
-from operators.learning.evaluation import Interval, TreeWalk, credit_of, regret, table, walked
+from operators.learning.network import PolicyNetwork, save_policy
 from operators.learning.tree import Tree
+from operators.learning.walk import TreeWalk
 from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import UniformPolicy, draw
+from tests.operators.learning.planted import planted
 from tests.operators.learning.trees import EXP2, HINTS, HOIST, joined, small
 
 
@@ -97,3 +102,15 @@ def test_a_policy_is_told_of_every_step(tree: Tree) -> None:
 
     one = walked(tree, tree.roots()[0].id, Listening(), np.random.default_rng(3))
     assert len(told) == one.steps
+
+
+def test_the_benchmark_holds_policies_against_uniform_choice_and_the_bandit(tmp_path) -> None:
+    planted(problems=4, steps=1, held_out=2).save(tmp_path / "tree.gz")
+    save_policy(tmp_path / "p.pt", PolicyNetwork(), {})
+    words = ["--tree", tmp_path / "tree.gz", "--policy", tmp_path / "p.pt", "--seeds", 2, "--episodes", 1, "--json"]
+    found = json.loads(CliRunner().invoke(main, list(map(str, words))).stdout)
+    assert [one["policy"] for one in found["policies"]] == ["uniform", "bandit", "p"]
+    assert found["environments"] == "modeled (sm_90)" and found["split"] == "held-out"
+    for one in found["policies"]:
+        assert one["regret"]["low"] <= one["regret"]["mean"] <= one["regret"]["high"]
+        assert set(one["by_problem"]) == {"task2", "task3"}

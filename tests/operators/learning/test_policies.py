@@ -17,8 +17,8 @@ from tests.operators.learning.planted import FAILS, HEALTHY, SPILLED, planted
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.regret import regret  # noqa: E402
 from operators.learning import POLICY, TREE  # noqa: E402
-from operators.learning.evaluation import regret  # noqa: E402
 from operators.learning.network import NetworkSettings, PolicyNetwork, load_policy, save_policy  # noqa: E402
 from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation  # noqa: E402
 from operators.learning.policy_training import (  # noqa: E402
@@ -29,9 +29,9 @@ from operators.learning.policy_training import (  # noqa: E402
     imitate,
     ppo,
 )
+from operators.learning.trained_policy import TrainedPolicy  # noqa: E402
 from operators.learning.tree import Tree  # noqa: E402
 from operators.learning.values import Decisions, Values, decision, learnable, parted, shortfall  # noqa: E402
-from operators.macro.bandit import TrainedPolicy  # noqa: E402
 from operators.macro.features import context  # noqa: E402
 from operators.macro.policies import UniformPolicy  # noqa: E402
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evo_kernel.types import Status
-from operators.learning.evaluation import TreeWalk
+from operators.learning.walk import TreeWalk
 from tests.operators.learning.trees import EXP2, HINTS, HOIST, small
 
 

@@ -1,7 +1,6 @@
 """What is exported: from populations, trees and walks; filtered, each once, split by family; read back as it was."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -9,16 +8,18 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evo_kernel.app.train.reward import JudgedReward, compute_score
+from evo_kernel.app.train.reward import JudgedReward
 from evo_kernel.cli.main import cli
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.first import first_kernel
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import Call, Proposal, Source, Status
+from evo_kernel.types import Call, Proposal, Source, Status, Strategy
 from operators.learning.coder import examples as exporting
 from operators.learning.coder.answers import BadLines, answer_text, applied, kernel_of, numbered, reasoning_of, written
 from operators.learning.coder.examples import Example, Wanted, kept, of_tree, read, rewarded, write
+from operators.learning.coder.rewards import parts_of
 from operators.learning.coder.walks import fused, invented, renamed, walks
+from operators.learning.tree import strategy_data
 from operators.llm.transcript import pack
 from operators.micro.edit_blocks import DIVIDE, REPLACE, SEARCH
 from populations.population import open_population
@@ -194,15 +195,15 @@ def test_reasoning_is_what_stands_around_an_edit():
 
 def test_the_reward_as_a_function_of_other_trainers():
     text = FIRSTS[0][1].text
-    with JudgedReward("swiglu", "binary") as reward:
-        assert reward([], ["no code", [{"role": "assistant", "content": "none"}]], parent=[text, text]) == [0.0, 0.0]
+    action = json.dumps(strategy_data(Strategy("hoist", "reordering")))
+    said = ["no code", [{"role": "assistant", "content": "none"}]]
+    with JudgedReward(parts_of("binary")) as reward:
+        assert reward([], said, task="swiglu", parent=[text, text], action=action) == [0.0, 0.0]
         assert reward.__name__ and reward.parts.form == 0.0
         with pytest.raises(UserError, match="action"):
-            reward([], ["x"], action="?")
-    with JudgedReward() as nowhere, pytest.raises(UserError, match="no task"):
-        nowhere([], ["x"])
-    assert compute_score("swiglu", "no code", None, {"parts": "binary", "device": "cpu"}) == 0.0
-    assert not math.isnan(compute_score("any", "no code", None, {"task": "swiglu", "parent": text}))
+            reward([], ["x"], task="swiglu", parent=text, action="?")
+        with pytest.raises(UserError, match="no column 'task'"):
+            reward([], ["x"])
 
 
 def test_the_command_trains_and_goes_on(tmp_path):

@@ -33,9 +33,10 @@ from operators.learning.coder.scratch.training import (
 )
 from operators.learning.coder.scratch.vocabulary import END, Names, Vocabulary
 from operators.llm.base import ModelFailed
-from operators.llm.models import ScriptedModel, open_model
+from operators.llm.models import ScriptedModel
 from operators.micro.edit_blocks import GIVE_UP
 from operators.micro.llm_coder import LlmCoder
+from operators.open_model import open_model
 from tests.operators.learning.coder.support import EXAMPLES, FIRSTS
 
 VOCABULARY = vocabulary_of(EXAMPLES, 1000)

@@ -1,7 +1,6 @@
-"""Walks over a tree of stored transitions, and the regret of policies on it.
+"""The regret of policies on walks over a tree of stored transitions: those given, uniform choice, the bandit.
 
-An action that fails leaves the walk where it is and is not open there again, since rewriting is deterministic. A
-transition that the tree does not hold is never open.
+python -m benchmarks.regret [--policy CHECKPOINT ...] [--tree FILE] [--seeds N] [--json]
 
 The regret of an episode is the log gain that at most `steps` known steps can reach from the root, less the log gain of
 the fastest kernel on the policy's way (a population keeps that one). A policy is asked only about what the tree knows.
@@ -14,65 +13,24 @@ policy, not how much in the choice of the problems. Comparisons are paired by se
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
-from evo_kernel.types import Credit, Decision, Status, Strategy, Tried
+from evo_kernel.cli.options import JSON, PATH, TREE_FILE
+from evo_kernel.errors import UserError
+from evo_kernel.types import Credit, Decision, Status
+from operators.learning.trained_policy import TrainedPolicy
 from operators.learning.tree import HORIZON, Edge, Split, Tree
-from operators.macro.bandit import BanditPolicy, TrainedPolicy
-from operators.macro.features import MacroState
+from operators.learning.walk import TreeWalk
+from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import Policy, UniformPolicy
-
-
-class TreeWalk:
-    """One episode over a tree from `root`: at most `horizon` steps, failed ones among them."""
-
-    def __init__(self, tree: Tree, root: str, horizon: int = HORIZON) -> None:
-        self._tree, self._horizon = tree, horizon
-        self.root = self.state = root
-        self.steps = 0
-        self._tried: dict[str, list[Tried]] = {}
-        self._path: tuple[Strategy, ...] = tree.states[root].path
-        self._best_log_us = tree.states[root].log_us
-
-    @property
-    def offers(self) -> tuple[Strategy, ...]:
-        """What may be taken here, in the coder's order; nothing at the horizon."""
-        if self.steps >= self._horizon:
-            return ()
-        tried = {one.strategy.key for one in self._tried.get(self.state, ())}
-        return tuple(one for one in self._tree.offered(self.state) if one.key not in tried)
-
-    @property
-    def macro_state(self) -> MacroState:
-        """What a policy decides on: the state, the way here in this walk, what was tried here."""
-        seen = self._tree.macro_state(self.state, self._path)
-        return replace(seen, tried=tuple(self._tried.get(self.state, ())))
-
-    @property
-    def best_gain(self) -> float:
-        """Log gain of the fastest kernel on the way: what a population keeps."""
-        return self._tree.states[self.root].log_us - self._best_log_us
-
-    def take(self, strategy: Strategy) -> Edge:
-        """What came of it. Raises ValueError for what is not in `offers`."""
-        if strategy not in self.offers:
-            raise ValueError(f"{strategy.key} is not open at {self.state}: take one of `offers`")
-        edge = self._tree.edges(self.state)[strategy.key]
-        self.steps += 1
-        log_gain = edge.log_gain if edge.status is Status.PASSED else None
-        self._tried.setdefault(self.state, []).append(Tried(strategy, edge.status, log_gain))
-        if edge.child is not None:
-            self.state = edge.child
-            self._path = (*self._path, strategy)
-            self._best_log_us = min(self._best_log_us, self._tree.states[self.state].log_us)
-        return edge
-
 
 MakePolicy = Callable[[int], Policy]
 """From a seed: the policy as it is at the beginning of a problem."""
@@ -153,7 +111,7 @@ class Regret:
 
 
 def contenders(checkpoints: Sequence[Path]) -> dict[str, MakePolicy]:
-    """What `train evaluate` compares, by name; the first two are what others are held against. Raises UserError."""
+    """What is compared, by name; the first two are what others are held against. Raises UserError."""
     from operators.learning.network import load_policy  # torch, which regret does without
 
     found: dict[str, MakePolicy] = {
@@ -218,3 +176,52 @@ def table(found: Sequence[Regret]) -> str:
         reached = f"{math.exp(one.reached.mean):.3f}× of {math.exp(one.best):.3f}×"
         rows.append(f"| {one.policy} | {one.interval} | {share} | {reached} |")
     return "\n".join(rows)
+
+
+@click.command()
+@TREE_FILE
+@click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint; repeatable.")
+@click.option(
+    "--split",
+    type=click.Choice(["held-out", "train"]),
+    default="held-out",
+    show_default=True,
+    help="Evaluate on held-out tasks or on training tasks.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Number of seeds, for intervals."
+)
+@click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Episodes per problem.")
+@JSON
+def main(
+    tree_file: Path,
+    policies: tuple[Path, ...],
+    split: Split,
+    seeds: int,
+    episodes: int,
+    as_json: bool,
+) -> None:
+    """Compare policies with uniform choice and the bandit on tasks that were not used for training.
+
+    Regret: the best log gain within eight known steps from a task's first kernel, minus the policy's; intervals are
+    95 % over seeds. The bandit starts untrained on every problem and learns over its episodes.
+    """
+    tree = Tree.load(tree_file)
+    if not tree.roots(split):
+        raise UserError(f"{tree_file} has no {split} task: collect some, or take another --split.")
+    found: list[Regret] = []
+    for name, make in contenders(policies).items():
+        found.append(regret(tree, make, name, range(seeds), episodes, split))
+        if not as_json:
+            click.echo(f"{name}: {found[-1].interval}", err=True)
+    kinds = ", ".join(sorted({one.label for one in tree.environments.values()}))
+    if as_json:
+        told = {"tree": str(tree_file), "split": split, "environments": kinds, "episodes": episodes}
+        click.echo(json.dumps({**told, "policies": [one.as_data(*found[:2]) for one in found]}))
+    else:
+        click.echo(f"\n{split} problems of {tree_file.name}: {len(tree.roots(split))}; times: {kinds}\n")
+        click.echo(table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,9 @@
-"""Tiny checkouts in the formats of TritonBench and FlashInfer-Bench: problems of our own, one for each thing they do."""
+"""A tiny checkout in the format of TritonBench: problems of our own, one for each thing they do."""
 
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
-
-import torch
 
 CUT = "\n" + "#" * 146 + "\n"
 
@@ -190,74 +187,3 @@ def tritonbench(folder: Path) -> Path:
     listed = [{"name": "scaled_add", "description": "Adds.", "func_inputs": "scaled_add(x, y)"}]
     (folder / "data/TritonBench_T_v1.jsonl").write_text(json.dumps(listed))
     return folder
-
-
-RMS = """import torch
-
-
-@torch.no_grad()
-def run(x, weight, rows, eps):
-    batch, width = x.shape
-    assert width % 8 == 0
-    wide = x.float()[rows.long()]
-    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return {"y": (wide * scale * weight.float()).to(x.dtype), "scale": scale.squeeze(-1)}
-"""
-
-DEFINITION = {
-    "name": "rms_h512",
-    "op_type": "rmsnorm",
-    "description": "Rows by number,\nnormalised.",
-    "axes": {"batch": {"type": "var"}, "taken": {"type": "var"}, "width": {"type": "const", "value": 512}},
-    "inputs": {
-        "x": {"shape": ["batch", "width"], "dtype": "bfloat16"},
-        "weight": {"shape": ["width"], "dtype": "bfloat16"},
-        "rows": {"shape": ["taken"], "dtype": "int32"},
-        "eps": {"shape": None, "dtype": "float32"},
-    },
-    "outputs": {
-        "y": {"shape": ["taken", "width"], "dtype": "bfloat16"},
-        "scale": {"shape": ["taken"], "dtype": "float32"},
-    },
-    "reference": RMS,
-}
-
-GEMM = {
-    "name": "gemm_n256",
-    "op_type": "gemm",
-    "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 256}},
-    "inputs": {name: {"shape": shape, "dtype": "float16"} for name, shape in (("A", ["M", "N"]), ("B", ["N", "N"]))},
-    "outputs": {"C": {"shape": ["M", "N"], "dtype": "float16"}},
-    "reference": "import torch\n\n\ndef run(A, B):\n    return torch.matmul(A, B.T)\n",
-}
-
-
-def flashinfer(folder: Path) -> Path:
-    """Write the data set; its root."""
-    for definition in (DEFINITION, GEMM):
-        path = folder / f"definitions/{definition['op_type']}/{definition['name']}.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(definition))
-    (folder / "workloads/rmsnorm").mkdir(parents=True)
-    (folder / "workloads/gemm").mkdir(parents=True)
-    lines = []
-    for number, taken in enumerate((2, 6)):
-        values = torch.arange(taken, dtype=torch.int32)
-        blob = f"blob/rows_{number}.safetensors"
-        _store(folder / blob, "rows", values)
-        inputs = {"x": {"type": "random"}, "weight": {"type": "random"}, "eps": {"type": "scalar", "value": 1e-5}}
-        inputs["rows"] = {"type": "safetensors", "path": blob, "tensor_key": "rows"}
-        workload = {"uuid": f"0000000{number}-of-rms", "axes": {"batch": 9, "taken": taken}, "inputs": inputs}
-        lines.append(json.dumps({"definition": "rms_h512", "solution": None, "workload": workload, "evaluation": None}))
-    (folder / "workloads/rmsnorm/rms_h512.jsonl").write_text("\n".join(lines) + "\n")
-    random = {"A": {"type": "random"}, "B": {"type": "random"}}
-    work = [{"uuid": f"{m}-gemm", "axes": {"M": m}, "inputs": random} for m in (8, 64, 100, 4096)]
-    (folder / "workloads/gemm/gemm_n256.jsonl").write_text("\n".join(map(json.dumps, work)))
-    return folder
-
-
-def _store(path: Path, key: str, values: torch.Tensor) -> None:
-    path.parent.mkdir(exist_ok=True)
-    data = values.numpy().tobytes()
-    header = json.dumps({key: {"dtype": "I32", "shape": list(values.shape), "data_offsets": [0, len(data)]}}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + data)

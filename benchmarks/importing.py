@@ -1,17 +1,26 @@
-"""Surveys imported problems: whether each loads and checks, whether it is degenerate, and its first kernel."""
+"""Surveys imported problems: whether each loads and checks, whether it is degenerate, and its first kernel.
+
+python -m benchmarks.importing SPEC [--deadline SECONDS] [--memory GIGABYTES] [--json]
+
+SPEC is a checkout or a part of one, such as kernelbench:PATH/level1. Runs the problems' own code, at reduced sizes.
+"""
 
 from __future__ import annotations
 
+import json
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import click
 import torch
 
+from evo_kernel.cli.options import JSON
 from evo_kernel.errors import LoweringError, TaskError
+from evo_kernel.observe.document import Table, markdown
 from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests
-from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.loading import importer_of, load
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind
@@ -83,21 +92,21 @@ def surveyed(specs: Sequence[str], deadline_s: float, memory_gb: float) -> Itera
 
     `deadline_s`: processor time of one problem.
     """
-    child = HelperProcess(f"from evo_kernel.tasks.importers.survey import main; main({memory_gb!r})")
+    helper = HelperProcess(f"from benchmarks.importing import child; child({memory_gb!r})")
     try:
         for spec in specs:
             try:
-                child.ask(None, WARM_S)
-                yield child.ask(spec, deadline_s)
+                helper.ask(None, WARM_S)
+                yield helper.ask(spec, deadline_s)
             except HelperLost as lost:
                 late = f"took longer than {deadline_s:g} s: give it --deadline"
                 gone = f"its process ended with code {lost.code}: out of {memory_gb:g} GB? Give it --memory"
                 yield Survey(spec, reason=late if lost.code is None else gone)
     finally:
-        child.end()
+        helper.end()
 
 
-def main(memory_gb: float) -> None:
+def child(memory_gb: float) -> None:
     """A child that surveys one problem after the other; a request of None asks whether it is ready."""
     from evo_kernel.tasks.lowering.lower import lower_function
 
@@ -137,3 +146,28 @@ def _first(task: Task) -> dict[str, Any]:
     partly = "mixed" if "@triton.jit" in first.source.text else "torch"
     kind = "seed" if first.origin == "seed" else partly if left else "kernels"
     return {"first": kind, "origin": first.origin, "left": left}
+
+
+@click.command()
+@click.argument("spec")
+@click.option("--deadline", "deadline_s", default=120.0, help="Seconds of processor time that one problem may take.")
+@click.option("--memory", "memory_gb", default=6.0, help="Gigabytes of memory that one problem may take.")
+@JSON
+def main(spec: str, deadline_s: float, memory_gb: float, as_json: bool) -> None:
+    found = importer_of(spec).entries(spec.partition(":")[2])
+    rows: list[dict[str, Any]] = []
+    for entry, one in zip(found, surveyed([entry.spec for entry in found], deadline_s, memory_gb), strict=True):
+        rows.append(one.as_data() | {"label": entry.label, "group": entry.group})
+        if not as_json:
+            click.echo(f"{entry.label:<12} {one.line}")
+    counts = summary(rows)
+    if as_json:
+        click.echo(json.dumps({"problems": rows, "summary": counts}))
+        return
+    head = ["group", *(name.replace("first_", "first: ") for name in next(iter(counts.values()), {}))]
+    table = Table(head, [[group, *map(str, numbers.values())] for group, numbers in counts.items()])
+    click.echo("\n" + markdown([table]).rstrip())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The policy `trained`: a model of stored searches, corrected by a bandit that learns from the run."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evo_kernel.types import Credit, Decision, Strategy
+from operators.learning.policy_features import UNIT, Earnings, sight_of
+from operators.macro.bandit import BanditPolicy, ExpectedGain
+from operators.macro.features import MacroState, context
+from operators.macro.policies import draw
+
+if TYPE_CHECKING:
+    from operators.learning.network import PolicyNetwork
+
+SPREAD = 0.2
+"""Standard deviation of what a model expects, in log gain: chosen on families of the training tasks that a model was
+not trained on (docs/guides/learning.md)."""
+
+
+class TrainedPolicy:
+    """Thompson sampling from what the run has taught, given what the model expects. Thread-safe; torch is imported with
+    the first one made.
+
+    `explore`: the share of uniform choice mixed in, so that every propensity is at least explore / number of offers.
+    """
+
+    name = "trained"
+
+    def __init__(self, model: PolicyNetwork, explore: float = 0.05) -> None:
+        self._model = model
+        self._bandit = BanditPolicy(explore=explore)
+        self._lock = threading.Lock()
+        self._earnings = Earnings()
+
+    @staticmethod
+    def load(path: Path, explore: float = 0.05) -> TrainedPolicy:
+        """Raises UserError where the file is no checkpoint of this version."""
+        from operators.learning.network import load_policy
+
+        return TrainedPolicy(load_policy(path)[0], explore)
+
+    def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
+        return draw(self.name, offered, self.propensities(state, offered, rng), context(state), rng)
+
+    def propensities(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> np.ndarray:
+        """The probability of each offer; sums to 1."""
+        import torch
+
+        with self._lock, torch.inference_mode():
+            scores, values = self._model([sight_of(state, offered, self._earnings.outcomes)])
+        found = scores[0].double().cpu().numpy()
+        expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
+        told = ExpectedGain(expected, np.full(len(offered), SPREAD))
+        return self._bandit.propensities(context(state), offered, rng, told)
+
+    def learn(self, credit: Credit) -> None:
+        """The model is told an action's own gain; shares of what its descendants gained say little of the action."""
+        self._bandit.learn(credit)
+        if credit.decision is None or credit.depth != 0 or not math.isfinite(credit.log_gain):
+            return
+        with self._lock:
+            self._earnings.add(credit.decision.offered[credit.decision.chosen], credit.log_gain)
