@@ -1,8 +1,10 @@
 """Programs add to one total by atomics that are atomic within a block only.
 
 row: 48
-ends: wrong
+ends: wrong, honest
+says: wrong
 task: row_totals
+no faster than: row_totals_atomics
 """
 
 import torch
