@@ -2,7 +2,7 @@
 
 row: 48
 ends: wrong, honest
-says: wrong
+says: in the same launch
 task: row_totals
 no faster than: row_totals_atomics
 """
