@@ -138,6 +138,12 @@ def _fast_cosine(x: torch.Tensor) -> torch.Tensor:
     return torch.cos(_turns(x)).to(x.dtype)
 
 
+def _fast_quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """div.approx: 0 for a finite divisor above 2^126, where an infinity gives NaN (PTX ISA, section 9.7.3)."""
+    large = (y.abs() > 2.0**126) & y.isfinite()
+    return torch.where(large, x * 0.0 * y.sign(), x / y)
+
+
 _UNARY = {
     name: getattr(torch, name)
     for name in (
@@ -163,7 +169,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "llround": lambda x: half_away(x).long(),
     "exp10": lambda x: torch.pow(10.0, x),
     "cbrt": lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x),
-    "saturate": lambda x: x.clamp(0.0, 1.0),
+    "saturate": lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0),  # NaN becomes 0
     "frcp_rn": torch.reciprocal,
     "frsqrt_rn": torch.rsqrt,
     "fsqrt_rn": torch.sqrt,
@@ -173,15 +179,15 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "signbit": lambda x: torch.signbit(x).int(),
     "normcdf": lambda x: 0.5 * torch.erfc(-x / 2**0.5),
     "pow": torch.pow,
-    "powi": lambda x, n: torch.pow(x, n.to(x.dtype)),
+    "powi": lambda x, n: torch.pow(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
     "fmod": torch.fmod,
     "atan2": torch.atan2,
     "hypot": torch.hypot,
     "copysign": torch.copysign,
-    "fdim": lambda x, y: (x - y).clamp(min=0),
+    "fdim": lambda x, y: torch.where(x <= y, 0.0, x - y),
     "fmin": torch.fmin,
     "fmax": torch.fmax,
-    "fdividef": torch.div,
+    "fdividef": _fast_quotient,
     "fdiv_rn": torch.div,
     "fadd_rn": torch.add,
     "fsub_rn": torch.sub,
