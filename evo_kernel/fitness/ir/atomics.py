@@ -93,8 +93,10 @@ def atomic(
     if machine.skips_floats and any(value.is_nothing for value in values):
         for buffer, places, _ in lanes.by_buffer(machine.memory, item):
             buffer.require("stores")
-            shadow = buffer.shadow("writer", item)
-            shadow[unit_places(places, item, buffer.unit(item))] = MANY
+            where = unit_places(places, item, buffer.unit(item))
+            buffer.shadow("writer", item)[where] = MANY
+            if not type_.is_float:  # numbers that may decide where programs go on are not known
+                begin_shadow(buffer, item)[where] = False
         _synchronise(machine, operation, active)
         return nothing(type_)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
@@ -145,7 +147,7 @@ def _update(
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:
         writer = shadow_units(buffer, "writer", places, item)
-        foreign = (writer != 0) & (writer != me)
+        foreign = (writer != 0) & (writer != MANY) & (writer != me)
         if bool(foreign.any()):
             since = since_units(buffer, "writer", places, item)
             check_race(machine, writer, me.expand(writer.shape), foreign, "updates what", "stored", since)

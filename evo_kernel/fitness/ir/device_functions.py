@@ -20,6 +20,20 @@ def tf32(data: torch.Tensor) -> torch.Tensor:
     return torch.where(data.isfinite(), bits.view(torch.float32), data)
 
 
+def _without_denormals(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, x * 0.0, x)
+
+
+def flushed(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function whose float32 instruction takes denormal operands for zeros (PTX: .ftz)."""
+    return lambda x: function(_without_denormals(x) if x.dtype is torch.float32 else x)
+
+
+def flushed_exp2(x: torch.Tensor) -> torch.Tensor:
+    """Triton compiles exp2 of float32 to ex2.approx.ftz, whose denormal results are zeros."""
+    return _without_denormals(torch.exp2(x)) if x.dtype is torch.float32 else torch.exp2(x)
+
+
 def half_away(x: torch.Tensor) -> torch.Tensor:
     """Round to the nearest integer, halves away from zero. (Truncating x + 0.5 would round twice.)"""
     whole = torch.trunc(x)
@@ -154,6 +168,8 @@ _UNARY = {
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **_UNARY,
+    "exp2": flushed_exp2,  # as ptxas compiles libdevice, with .ftz
+    "sqrt": flushed(torch.sqrt),
     "erfcx": torch.special.erfcx,
     "cyl_bessel_i0": torch.special.i0,
     "cyl_bessel_i1": torch.special.i1,
@@ -227,6 +243,11 @@ _INSTRUCTION = re.compile(r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|-?\d{1,9}))+) *;?\
 _LOW = 0xFFFFFFFF
 
 
+def _flushing(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function as an .ftz instruction of float32: denormal operands and results are zeros."""
+    return lambda x: _without_denormals(function(_without_denormals(x)))
+
+
 def _bits(name: str) -> Callable[..., torch.Tensor]:
     function = device_function(name)
     assert function
@@ -259,7 +280,7 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "max.f32": torch.fmax,
     "abs.f32": torch.abs,
     "neg.f32": torch.neg,
-    **{f"{name}.approx{flush}.f32": made for flush in ("", ".ftz") for name, made in (
+    **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
         ("ex2", torch.exp2), ("lg2", torch.log2), ("rcp", torch.reciprocal), ("sqrt", torch.sqrt),
         ("rsqrt", torch.rsqrt), ("sin", _fast_sine), ("cos", _fast_cosine))},
     "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)

@@ -8,7 +8,9 @@ import triton
 import triton.language as tl
 
 from evo_kernel.fitness.ir.engine import Stuck
-from tests.fitness.ir.support import fault, fine, run
+from evo_kernel.fitness.ir.execute import traits_of
+from evo_kernel.fitness.ir.parse import parse
+from tests.fitness.ir.support import fault, fine, lowered, run
 
 
 @triton.jit
@@ -399,3 +401,42 @@ def test_an_address_may_come_from_the_difference_of_two():
     y = torch.arange(16.0)
     fine(elsewhere, 1, torch.ones(16), y, N=16, USE="difference")
     assert torch.equal(y, torch.arange(16.0))
+
+
+@triton.jit
+def asks_again(flag, y, INSIDE: tl.constexpr):
+    """Programs add to `y` in order; the value that decides on another round is carried by the loop."""
+    me = tl.program_id(0)
+    seen = tl.atomic_add(flag, 0)
+    while seen < me:
+        if INSIDE == "add":
+            seen = tl.atomic_add(flag, 0)
+        elif INSIDE == "cas":
+            seen = tl.atomic_cas(flag, -1, -1)
+        else:
+            seen = tl.load(flag, volatile=True)
+    tl.store(y, tl.load(y) + me)
+    tl.debug_barrier()
+    tl.atomic_add(flag, 1)
+
+
+@pytest.mark.parametrize("inside", ["add", "cas", "volatile"])
+def test_a_loop_that_carries_what_it_waits_for_waits(inside):
+    flag, y = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    fine(asks_again, 8, flag, y, INSIDE=inside)
+    assert y.item() == 28
+
+
+@triton.jit
+def tickets(count, y, n):
+    row = tl.atomic_add(count, 1)
+    while row < n:
+        tl.store(y + row, tl.program_id(0))
+        row = tl.atomic_add(count, 1)
+
+
+def test_a_loop_that_takes_tickets_does_not_wait():
+    count, y = torch.zeros(1, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
+    assert not traits_of(parse(lowered(tickets, count, y, 32))).waits
+    fine(tickets, 4, count, y, 32)
+    assert len(set(y.tolist())) > 1

@@ -327,3 +327,12 @@ def test_what_device_functions_do_at_the_edges():
     assert power(torch.tensor([-1.0]), torch.tensor([2**24 + 1], dtype=torch.int32)).item() == -1.0
     assert saturated(torch.tensor([torch.nan, 2.0, -1.0, 0.5])).tolist() == [0.0, 1.0, 0.0, 0.5]
     assert difference(torch.tensor([torch.inf, 3.0, 1.0]), torch.tensor([torch.inf, 1.0, 3.0])).tolist() == [0, 2, 0]
+
+
+def test_instructions_that_flush_know_no_denormals():
+    ((power,), (root,)) = (
+        pointwise(f"{name} {{0}} : {{t}}", torch.tensor([value]), out=torch.float32)
+        for name, value in (("math.exp2", -127.0), ("math.sqrt", 1e-39))
+    )
+    (wide,) = pointwise("math.exp2 {0} : {t}", torch.tensor([-127.0], dtype=torch.float64), out=torch.float64)
+    assert (power, root, wide) == (0.0, 0.0, 2.0**-127)
