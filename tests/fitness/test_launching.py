@@ -10,6 +10,7 @@ from evo_kernel.fitness.plan.launch_plan import (
     Binary,
     Buffer,
     CompiledPlan,
+    Copy,
     Descriptor,
     Kernel,
     Launch,
@@ -17,6 +18,7 @@ from evo_kernel.fitness.plan.launch_plan import (
     Pointer,
     Scalar,
     TensorMeta,
+    View,
 )
 from evo_kernel.fitness.runners import launch_limits, parameters
 from evo_kernel.fitness.runners.launch_limits import PlanFault
@@ -193,3 +195,13 @@ def test_blocks_belong_to_cuda_kernels():
         compiled(block=(32, 1, 1))
     with pytest.raises(ValueError, match="does not have the kernel's 4 warps"):
         compiled(block=(32, 1, 1), language="cuda", options=(("num_warps", 4),))
+
+
+def test_a_copy_does_not_read_what_it_writes():
+    def view(offset: int) -> View:
+        return View(buffer=0, offset=offset, shape=(7, 8), strides=(16, 1), dtype="float32")
+
+    Copy(source=view(0), target=view(8))
+    Copy(source=view(0), target=view(0))
+    with pytest.raises(ValueError, match="reads what it writes"):
+        Copy(source=view(1), target=view(0))

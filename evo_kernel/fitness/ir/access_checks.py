@@ -92,29 +92,61 @@ def record_reads(
         writer = shadow_units(buffer, "writer", places, item)
         foreign = (writer != 0) & (writer != MANY) & (writer != me)
         if bool(foreign.any()):
-            check_race(machine, writer, me.expand(writer.shape), foreign, "reads what", "stored")
+            since = since_units(buffer, "writer", places, item)
+            check_race(machine, writer, me.expand(writer.shape), foreign, "reads what", "stored", since)
     reader = buffer.shadow("reader", item)
     where = unit_places(places, item, buffer.unit(item))
     before = reader[where]
     others = (before != 0) & (before != me)
     if bool(others.any()):  # readers ordered by atomic operations: the last one represents them
-        them = torch.where(before > 0, machine.synchronised[(before.long() - 1).clamp(min=0)], False)
-        others = others & ~(them & machine.synchronised[me.long() - 1])
+        them = _released(machine, before.long() - 1, since_units(buffer, "reader", places, item))
+        others = others & ~(them & machine.acquired[me.long() - 1])
     reader[where] = torch.where(others, MANY, me)
+    note_since(machine, buffer, "reader", where, programs, item)
     after = reader[where]  # of several programs in this chunk, one is recorded
     lost = (after != me) & (after != MANY)
     if bool(lost.any()):
         reader[where[lost]] = MANY
 
 
-def check_race(
-    machine: Machine, theirs: torch.Tensor, mine: torch.Tensor, where: torch.Tensor, what: str, did: str
+def since_units(buffer: DeviceBuffer, name: str, places: torch.Tensor, item: int) -> torch.Tensor | None:
+    """How often the writers or readers of items had released before, as shadow elements; None: never."""
+    name = f"{name}_since"
+    return None if getattr(buffer, name) is None else shadow_units(buffer, name, places, item)
+
+
+def note_since(
+    machine: Machine, buffer: DeviceBuffer, name: str, where: torch.Tensor, programs: torch.Tensor, item: int
 ) -> None:
-    """Raise MemoryFault unless all these programs took part in atomic operations."""
+    """Record how often programs have released, in the shadow elements that they now write or read."""
+    since, name = machine.releases[programs], f"{name}_since"
+    if getattr(buffer, name) is not None or bool(since.any()):
+        buffer.shadow(name, item)[where] = since.unsqueeze(-1).expand(where.shape)
+
+
+def _released(machine: Machine, programs: torch.Tensor, since: torch.Tensor | None) -> torch.Tensor:
+    """Whether programs released what they did when they had released `since` times. -1: several programs."""
+    later = machine.releases[programs.clamp(min=0)] > (0 if since is None else since)
+    return later & (programs >= 0)
+
+
+def check_race(
+    machine: Machine,
+    theirs: torch.Tensor,
+    mine: torch.Tensor,
+    where: torch.Tensor,
+    what: str,
+    did: str,
+    since: torch.Tensor | None,
+) -> None:
+    """Raise MemoryFault unless their programs released what they did, and mine acquired.
+
+    `since`: how often their programs had released before, None for never.
+    """
     if not machine.memory.strict:
         return
     a, b = theirs[where].long() - 1, mine[where].long() - 1
-    met = torch.where(a >= 0, machine.synchronised[a.clamp(min=0)], False) & machine.synchronised[b]
+    met = _released(machine, a, None if since is None else since.expand(where.shape)[where]) & machine.acquired[b]
     if bool(met.all()):
         return
     first = int((~met).nonzero()[0])

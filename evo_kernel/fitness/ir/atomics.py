@@ -10,13 +10,15 @@ from evo_kernel.fitness.ir.access_checks import (
     check_hints,
     check_race,
     none_if_false,
+    note_since,
     require_defined_access,
     shadow_units,
+    since_units,
     use_of,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined, nothing
-from evo_kernel.fitness.ir.memory import MANY, DeviceBuffer, scattered, typed, unit_places
+from evo_kernel.fitness.ir.memory import MANY, RAW_DTYPES, DeviceBuffer, scattered, typed, unit_places
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.stores import begin_shadow
 from evo_kernel.fitness.ir.types import Type
@@ -53,7 +55,8 @@ def _atomic_cas(machine: Machine, frame: Frame, operation: Operation, operands: 
     pointer, expected, value = operands
 
     def exchange(old: torch.Tensor, new: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.where(old == new[0], new[1], old)
+        raw = RAW_DTYPES[old.element_size()]  # bits are compared: -0.0 is not 0.0, NaN is itself
+        return torch.where(old.contiguous().view(raw) == new[0].contiguous().view(raw), new[1], old)
 
     return [atomic(machine, frame, operation, pointer, [expected, value], None, exchange, True)]
 
@@ -86,12 +89,15 @@ def atomic(
         flat, marks = [data[lanes.active] for data in flat], marks[lanes.active]
     before = torch.zeros(lanes.addresses.numel(), dtype=type_.dtype)
     undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
+    active = frame.programs if lanes.active is None else lanes.programs
     if machine.skips_floats and any(value.is_nothing for value in values):
         for buffer, places, _ in lanes.by_buffer(machine.memory, item):
             buffer.require("stores")
-            shadow = buffer.shadow("writer", item)
-            shadow[unit_places(places, item, buffer.unit(item))] = MANY
-        machine.synchronised[frame.programs] |= machine.learns and _orders(operation)
+            where = unit_places(places, item, buffer.unit(item))
+            buffer.shadow("writer", item)[where] = MANY
+            if not type_.is_float:  # numbers that may decide where programs go on are not known
+                begin_shadow(buffer, item)[where] = False
+        _synchronise(machine, operation, active)
         return nothing(type_)
     for buffer, places, chosen in lanes.by_buffer(machine.memory, item):
         some = slice(None) if chosen is None else chosen
@@ -100,7 +106,7 @@ def atomic(
             machine, buffer, places, new, marks[some], lanes.programs[some], type_, update, operation, returns_old
         )
         before[some], undefined[some] = old, old_marks
-    machine.synchronised[frame.programs] |= machine.learns and _orders(operation)
+    _synchronise(machine, operation, active)
     if lanes.active is not None:
         spread = torch.zeros(lanes.active.numel(), dtype=type_.dtype)
         spread[lanes.active] = before
@@ -110,9 +116,14 @@ def atomic(
     return Lanes(type_, before.reshape(shape), undefined=none_if_false(undefined.reshape(shape)))
 
 
-def _orders(operation: Operation) -> bool:
-    """Whether the operation orders stores of different programs: not if it is relaxed or has block scope."""
-    return not {"relaxed", "cta"} & set(operation.words)
+def _synchronise(machine: Machine, operation: Operation, programs: torch.Tensor) -> None:
+    """Record that programs acquire, release or both: nothing if the operation is relaxed or has block scope."""
+    if not machine.learns or {"relaxed", "cta"} & set(operation.words):
+        return
+    if "release" not in operation.words:
+        machine.acquired[programs] = True
+    if "acquire" not in operation.words:
+        machine.releases[programs] = machine.releases[programs] + 1
 
 
 def _update(
@@ -136,14 +147,18 @@ def _update(
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:
         writer = shadow_units(buffer, "writer", places, item)
-        foreign = (writer != 0) & (writer != me)
+        foreign = (writer != 0) & (writer != MANY) & (writer != me)
         if bool(foreign.any()):
-            check_race(machine, writer, me.expand(writer.shape), foreign, "updates what", "stored")
+            since = since_units(buffer, "writer", places, item)
+            check_race(machine, writer, me.expand(writer.shape), foreign, "updates what", "stored", since)
     if "cta" in operation.words:  # for other blocks it is no atomic operation, but a store
         where, writer = unit_places(places, item, buffer.unit(item)), buffer.shadow("writer", item)
         writer[where] = me.expand(where.shape)
+        note_since(machine, buffer, "writer", where, programs, item)
         if bool((lost := writer[where] != me).any()):
-            check_race(machine, writer[where], me.expand(where.shape), lost, "updates what", "updated in its block")
+            theirs, did = writer[where], "updated in its block"
+            since = machine.releases[theirs.long() - 1]
+            check_race(machine, theirs, me.expand(where.shape), lost, "updates what", did, since)
     undefined = torch.zeros(places.numel(), dtype=torch.bool)
     if bool(marks.any()) and buffer.defined is None:
         begin_shadow(buffer, item)
@@ -163,7 +178,11 @@ def _update(
         order = torch.arange(places.numel() - 1, -1, -1) if machine.reverse else slice(None)
         memory.index_add_(0, places[order], new[0][order])
         return new[0], undefined
-    return _one_after_another(memory, places, new, update, machine.reverse), undefined
+    turns = machine.order(places.numel())  # hardware leaves the order of lanes open
+    turns = turns.flip(0) if machine.reverse else turns
+    old = torch.empty(places.numel(), dtype=type_.dtype)
+    old[turns] = _one_after_another(memory, places[turns], [data[turns] for data in new], update)
+    return old, undefined
 
 
 def _one_after_another(
@@ -171,12 +190,8 @@ def _one_after_another(
     places: torch.Tensor,
     new: Sequence[torch.Tensor],
     update: Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor],
-    reverse: bool,
 ) -> torch.Tensor:
     """Apply updates in rounds in which every element is accessed once: lanes that share one take turns in order."""
-    if reverse:
-        flipped = _one_after_another(memory, places.flip(0), [data.flip(0) for data in new], update, False)
-        return flipped.flip(0)
     order = torch.argsort(places, stable=True)
     ordered = places[order]
     first = torch.ones_like(ordered, dtype=torch.bool)

@@ -83,18 +83,27 @@ def _counter(type_: Type, low: Lanes, step: Lanes, trips: int) -> Lanes:
     return counter.taken_for(_counter(type_, low.promised or low, step.promised or step, trips))
 
 
+_ENDLESS = "loops until its counter overflows, which has no end on a GPU"
+
+
 def _trip_counts(low: Lanes, high: Lanes, step: Lanes, unsigned: bool) -> int | torch.Tensor:
-    """Iterations of each program; one number if all have the same."""
+    """Iterations of each program; one number if all have the same. Raises MemoryFault if the counter overflows."""
+    most = (1 << low.type.bits - (not unsigned)) - 1
     numbers = [number for bound in (low, high, step) if (number := bound.integer()) is not None]
     if len(numbers) == 3:
         a, b, c = (number % (1 << low.type.bits) if unsigned else number for number in numbers)
         if c <= 0:
             raise MemoryFault("undefined", f"loops with a step of {c}")
-        return max(0, -(-(b - a) // c))
+        count = max(0, -(-(b - a) // c))
+        if count and a + count * c > most:
+            raise MemoryFault("undefined", _ENDLESS)
+        return count
     a, b, c = (bound.data.long().reshape(-1) for bound in (low, high, step))
     if bool((c <= 0).any()) or (unsigned and bool(((a < 0) | (b < 0)).any())):
         raise MemoryFault("undefined", "loops with a step or bounds below zero")
     counts = torch.div(b - a + c - 1, c, rounding_mode="floor").clamp(min=0)
+    if low.type.bits < 64 and bool(((counts > 0) & (a + counts * c > most)).any()):
+        raise MemoryFault("undefined", _ENDLESS)
     total = sum_of(counts)
     return total.constant if not total.terms else counts
 

@@ -20,6 +20,20 @@ def tf32(data: torch.Tensor) -> torch.Tensor:
     return torch.where(data.isfinite(), bits.view(torch.float32), data)
 
 
+def _without_denormals(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, x * 0.0, x)
+
+
+def flushed(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function whose float32 instruction takes denormal operands for zeros (PTX: .ftz)."""
+    return lambda x: function(_without_denormals(x) if x.dtype is torch.float32 else x)
+
+
+def flushed_exp2(x: torch.Tensor) -> torch.Tensor:
+    """Triton compiles exp2 of float32 to ex2.approx.ftz, whose denormal results are zeros."""
+    return _without_denormals(torch.exp2(x)) if x.dtype is torch.float32 else torch.exp2(x)
+
+
 def half_away(x: torch.Tensor) -> torch.Tensor:
     """Round to the nearest integer, halves away from zero. (Truncating x + 0.5 would round twice.)"""
     whole = torch.trunc(x)
@@ -138,6 +152,12 @@ def _fast_cosine(x: torch.Tensor) -> torch.Tensor:
     return torch.cos(_turns(x)).to(x.dtype)
 
 
+def _fast_quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """div.approx: 0 for a finite divisor above 2^126, where an infinity gives NaN (PTX ISA, section 9.7.3)."""
+    large = (y.abs() > 2.0**126) & y.isfinite()
+    return torch.where(large, x * 0.0 * y.sign(), x / y)
+
+
 _UNARY = {
     name: getattr(torch, name)
     for name in (
@@ -148,6 +168,8 @@ _UNARY = {
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **_UNARY,
+    "exp2": flushed_exp2,  # as ptxas compiles libdevice, with .ftz
+    "sqrt": flushed(torch.sqrt),
     "erfcx": torch.special.erfcx,
     "cyl_bessel_i0": torch.special.i0,
     "cyl_bessel_i1": torch.special.i1,
@@ -163,7 +185,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "llround": lambda x: half_away(x).long(),
     "exp10": lambda x: torch.pow(10.0, x),
     "cbrt": lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x),
-    "saturate": lambda x: x.clamp(0.0, 1.0),
+    "saturate": lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0),  # NaN becomes 0
     "frcp_rn": torch.reciprocal,
     "frsqrt_rn": torch.rsqrt,
     "fsqrt_rn": torch.sqrt,
@@ -173,15 +195,15 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "signbit": lambda x: torch.signbit(x).int(),
     "normcdf": lambda x: 0.5 * torch.erfc(-x / 2**0.5),
     "pow": torch.pow,
-    "powi": lambda x, n: torch.pow(x, n.to(x.dtype)),
+    "powi": lambda x, n: torch.pow(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
     "fmod": torch.fmod,
     "atan2": torch.atan2,
     "hypot": torch.hypot,
     "copysign": torch.copysign,
-    "fdim": lambda x, y: (x - y).clamp(min=0),
+    "fdim": lambda x, y: torch.where(x <= y, 0.0, x - y),
     "fmin": torch.fmin,
     "fmax": torch.fmax,
-    "fdividef": torch.div,
+    "fdividef": _fast_quotient,
     "fdiv_rn": torch.div,
     "fadd_rn": torch.add,
     "fsub_rn": torch.sub,
@@ -221,6 +243,11 @@ _INSTRUCTION = re.compile(r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|-?\d{1,9}))+) *;?\
 _LOW = 0xFFFFFFFF
 
 
+def _flushing(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function as an .ftz instruction of float32: denormal operands and results are zeros."""
+    return lambda x: _without_denormals(function(_without_denormals(x)))
+
+
 def _bits(name: str) -> Callable[..., torch.Tensor]:
     function = device_function(name)
     assert function
@@ -253,7 +280,7 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "max.f32": torch.fmax,
     "abs.f32": torch.abs,
     "neg.f32": torch.neg,
-    **{f"{name}.approx{flush}.f32": made for flush in ("", ".ftz") for name, made in (
+    **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
         ("ex2", torch.exp2), ("lg2", torch.log2), ("rcp", torch.reciprocal), ("sqrt", torch.sqrt),
         ("rsqrt", torch.rsqrt), ("sin", _fast_sine), ("cos", _fast_cosine))},
     "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)

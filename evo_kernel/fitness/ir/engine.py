@@ -6,6 +6,7 @@ surrounding values, and results are merged afterwards. No operation runs under a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -83,7 +84,8 @@ class Machine:
         default_factory=list
     )  # (buffer, byte) that two programs store what was skipped
     used: frozenset[str] = frozenset()  # names of results that are read
-    synchronised: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    acquired: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    releases: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
     promising: bool = False  # the kernel has hints about its values
     depth: int = 0
     _orders: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -91,7 +93,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.promising = self.memory.strict and any(map(hint_checks.made_by, self.module.operations()))
-        self.synchronised = torch.zeros(self.grid[0] * self.grid[1] * self.grid[2], dtype=torch.bool)
+        programs = math.prod(self.grid)
+        self.acquired = torch.zeros(programs, dtype=torch.bool)  # programs that an atomic operation let see others'
+        self.releases = torch.zeros(programs, dtype=torch.int32)  # how often each published its accesses
         self.used = frozenset(
             name
             for operation in self.module.operations()

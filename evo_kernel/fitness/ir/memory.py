@@ -7,9 +7,11 @@ needed:
     defined   whether the element was ever written (scratch and outputs start undefined)
     writer    program that stored it last in this launch, plus one
     reader    program that loaded it in this launch, plus one; MANY if several did
+    writer_since, reader_since    how often that program had released its accesses before (none: never)
 
 It is a race if a program stores to an element that another program stored or loaded in the same launch, or loads one
-that another stored, unless the value stays the same or both programs took part in atomic operations in between.
+that another stored, unless the value stays the same, or the first program released its access by an atomic operation
+and the second one acquired by one.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class DeviceBuffer:
         self.defined: torch.Tensor | None = None if defined else torch.zeros(0, dtype=torch.bool)
         self.writer: torch.Tensor | None = None
         self.reader: torch.Tensor | None = None
+        self.writer_since: torch.Tensor | None = None
+        self.reader_since: torch.Tensor | None = None
         self.track_reads = False
         self.uses: frozenset[str] | None = None  # loads, indexes, stores: of the launch, by its text; None: any
         self.changed = False  # a kernel may have stored here
@@ -64,7 +68,7 @@ class DeviceBuffer:
     def begin_launch(self, tracks_reads: bool, uses: frozenset[str] | None = None) -> None:
         """Clear writers and readers; definedness stays."""
         self.changed = self.changed or self.writer is not None
-        self.writer = self.reader = None
+        self.writer = self.reader = self.writer_since = self.reader_since = None
         self.track_reads, self.uses = tracks_reads, uses
 
     def require(self, use: str) -> None:
@@ -87,14 +91,14 @@ class DeviceBuffer:
         elif item % self._unit:
             finer = math.gcd(item, self._unit)
             times = self._unit // finer
-            for name in ("defined", "writer", "reader"):
+            for name in ("defined", "writer", "reader", "writer_since", "reader_since"):
                 if (shadow := getattr(self, name)) is not None:
                     setattr(self, name, shadow.repeat_interleave(times)[: self.shadow_elements(finer)])
             self._unit = finer
         return self._unit
 
     def shadow(self, name: str, item: int) -> torch.Tensor:
-        """`writer` or `reader`, created when first needed; `defined` where not all is."""
+        """The marks of a name, created when first needed; `defined` where not all is."""
         unit = self.unit(item)
         marks = getattr(self, name)
         if marks is None:

@@ -12,6 +12,7 @@ and rounds of loops with such an operation, wait, whatever the code of other loo
 from __future__ import annotations
 
 import itertools
+import re
 from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,7 @@ class _Flow:
         self.accesses: dict[int, _Values] = {}  # the values that each access needs, by ordinal
         self._edges: list[tuple[int, int]] = []
         self._numbers = itertools.count()
+        self.conditions: dict[int, int] = {}  # of `while` loops, by ordinal
         self._returns: defaultdict[str, list[_Values]] = defaultdict(list)
         self._calls: list[tuple[str, _Values, _Values, _Values]] = []
         self._used = {n for o in module.operations() for n in (*o.operands, *_passed(o))}
@@ -198,6 +200,7 @@ class _Flow:
             yielded.append(_numbers(inner, region.operations[-1].operands if region.operations else ()))
             if kind == "scf.while":  # the first region controls the second, which yields to it
                 deciding = deciding or yielded[0][:1]
+                self.conditions |= dict.fromkeys((operation.ordinal,), *yielded[0][:1])
         self._mix(results, deciding)
         if kind == "scf.for":
             self._mix(passed[0][:1], deciding)
@@ -248,15 +251,44 @@ ProgramCounts = Mapping[str, float]
 """By the names of `Counter.by_program`."""
 
 
+@lru_cache(maxsize=256)
 def spins_of(module: IRModule) -> frozenset[int]:
-    """Loads and atomic operations in the conditions of loops, by their ordinals; none in a kernel without atomics."""
+    """Loads and atomic operations by which loops wait for other programs, by their ordinals.
+
+    They are in a loop's condition; or they decide it, and one of them asks again in the loop's body. A kernel without
+    atomics has none.
+    """
     operations = list(module.operations())
     if not any(operation.name in ATOMICS for operation in operations):
         return frozenset()
-    conditions = [operation.regions[0] for operation in operations if operation.name == "scf.while"]
-    return frozenset(
-        inner.ordinal for region in conditions for inner in region.walk() if inner.name in {*ATOMICS, "tt.load"}
-    )
+    loops = [operation for operation in operations if operation.name == "scf.while"]
+    spins = {inner.ordinal for loop in loops for inner in loop.regions[0].walk() if inner.name in {*ATOMICS, "tt.load"}}
+    constants = {o.results[0].name: o.head.strip() for o in operations if o.name == "arith.constant"}
+    asking = {
+        loop.ordinal: asks
+        for loop in loops
+        if (asks := {inner.ordinal for inner in loop.regions[1].walk() if _only_asks(inner, constants)})
+    }
+    if asking:
+        flow = _Flow(module)
+        dependences = flow.made_of()
+        for loop, asks in asking.items():
+            deciding = set(_bits(dependences[flow.conditions[loop]]))
+            spins |= deciding if deciding & asks else set()
+    return frozenset(spins)
+
+
+_ZEROS = re.compile(r"(?:dense<)?0(?:\.0*e\+00)?>?")
+
+
+def _only_asks(operation: Operation, constants: Mapping[str, str]) -> bool:
+    """Whether an operation reads what others may change, and takes no part in work: it adds 0, exchanges constants."""
+    if operation.name == "tt.load":
+        return operation.attributes.get("isVolatile") == "true"
+    value = constants.get(operation.operands[1], "") if operation.name in ATOMICS else ""
+    if operation.name == "tt.atomic_cas":
+        return bool(value)
+    return operation.words[:1] in (("add",), ("fadd",), ("or",), ("xor",)) and bool(_ZEROS.fullmatch(value))
 
 
 class WaitCounter:

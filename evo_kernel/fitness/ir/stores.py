@@ -12,8 +12,10 @@ from evo_kernel.fitness.ir.access_checks import (
     check_hints,
     check_race,
     none_if_false,
+    note_since,
     require_defined_access,
     shadow_units,
+    since_units,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes
@@ -167,10 +169,10 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
     me = (window.programs + 1).int().reshape(-1, *(1,) * (writer.dim() - 1))
     if me.shape[0] > 1 and writer.shape[0] == 1:
         me = me[:1]
-    shadows = [("stored", writer)]
+    shadows = [("stored", writer, buffer.writer_since)]
     if buffer.reader is not None:
-        shadows.append(("read", access.view(buffer.shadow("reader", item), unit, item // unit)))
-    for did, shadow in shadows:
+        shadows.append(("read", access.view(buffer.reader, unit, item // unit), buffer.reader_since))
+    for did, shadow, since in shadows:
         if not bool(shadow.any()):
             continue
         foreign = (shadow != 0) & (shadow != me)
@@ -183,8 +185,12 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
             changed = (target != data).expand(target.shape)
             foreign = foreign & (changed.unsqueeze(-1) if item > unit else changed)
             if bool(foreign.any()):
-                check_race(machine, shadow, me.expand(shadow.shape), foreign, "stores to what", did)
+                before = None if since is None else access.view(since, unit, item // unit)
+                check_race(machine, shadow, me.expand(shadow.shape), foreign, "stores to what", did, before)
     writer.copy_(me.expand(writer.shape))
+    released = machine.releases[me.long() - 1]
+    if buffer.writer_since is not None or bool(released.any()):
+        access.view(buffer.shadow("writer_since", item), unit, item // unit).copy_(released.expand(writer.shape))
     if window.is_nothing:
         if buffer.changed:  # the earlier content is gone
             access.view(begin_shadow(buffer, item), unit, item // unit).fill_(False)
@@ -236,6 +242,7 @@ def _claim(machine: Machine, buffer: DeviceBuffer, places: torch.Tensor, program
     writer, where = buffer.shadow("writer", item), unit_places(places, item, buffer.unit(item))
     foreign = (writer[where] != 0) & (writer[where] != me)
     writer[where] = me.expand(where.shape)
+    note_since(machine, buffer, "writer", where, programs, item)
     foreign |= writer[where] != me
     if buffer.changed:
         begin_shadow(buffer, item)[where] = False
@@ -263,18 +270,21 @@ def _put(
         shadow = shadow_units(buffer, name, places, item)
         foreign = (shadow != 0) & (shadow != me) & changed
         if bool(foreign.any()):
-            check_race(machine, shadow, me.expand(shadow.shape), foreign, "stores to what", did)
+            since = since_units(buffer, name, places, item)
+            check_race(machine, shadow, me.expand(shadow.shape), foreign, "stores to what", did, since)
     memory[places] = new
     where = unit_places(places, item, buffer.unit(item))
     writer = buffer.shadow("writer", item)
     writer[where] = me.expand(where.shape)
+    note_since(machine, buffer, "writer", where, programs, item)
     clash = memory[places] != new  # lanes that stored different values to one element
     if bool(clash.any()):
         mine, theirs = me.expand(where.shape)[clash], writer[where][clash]
         if machine.memory.strict and bool((own := (mine == theirs).all(-1)).any()):
             program = int(mine[own][0][0]) - 1
             raise MemoryFault("race", "stores different values to one element with one instruction", program)
-        check_race(machine, theirs, mine, torch.ones_like(mine, dtype=torch.bool), "stores to what", "stored")
+        every, since = torch.ones_like(mine, dtype=torch.bool), machine.releases[theirs.long() - 1]
+        check_race(machine, theirs, mine, every, "stores to what", "stored", since)
     if marks is not None and bool(marks.any()) and buffer.defined is None:
         begin_shadow(buffer, item)
     if buffer.defined is not None:

@@ -268,6 +268,8 @@ class Copy(_Data):
     def _alike(self) -> Copy:
         if (self.source.dtype, self.source.shape) != (self.target.dtype, self.target.shape):
             raise ValueError("a copy joins two views of different dtype or shape")
+        if self.source != self.target and overlap(self.source, self.target):
+            raise ValueError("a copy reads what it writes: a GPU copies elements in no order")
         return self
 
 

@@ -281,3 +281,20 @@ def test_iterations_and_calls_are_counted_by_loop(text, each):
     launch(module, (PROGRAMS, 1, 1), [Pointer(buffer=0)], memory, observer=counter)
     told = [counts.tolist() for name, counts in counter.by_program.items() if name.startswith("loop.")]
     assert sorted(told) == sorted([count(me) for me in range(PROGRAMS)] for count in each)
+
+
+@triton.jit
+def counting(y, last, step):
+    me = tl.program_id(0)
+    total = 0
+    for _ in range(me, last, step):
+        total += 1
+    tl.store(y + me, total)
+
+
+def test_a_counter_that_overflows_never_ends():
+    y = torch.zeros(4, dtype=torch.int32)
+    fine(counting, 4, y, 2**31 - 100, 2**30 - 8)
+    assert y.tolist() == [2, 2, 2, 2]
+    assert fault(counting, 4, y, 2**31 - 1, 2**30) == "undefined"
+    assert fault(counting, 1, y, 2**31 - 1, 2**30) == "undefined"

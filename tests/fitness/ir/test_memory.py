@@ -8,7 +8,9 @@ import triton
 import triton.language as tl
 
 from evo_kernel.fitness.ir.engine import Stuck
-from tests.fitness.ir.support import fault, fine, run
+from evo_kernel.fitness.ir.execute import traits_of
+from evo_kernel.fitness.ir.parse import parse
+from tests.fitness.ir.support import fault, fine, lowered, run
 
 
 @triton.jit
@@ -141,14 +143,35 @@ def counted(y, old, N: tl.constexpr):
     tl.store(old + at, tl.atomic_add(y + at % 2, 1))
 
 
+def test_atomics_return_what_was_there():
+    orders = []
+    for reverse in (False, True):
+        y, old = torch.zeros(2, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
+        fine(counted, 4, y, old, N=8, reverse=reverse)
+        assert y.tolist() == [16, 16]
+        for half in (old[::2], old[1::2]):
+            assert sorted(half.tolist()) == list(range(16))
+            orders.append(half.tolist())
+    assert orders[:2] != orders[2:]
+
+
 @pytest.mark.parametrize("reverse", [False, True])
-def test_atomics_return_what_was_there(reverse):
-    y, old = torch.zeros(2, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
-    fine(counted, 4, y, old, N=8, reverse=reverse)
-    assert y.tolist() == [16, 16]
-    for half in (old[::2], old[1::2]):
-        assert sorted(half.tolist()) == list(range(16))
-    assert (old[0] > old[2]) == reverse
+def test_lanes_of_an_atomic_have_no_order(reverse):
+    y, old = torch.zeros(2, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
+    fine(counted, 1, y, old, N=64, reverse=reverse)
+    assert old[::2].tolist() not in (list(range(32)), list(range(32))[::-1])
+
+
+@triton.jit
+def exchanged(y, N: tl.constexpr):
+    at = y + tl.arange(0, N)
+    tl.atomic_cas(at, tl.zeros((N,), tl.float32), tl.full((N,), 1.0, tl.float32))
+
+
+def test_what_is_compared_before_an_exchange_are_bits():
+    y = torch.tensor([0.0, -0.0, 2.0, 0.0])
+    fine(exchanged, 1, y, N=4)
+    assert y.tolist() == [1.0, 0.0, 2.0, 1.0] and y[1].signbit()
 
 
 @triton.jit
@@ -234,6 +257,37 @@ def test_atomics_that_order_nothing_are_no_excuse():
         found = fault(hasty, 8, x, part, count, y, N=16, scratch=(1, 3), seed=seed)
         right += not found and y.item() == 128.0
     assert right < 10  # program 3 is the last to come in one of eight
+
+
+@triton.jit
+def handed_on(flag, y, PUBLISH: tl.constexpr, WAIT: tl.constexpr, EARLY: tl.constexpr):
+    """Programs add to `y` one after another; the one that is early sets the flag before it stores."""
+    me = tl.program_id(0)
+    while tl.atomic_add(flag, 0, sem=WAIT) < me:
+        pass
+    value = tl.load(y) + me
+    if EARLY:
+        tl.atomic_add(flag, 1, sem=PUBLISH)
+    tl.store(y, value)
+    if not EARLY:
+        tl.debug_barrier()
+        tl.atomic_add(flag, 1, sem=PUBLISH)
+
+
+@pytest.mark.parametrize(
+    ("publish", "wait", "early", "kind"),
+    [
+        ("release", "acquire", False, ""),
+        ("acq_rel", "acq_rel", False, ""),
+        ("acquire", "acquire", False, "race"),
+        ("release", "release", False, "race"),
+        ("acq_rel", "acq_rel", True, "race"),
+    ],
+)
+def test_stores_are_seen_once_released_and_acquired(publish, wait, early, kind):
+    flag, y = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    assert fault(handed_on, 8, flag, y, PUBLISH=publish, WAIT=wait, EARLY=early) == kind
+    assert kind or y.item() == 28
 
 
 @triton.jit
@@ -347,3 +401,42 @@ def test_an_address_may_come_from_the_difference_of_two():
     y = torch.arange(16.0)
     fine(elsewhere, 1, torch.ones(16), y, N=16, USE="difference")
     assert torch.equal(y, torch.arange(16.0))
+
+
+@triton.jit
+def asks_again(flag, y, INSIDE: tl.constexpr):
+    """Programs add to `y` in order; the value that decides on another round is carried by the loop."""
+    me = tl.program_id(0)
+    seen = tl.atomic_add(flag, 0)
+    while seen < me:
+        if INSIDE == "add":
+            seen = tl.atomic_add(flag, 0)
+        elif INSIDE == "cas":
+            seen = tl.atomic_cas(flag, -1, -1)
+        else:
+            seen = tl.load(flag, volatile=True)
+    tl.store(y, tl.load(y) + me)
+    tl.debug_barrier()
+    tl.atomic_add(flag, 1)
+
+
+@pytest.mark.parametrize("inside", ["add", "cas", "volatile"])
+def test_a_loop_that_carries_what_it_waits_for_waits(inside):
+    flag, y = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    fine(asks_again, 8, flag, y, INSIDE=inside)
+    assert y.item() == 28
+
+
+@triton.jit
+def tickets(count, y, n):
+    row = tl.atomic_add(count, 1)
+    while row < n:
+        tl.store(y + row, tl.program_id(0))
+        row = tl.atomic_add(count, 1)
+
+
+def test_a_loop_that_takes_tickets_does_not_wait():
+    count, y = torch.zeros(1, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
+    assert not traits_of(parse(lowered(tickets, count, y, 32))).waits
+    fine(tickets, 4, count, y, 32)
+    assert len(set(y.tolist())) > 1

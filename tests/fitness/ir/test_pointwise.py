@@ -316,3 +316,23 @@ def test_the_larger_of_a_signaling_nan_is_anything():
     for bits, found in ((0x7FF8 << 48, ""), (0x7FF4 << 48, "undefined")):
         x = torch.tensor([bits, 0], dtype=torch.int64).view(torch.float64)
         assert fault(branched, 1, x, torch.zeros(1)) == found
+
+
+def test_what_device_functions_do_at_the_edges():
+    quotient, power = device_function("__nv_fast_fdividef"), device_function("__nv_powif")
+    saturated, difference = device_function("__nv_saturatef"), device_function("__nv_fdimf")
+    assert quotient and power and saturated and difference
+    x, y = torch.tensor([1e38, 1e38, 1.0, torch.inf]), torch.tensor([2e38, 5e37, 4.0, 1e38])
+    assert quotient(x, y)[:3].tolist() == [0.0, 2.0, 0.25] and quotient(x, y)[3].isnan()
+    assert power(torch.tensor([-1.0]), torch.tensor([2**24 + 1], dtype=torch.int32)).item() == -1.0
+    assert saturated(torch.tensor([torch.nan, 2.0, -1.0, 0.5])).tolist() == [0.0, 1.0, 0.0, 0.5]
+    assert difference(torch.tensor([torch.inf, 3.0, 1.0]), torch.tensor([torch.inf, 1.0, 3.0])).tolist() == [0, 2, 0]
+
+
+def test_instructions_that_flush_know_no_denormals():
+    ((power,), (root,)) = (
+        pointwise(f"{name} {{0}} : {{t}}", torch.tensor([value]), out=torch.float32)
+        for name, value in (("math.exp2", -127.0), ("math.sqrt", 1e-39))
+    )
+    (wide,) = pointwise("math.exp2 {0} : {t}", torch.tensor([-127.0], dtype=torch.float64), out=torch.float64)
+    assert (power, root, wide) == (0.0, 0.0, 2.0**-127)

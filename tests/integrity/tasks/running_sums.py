@@ -1,0 +1,18 @@
+"""Inclusive sums of long rows."""
+
+import torch
+
+CASES = {
+    "check": [{"m": 3, "n": 4099}, {"m": 4, "n": 2048}],
+    "search": [{"m": 8, "n": 8192}],
+    "confirm": [{"m": 5, "n": 5000}],
+}
+SEED = "../honest/running_sums_look_back.py"
+
+
+def inputs(case, generator, device):
+    return torch.randn(case["m"], case["n"], generator=generator, device=device)
+
+
+def reference(x):
+    return x.cumsum(1)
