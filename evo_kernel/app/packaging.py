@@ -17,7 +17,7 @@ from evo_kernel.fitness.record.recorder import record_case
 from evo_kernel.observe.formatting import source_diff
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks import traits
-from evo_kernel.tasks.task import Case, Task, TensorSpec
+from evo_kernel.tasks.task import Task, TensorSpec
 from evo_kernel.types import CaseKind
 
 
@@ -47,7 +47,7 @@ def package(
         manifest=_manifest(name, operator, forward, version) | {"backward": _backward(task, backward)},
         kernels={
             one.name: program(
-                [(record_case(t, case), one.plans[case.name]) for case in t.cases if _executed(one, case)]
+                [(record_case(t, case), one.plans[case.name]) for case in t.cases if case.name in one.compared]
             )
             for t, kernels in parts
             for one in kernels
@@ -106,7 +106,7 @@ def _manifest(
         "backward_schema": f"({arguments}{grads}) -> {_returns(len(places))}" if places else None,
         "judged": [_group(t, recorded, names) for t, recorded in parts],
         "not_executed": list(
-            dict.fromkeys(case.name for t, ks in parts for case in t.cases if not _executed(ks[0], case))
+            dict.fromkeys(case.name for t, ks in parts for case in t.cases if case.name not in ks[0].compared)
         ),
     }
 
@@ -168,22 +168,12 @@ def _group(task: Task, kernels: Sequence[RecordedCandidate], names: Sequence[str
     }
 
 
-def _executed(one: RecordedCandidate, case: Case) -> bool:
-    """Whether outputs on a case were compared: at full size only on a GPU, on hidden cases by confirming."""
-    if case.name not in one.judged:
-        return False
-    if case.kind is CaseKind.CHECK:
-        return True
-    measured = one.chosen.evaluation.environment.kind == "measured"
-    return measured and (case.kind is CaseKind.SEARCH or one.chosen.confirmed)
-
-
 def _cases(task: Task, kernels: Sequence[RecordedCandidate], executed_only: bool) -> list[JudgedCase]:
     found = []
     for case in task.cases:
-        if executed_only and not _executed(kernels[0], case):
+        if executed_only and case.name not in kernels[0].compared:
             continue
-        timed = [one for one in kernels if case.name in one.chosen.times_us and _executed(one, case)]
+        timed = [one for one in kernels if case.name in one.chosen.times_us and case.name in one.compared]
         fastest = min(timed, key=lambda one: one.chosen.times_us[case.name], default=kernels[0])
         found.append(
             JudgedCase(

@@ -16,8 +16,8 @@ from evo_kernel.fitness.plan.program import program
 from evo_kernel.fitness.record.recorder import RecordCase, Recorder, RecordFault, record_case, refuse_unconfined
 from evo_kernel.fitness.runners.choose import arch_of
 from evo_kernel.tasks.loading import load
-from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind, Environment, Source
+from evo_kernel.tasks.task import Case, Task
+from evo_kernel.types import CaseKind, Environment, Source, Status
 
 DEADLINE_S = 60.0
 """Of recording or compiling one kernel that is written for a benchmark."""
@@ -31,7 +31,7 @@ class RecordedCandidate:
     name: str
     source: Source  # with the chosen knobs written in
     plans: Mapping[str, CompiledPlan]  # by case
-    judged: frozenset[str]  # cases whose plans were
+    compared: frozenset[str]  # cases whose plans were judged, and all their outputs compared
     same_versions: bool  # whether the plans could be compared with the judged ones
 
 
@@ -103,14 +103,32 @@ def _recorded(one: ExportedCandidate, task: Task, judge: PlanJudge, unconfirmed:
         raise UserError(
             f"no plan of {', '.join(missing)} was judged, so the task file has changed: restore it, or start a new run"
         )
-    return RecordedCandidate(
-        one,
-        f"candidate_{one.view.candidate}",
-        source,
-        plans,
-        frozenset(judged.keys() & plans.keys()),
-        same_versions,
-    )
+    compared = _compared(one, [case for case in task.cases if case.name in judged], plans, judge)
+    return RecordedCandidate(one, f"candidate_{one.view.candidate}", source, plans, frozenset(compared), same_versions)
+
+
+def _compared(
+    one: ExportedCandidate, cases: Sequence[Case], plans: Mapping[str, CompiledPlan], judge: PlanJudge
+) -> list[str]:
+    """Of judged cases those on which all outputs were compared, or are now. Raises UserError where one is wrong.
+
+    Without a GPU a search executes some programs of a large case. Hidden cases are judged by confirming.
+    """
+    measured = one.evaluation.environment.kind == "measured"
+    found = []
+    for case in cases:
+        if case.kind is CaseKind.CHECK or (measured and (case.kind is CaseKind.SEARCH or one.confirmed)):
+            found.append(case.name)
+        elif not measured:
+            checked = judge.checked_in_full(plans[case.name], case)
+            if checked is not None and checked.status is Status.WRONG:
+                raise UserError(
+                    f"candidate {one.view.candidate} is wrong on {case.name}, all of which was executed now: "
+                    f"{checked.reason}. Export another one (`--candidate`)"
+                )
+            if checked is not None and checked.passed:
+                found.append(case.name)
+    return found
 
 
 def _compilers(environment: Environment) -> str:

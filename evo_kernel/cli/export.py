@@ -77,8 +77,9 @@ def export(
         measured = first[0].evaluation.environment.kind == "measured"
         again = f"evo-kernel run {forward[0][0].spec} --start-from {population} --population measured.db --device cuda"
         click.secho(
-            f"NOT served: {', '.join(made.not_served)}. Outputs of these sizes were not compared in full, so their "
-            f"calls go to the reference too. {'Confirm first' if measured else 'Search on a GPU'}, then export again:\n"
+            f"NOT served: {', '.join(made.not_served)}. Outputs of these sizes were not compared in full"
+            f"{'' if measured else ' (without a GPU that takes too long)'}, so their calls go to the reference too. "
+            f"{'Confirm first' if measured else 'Search on a GPU'}, then export again:\n"
             f"  {f'evo-kernel resume {population}' if measured else again}",
             fg="yellow",
             err=True,

@@ -29,13 +29,13 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CountPart
 from evo_kernel.fitness.profiling.profiler import CaseProfile, Profiler
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case, refuse_unconfined
-from evo_kernel.fitness.runners.base import Checked, Runner
+from evo_kernel.fitness.runners.base import IN_FULL_S, Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings, MeasurementCache, cache_key
 from evo_kernel.fitness.timing.confirmation import Confirmer
 from evo_kernel.fitness.tuning.tuning import Tuning
-from evo_kernel.tasks.task import Task, positional_names
+from evo_kernel.tasks.task import Case, Task, positional_names
 from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, PlanVerdict, Purpose, Source, Status
 
 
@@ -162,6 +162,10 @@ class PlanJudge:
     ) -> Mapping[str, CompiledPlan | RecordFault]:
         """Recorded plans by case, for export and --save-plan."""
         return {case: plan for (case, _), plan in self._grader.record(source, kinds, [knobs]).plans.items()}
+
+    def checked_in_full(self, plan: CompiledPlan, case: Case) -> Checked | None:
+        """The verdict on all outputs of a case, or None if that takes long without a GPU; for export."""
+        return self._runner.check_in_full(plan, case, IN_FULL_S)
 
     def profile(
         self,

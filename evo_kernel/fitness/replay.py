@@ -27,7 +27,7 @@ from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.grading import rule_fault
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, load_plan_file
-from evo_kernel.fitness.runners.base import Checked
+from evo_kernel.fitness.runners.base import IN_FULL_S, Checked
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
@@ -108,13 +108,16 @@ def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: floa
     try:
         runner.start()
         unchecked = "" if task_name is not None else "name the --task whose reference they are compared with"
-        if task_name is not None and runner.environment("").kind != "measured" and case.kind is not CaseKind.CHECK:
-            unchecked = f"sizes of a {case.kind} case are too large to execute without a GPU"
+        large = runner.environment("").kind != "measured" and case.kind is not CaseKind.CHECK
         rounds = [(secrets.randbits(62), regime) for regime in regimes.SEARCH]
         if task_name is not None and (fault := rule_fault(task, plan)):
             checked = measured = Checked(Status.REJECTED, fault)
         else:
-            checked = None if unchecked else runner.check(plan, case, rounds)
+            checked = None
+            if task_name is not None:
+                checked = runner.check_in_full(plan, case, IN_FULL_S) if large else runner.check(plan, case, rounds)
+                if checked is None:
+                    unchecked = f"to execute all of this case takes more than {IN_FULL_S:g} s without a GPU"
             measured = runner.measure(plan, case, secrets.randbits(62), checked=task_name is not None)
         return Replayed(case.name, plan.hash, runner.environment("not recorded"), checked, measured, unchecked, note)
     finally:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 
+from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.model import modeled_time
 from evo_kernel.fitness.costmodel.targets import target_for
@@ -44,6 +45,7 @@ from evo_kernel.types import CaseKind, Environment, Measurement, Status, content
 
 _BATCH_BYTES = 64 << 20
 _COUNTED_PLANS = 4096  # plans whose traffic is cached, about a kilobyte each
+_LEAST_S = 0.05  # for programs of a plan whose part says nothing
 _SIDE_BY_SIDE = 2  # cases of one candidate executed in parallel: each may take gigabytes
 
 _Asked = TypeVar("_Asked")
@@ -127,11 +129,38 @@ class CpuRunner(Runner):
 
     def _check_large(self, plan: CompiledPlan, draw: Draw) -> Checked:
         """Check a plan of real size, executed completely or in part."""
-        case, inputs = draw[0], self._references.inputs(draw)
-        answer = self._executor.execute_large(plan, inputs, self._limits.whole_s, self._limits.part_s)
+        inputs = self._references.inputs(draw)
+        answer = self._execute_large(plan, draw[0], inputs, self._limits.whole_s, self._limits.part_s)
+        try:
+            return answer if isinstance(answer, Checked) else self._compare(plan, draw, inputs, *answer)
+        except ValueError as error:
+            return malformed(error)
+
+    def check_in_full(self, plan: CompiledPlan, case: Case, whole_s: float) -> Checked | None:
+        draw = (case, fresh_seed(), "nominal")
+        inputs = self._references.inputs(draw)
+        answer = self._execute_large(plan, case, inputs, whole_s, _LEAST_S)
         if isinstance(answer, Checked):
             return answer
         execution, blobs = answer
+        if not execution.whole:
+            return None
+        try:
+            outputs = execution.tensors(plan.plan.outputs, blobs, f"on {case.name}: ")
+        except ValueError as error:
+            return malformed(error)
+        if isinstance(outputs, Checked):
+            return outputs
+        result = self._references.compare(draw, inputs, outputs)
+        return Checked(Status.PASSED if result.passed else Status.WRONG, result.reason, result.error)
+
+    def _execute_large(
+        self, plan: CompiledPlan, case: Case, inputs: Sequence[Input], whole_s: float, part_s: float
+    ) -> tuple[LargeExecution, Blobs] | Checked:
+        answer = self._executor.execute_large(plan, inputs, whole_s, part_s)
+        if isinstance(answer, Checked):
+            return answer
+        execution, _ = answer
         if execution.fault is not None:
             return execution.fault.checked(f"on {case.name}: ")
         if execution.changed is not None:
@@ -140,10 +169,7 @@ class CpuRunner(Runner):
             return malformed(f"{len(execution.executed)} launches where the plan has {len(plan.plan.launches)}")
         with self._lock:
             self._executed.put(traffic_key(plan, case), execution.executed)
-        try:
-            return self._compare(plan, draw, inputs, execution, blobs)
-        except ValueError as error:
-            return malformed(error)
+        return answer
 
     def _compare(
         self, plan: CompiledPlan, draw: Draw, inputs: Sequence[Input], execution: LargeExecution, blobs: Blobs
