@@ -181,14 +181,14 @@ def _was_compared(check: CheckResult) -> bool:
 
 
 def survival_line(confirmation: Evaluation | None) -> str:
-    """One sentence on the gain over the first kernel, on search and hidden cases; empty where nothing was compared."""
+    """One sentence: score on hidden cases, gain over the first kernel; empty where nothing was compared."""
     found = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH) if confirmation is not None else None
     if confirmation is None or found is None:
         return ""
     how = "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"
     line = f"gain over the first kernel (candidate {FIRST}), {how}: {found} on search cases"
     if (hidden := confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)) is not None:
-        line += f", {hidden} on hidden cases"
+        line = f"hidden cases: {score_text(confirmation)}; {line}, {hidden} on hidden cases"
     if confirmation.survived is None or confirmation.claimed is None:
         return line
     return f"{line}; {confirmation.survived:.0%} of the claimed {confirmation.claimed:.3f}x survived"

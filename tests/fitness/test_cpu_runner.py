@@ -73,6 +73,14 @@ def test_memory_is_poisoned_before_every_round(runner):
     assert result.status is Status.WRONG and "never written" in result.reason, result
 
 
+@pytest.mark.parametrize(("was", "becomes", "status"), [("", "", Status.PASSED),
+                                                        ("mask=mask)\n", "mask=mask & (row != 5))\n", Status.WRONG)])  # fmt: skip
+def test_all_of_a_large_case_is_compared_if_there_is_time(runner, was, becomes, status):
+    plan, large = softmax(SOFTMAX_TEXT.replace(was, becomes)), dataclasses.replace(CASE, kind=CaseKind.SEARCH)
+    assert runner.check_in_full(plan, large, 0.0) is None
+    assert runner.check_in_full(plan, large, 30.0).status is status
+
+
 def test_a_late_round_is_a_timeout():
     endless = SOFTMAX_TEXT.replace(
         "    row = tl.program_id(0)\n",
