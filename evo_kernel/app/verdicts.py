@@ -96,8 +96,8 @@ def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) ->
 
 
 def path_lines(path: Sequence[PathStep]) -> list[str]:
-    """How a candidate was made: the score of the first kernel, and what each step gained."""
-    lines = ["path, from the first kernel's score; the gains multiply to the score:"]
+    """How a candidate was made: the score of the kernel that it descends from, and what each step gained."""
+    lines = ["path, from the first score of what it descends from; the gains multiply to the score:"]
     for number, step in enumerate(path):
         gain = math.exp(step.log_gain) if step.log_gain is not None else None
         value, sign = (gain, "×") if number else (step.score, " ")
@@ -189,7 +189,7 @@ def survival_line(confirmation: Evaluation | None) -> str:
     line = f"gain over the first kernel (candidate {FIRST}), {how}: {found} on search cases"
     if (hidden := confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)) is not None:
         line = f"hidden cases: {score_text(confirmation)}; {line}, {hidden} on hidden cases"
-    if confirmation.survived is None or confirmation.claimed is None:
+    if confirmation.survived is None or confirmation.claimed is None or how == "modeled":  # there nothing gets lost
         return line
     return f"{line}; {confirmation.survived:.0%} of the claimed {confirmation.claimed:.3f}x survived"
 
