@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import variants
+from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.base import PlanSetAnswer
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
@@ -56,8 +57,8 @@ def test_one_request_a_source(small, judged):
     confirmed = judge.evaluate(small.seed, Purpose.CONFIRM)
     _, request, wide = runner.asked
     assert confirmed.passed and request.precision == "claim"
-    assert len({seed for check in request.checks for seed, _ in check.rounds}) == 4 * 11
-    assert [regime for check in wide.checks for _, regime in check.rounds] == ["large"]
+    assert len({seed for check in request.checks for seed, _ in check.rounds}) == 4 * len(regimes.CONFIRM)
+    assert [regime for check in wide.checks for _, regime in check.rounds] == [regimes.WIDE]
 
 
 def test_what_was_lost_is_asked_alone(small, judged):
