@@ -189,7 +189,9 @@ def survival_line(confirmation: Evaluation | None) -> str:
     line = f"gain over the first kernel (candidate {FIRST}), {how}: {found} on search cases"
     if (hidden := confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)) is not None:
         line = f"hidden cases: {score_text(confirmation)}; {line}, {hidden} on hidden cases"
-    if confirmation.survived is None or confirmation.claimed is None or how == "modeled":  # there nothing gets lost
+    if confirmation.survived is None or confirmation.claimed is None:
+        return line
+    if how == "modeled" and confirmation.survived > 0.99:  # the same model again: this says nothing
         return line
     return f"{line}; {confirmation.survived:.0%} of the claimed {confirmation.claimed:.3f}x survived"
 

@@ -96,3 +96,16 @@ def test_whoever_waits_for_it_ends_with_the_time(tmp_path, monkeypatch):
     late.bring_forward(30.0)
     with pytest.raises(CutShort):
         verdict(tmp_path, "x * 2", Future(), monkeypatch, deadline=late)
+
+
+def test_its_time_is_kept_for_the_next_command(tmp_path, monkeypatch):
+    def slower(task):
+        return first_kernel(task).text.replace("* 2", "* 2 * 1")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, _, _ = verdict(tmp_path, "x * 2", slower, monkeypatch)
+    (kept,) = (tmp_path / "cache" / "evo-kernel").glob("*.json")
+    us = first.measurements[0].baselines_us[COMPILED]
+    kept.write_text(kept.read_text().replace(repr(us), repr(2 * us)))
+    again, _, _ = verdict(tmp_path, "x * 2", slower, monkeypatch)
+    assert again.measurements[0].baselines_us[COMPILED] == 2 * us

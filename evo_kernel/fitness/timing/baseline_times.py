@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
+from evo_kernel import user_cache
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, InfraError, LoweringError
 from evo_kernel.fitness.correctness import regimes
@@ -25,7 +27,7 @@ from evo_kernel.fitness.timing.ceilings import KnownCeilings, MeasurementCache
 from evo_kernel.tasks.first import compiles, first_kernel
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.tasks.traits import least_work
-from evo_kernel.types import CaseKind, Measurement, PlanVerdict, Status
+from evo_kernel.types import CaseKind, Measurement, PlanVerdict, Source, Status
 
 _BEATEN = 1.03
 """A share of light above this doubts the ceilings, which were perhaps measured beside other work."""
@@ -48,6 +50,7 @@ class BaselineTimes:
     def start(self, ceilings: KnownCeilings, measured: bool, key: Mapping[str, str] | None = None) -> None:
         """Set the ceilings. `measured`: whether times are measured. `key`: of the cache."""
         self.ceilings, self._measured, self._key = ceilings, measured, key
+        self.compiled.key = key
 
     def know(self, measurement: Measurement) -> None:
         """Add an earlier run's baselines of a case."""
@@ -159,6 +162,7 @@ class CompiledBaseline:
         self._checked: dict[str, str] = {}  # check case → fault, or empty
         self.find: Callable[[str, str], PlanVerdict | None] = lambda case, plan: None
         """What is known of a plan (its hash) on a case (its name)."""
+        self.key: Mapping[str, str] | None = None  # of the cache; None: nothing is cached
 
     def ready(self) -> bool:
         """Whether `us` need not wait until the kernels are written. The first call has them written."""
@@ -188,6 +192,9 @@ class CompiledBaseline:
             source = compiled_baseline(self._task)
         except LoweringError as error:
             return str(error)
+        cache = self._cache(source)
+        if cache is not None and (earlier := cache.read().get(case.name)) is not None:
+            return earlier[COMPILED]
         checks = [one for one in self._task.cases_of(CaseKind.CHECK) if one.name not in self._checked]
         cases = tuple(record_case(self._task, one) for one in (*checks, case))
         plans = self._recorder.record(source, cases, [()]).plans
@@ -203,7 +210,22 @@ class CompiledBaseline:
             measurement = known.measurement if known is not None else None
         # Library calls were compared on check cases; at real size one takes a CPU minutes, and its price says the same.
         timed = measurement or runner.measure(plan, case, fresh_seed(), checked=not plan.plan.aten_nodes)
-        return f"its kernels are {timed.status}: {timed.reason}" if isinstance(timed, Checked) else timed.median_us
+        if isinstance(timed, Checked):
+            return f"its kernels are {timed.status}: {timed.reason}"
+        if cache is not None:
+            cache.add(case.name, {COMPILED: timed.median_us})
+        return timed.median_us
+
+    def _cache(self, source: Source) -> MeasurementCache | None:
+        """Modeled times of these kernels from earlier runs, if they passed their checks.
+
+        The secret choice of the programs that are counted moves the time of a kernel only where its programs differ.
+        """
+        if self.key is None:
+            return None
+        code = user_cache.code_hash(Path(__file__).parents[1])
+        task = {"task": self._task.identity, "name": self._task.name}
+        return MeasurementCache({**self.key, **task, "kernels": source.sha256, "code": code})
 
     def _fault(self, runner: Runner, case: Case, plan: CompiledPlan | RecordFault) -> str:
         """What is wrong with its outputs on a check case: they are compared as a candidate's are."""
