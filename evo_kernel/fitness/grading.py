@@ -215,8 +215,8 @@ class Grader:
         return partial
 
     def timed_plans(self, recording: Recording) -> list[tuple[Case, CompiledPlan]]:
-        """The plans of the source as written on the search cases."""
-        plans = [(case, recording.plans[(case.name, ())]) for case in self.cases(CaseKind.SEARCH)]
+        """The plans of the source as written on the search cases; all of them, if the recording has no fault."""
+        plans = [(case, recording.plans.get((case.name, ()))) for case in self.cases(CaseKind.SEARCH)]
         return [(case, plan) for case, plan in plans if isinstance(plan, CompiledPlan)]
 
     def check_wide_values(
