@@ -270,8 +270,8 @@ def _as_tf32(value: Input) -> Input:
 def _half_truncated(value: Input) -> Input:
     """float32 operands moved half of the way to what tensor cores make of them, which ignore the last 13 bits.
 
-    All errors of truncation have one sign, so in a sum of positive terms they add up. Where signs differ, half of it is a
-    third more than the error of rounding, so the allowed multiples stay too small for bfloat16 operands.
+    All errors of truncation have one sign, so in a sum of positive terms they add up. Where signs differ, half of it is
+    a third more than the error of rounding, so the allowed multiples stay too small for bfloat16 operands.
     """
     if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
         return _copied(value)
