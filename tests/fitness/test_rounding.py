@@ -205,11 +205,12 @@ def test_a_reference_that_cannot_be_watched_is_believed():
 
 
 class Live(torch.utils._python_dispatch.TorchDispatchMode):
-    """How many bytes the tensors hold that operations returned, and the most they ever held."""
+    """How many bytes the tensors hold that operations returned, and the most they ever held; not those of `inputs`."""
 
-    def __init__(self):
+    def __init__(self, inputs):
         super().__init__()
-        self.sizes, self.now, self.peak = {}, 0, 0
+        self.inputs = [x.untyped_storage() for x in inputs]
+        self.sizes, self.now, self.peak = {id(storage): 0 for storage in self.inputs}, 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
@@ -234,8 +235,18 @@ def test_making_a_reference_takes_a_few_times_its_inputs(reference, count, most,
     monkeypatch.setattr("evo_kernel.fitness.correctness.rounding.PATTERN", 1009)
     monkeypatch.setattr("evo_kernel.fitness.correctness.error_bounds.AT_ONCE_ON_CPU", 4096)
     inputs = draw(*[(512, 512)] * count)
-    with Live() as live:
+    with Live(inputs) as live:
         made = error_bounds.expect(task_of(reference), inputs)
     assert live.peak < most * sum(x.nbytes for x in inputs)
     outputs = (made[0].truth, made[0].honest)
     assert all(part.untyped_storage().nbytes() == part.nbytes for part in outputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_instruction_may_take_denormal_operands_for_zeros(dtype):
+    task, values = task_of(torch.rsqrt), (torch.rand(16, 8, dtype=torch.float32) + 0.1).to(dtype)
+    (inputs,) = regimes.apply("denormals", (values,))
+    tiny = inputs.abs() < torch.finfo(dtype).smallest_normal
+    roots = torch.where(tiny, torch.inf, torch.rsqrt(inputs))
+    assert ratio(task, (inputs,), roots) <= 1.0
+    assert ratio(task, (inputs,), torch.where(tiny, roots, roots * 1.1)) > 1.0

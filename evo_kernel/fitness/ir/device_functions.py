@@ -29,6 +29,11 @@ def flushed(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch
     return lambda x: function(_without_denormals(x) if x.dtype is torch.float32 else x)
 
 
+def _flushing(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function as an .ftz instruction of float32: denormal operands and results are zeros."""
+    return lambda x: _without_denormals(function(_without_denormals(x)))
+
+
 def flushed_exp2(x: torch.Tensor) -> torch.Tensor:
     """Triton compiles exp2 of float32 to ex2.approx.ftz, whose denormal results are zeros."""
     return _without_denormals(torch.exp2(x)) if x.dtype is torch.float32 else torch.exp2(x)
@@ -169,6 +174,7 @@ _UNARY = {
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **_UNARY,
     "exp2": flushed_exp2,  # as ptxas compiles libdevice, with .ftz
+    "rsqrt": flushed(torch.rsqrt),
     "sqrt": flushed(torch.sqrt),
     "erfcx": torch.special.erfcx,
     "cyl_bessel_i0": torch.special.i0,
@@ -186,9 +192,9 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "exp10": lambda x: torch.pow(10.0, x),
     "cbrt": lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x),
     "saturate": lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0),  # NaN becomes 0
-    "frcp_rn": torch.reciprocal,
-    "frsqrt_rn": torch.rsqrt,
-    "fsqrt_rn": torch.sqrt,
+    "frcp_rn": _flushing(torch.reciprocal),
+    "frsqrt_rn": flushed(torch.rsqrt),
+    "fsqrt_rn": flushed(torch.sqrt),
     "isnan": lambda x: torch.isnan(x).int(),
     "isinf": lambda x: torch.isinf(x).int(),
     "finite": lambda x: torch.isfinite(x).int(),
@@ -241,11 +247,6 @@ def device_function(symbol: str) -> Callable[..., torch.Tensor] | None:
 
 _INSTRUCTION = re.compile(r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|-?\d{1,9}))+) *;?\s*")
 _LOW = 0xFFFFFFFF
-
-
-def _flushing(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function as an .ftz instruction of float32: denormal operands and results are zeros."""
-    return lambda x: _without_denormals(function(_without_denormals(x)))
 
 
 def _bits(name: str) -> Callable[..., torch.Tensor]:

@@ -259,7 +259,7 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "math.expm1": torch.expm1, "math.sin": torch.sin, "math.cos": torch.cos, "math.tan": torch.tan,
     "math.tanh": torch.tanh, "math.sinh": torch.sinh, "math.cosh": torch.cosh, "math.atan": torch.atan,
     "math.asin": torch.asin, "math.acos": torch.acos, "math.atan2": torch.atan2, "math.sqrt": flushed(torch.sqrt),
-    "math.rsqrt": torch.rsqrt, "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
+    "math.rsqrt": flushed(torch.rsqrt), "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
     "math.trunc": torch.trunc, "math.round": half_away,
     "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": torch.div,

@@ -330,9 +330,9 @@ def test_what_device_functions_do_at_the_edges():
 
 
 def test_instructions_that_flush_know_no_denormals():
-    ((power,), (root,)) = (
+    ((power,), (root,), (inverse,)) = (
         pointwise(f"{name} {{0}} : {{t}}", torch.tensor([value]), out=torch.float32)
-        for name, value in (("math.exp2", -127.0), ("math.sqrt", 1e-39))
+        for name, value in (("math.exp2", -127.0), ("math.sqrt", 1e-39), ("math.rsqrt", 1e-39))
     )
     (wide,) = pointwise("math.exp2 {0} : {t}", torch.tensor([-127.0], dtype=torch.float64), out=torch.float64)
-    assert (power, root, wide) == (0.0, 0.0, 2.0**-127)
+    assert (power, root, inverse, wide) == (0.0, 0.0, torch.inf, 2.0**-127)
