@@ -21,7 +21,7 @@ import torch
 
 from evo_kernel.fitness.gpus import GpuState
 from evo_kernel.fitness.plan.launch_plan import Aten, Binary, Buffer, CompiledPlan, Kernel, Launch, Plan, Pointer, View
-from evo_kernel.fitness.runners.cuda_memory import POISON, Arena
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, overlaid
 from evo_kernel.fitness.runners.cuda_worker import GpuWorker, RequestHandler
 from evo_kernel.fitness.runners.launch_limits import CudaFault
 from evo_kernel.fitness.runners.process import GO, LOAD
@@ -119,7 +119,8 @@ class FakeLauncher:
             self.device.poisons.add(int(bytes_[0, 0]))
         self.device.stale_results += bool(self.plan.plan.aten_nodes) and not self.device.torch_cleared
         self.device.cleared = self.device.torch_cleared = False
-        self.device.run_for(self.us)
+        place = self.device.places.setdefault(arena.memory.data_ptr(), len(self.device.places))
+        self.device.run_for(self.us * (1.08 if place < self.device.slow_places else 1.0))
         match self.kind:
             case "illegal":
                 self.device.lost = True
@@ -191,6 +192,8 @@ class FakeDevice:
         self.cleared, self.torch_cleared = False, True  # since the last launch
         self.clears = self.unpins = self.unprepared = self.stale_results = 0
         self.stepped: list[str] = []
+        self.places: dict[int, int] = {}  # addresses of arenas, in the order of their first launches
+        self.slow_places = 0  # so many of them, the first ones, make every kernel slower
         self.poisons: set[int] = set()  # bytes that timed launches found in their output
 
     def run_for(self, us: float) -> None:
@@ -202,6 +205,9 @@ class FakeDevice:
 
     def arena(self, plan: CompiledPlan) -> Arena:
         return Arena(plan, memory)
+
+    def overlaid(self, plans: Sequence[CompiledPlan], count: int) -> list[list[Arena]]:
+        return overlaid(plans, count, memory)
 
     def capture(
         self, work: Callable[[], Any], rehearse: bool = False, pool: tuple[int, int] | None = None

@@ -18,7 +18,7 @@ from evo_kernel.fitness.runners.cuda_worker import RequestHandler
 from evo_kernel.fitness.runners.sampling import Metronome, TimedWork, sample
 from evo_kernel.fitness.runners.worker_state import Disturbed, MemoryShares, PlanFailed, fill
 from evo_kernel.fitness.timing.ceilings import Ceilings
-from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, summarise
+from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, PairVerdict, summarise
 from evo_kernel.types import CheckResult, Status
 from tests.fitness.fake_gpu import SETTINGS, FakeDevice, memory, mixed, plan, task_in, timed
 
@@ -143,6 +143,17 @@ def test_every_timed_launch_finds_nothing_of_earlier_ones(task, settings):
     assert device.clears - before >= settings.few and device.launches == timed_before
 
 
+def test_where_buffers_lie_decides_no_comparison(task):
+    device = FakeDevice()
+    device.slow_places = 4
+    both = [plan("honest_50", 64, 128)] * 2
+    found = RequestHandler(task, device, SETTINGS).pair(
+        both.__getitem__, {"case": "m64-n128", "seed": 3, "check": True}
+    )
+    comparison = found["comparison"]
+    assert comparison["verdict"] == PairVerdict.EQUAL and abs(comparison["ratio"] - 1) < 0.005, comparison
+
+
 def test_no_launch_finds_results_of_earlier_torch_operations(task):
     """In checks, samples and pairs; plans without such operations pay nothing."""
     device = FakeDevice()
@@ -174,7 +185,8 @@ def test_one_wrong_launch_among_many_is_found(task, settings, check, launch=70):
 @pytest.mark.parametrize("launch", range(58, 66))
 def test_a_replay_that_leads_a_batch_is_compared_as_timed_ones_are(task, launch):
     """A batch has two sets here, so every other replay is not timed. Some 50 belong to the warm-up."""
-    handler = RequestHandler(task, FakeDevice(), dataclasses.replace(SETTINGS, many=200, usual=150, few=100))
+    settings = dataclasses.replace(SETTINGS, many=200, usual=150, few=100, places=1)
+    handler = RequestHandler(task, FakeDevice(), settings)
     both = [plan("honest_50", 64, 128), plan(f"late_{launch}", 64, 128)]
     paired = handler.pair(both.__getitem__, {"case": "m64-n128", "seed": 3, "check": True})
     for answer in (ask(handler, f"late_{launch}", checks=())["timings"][0], paired):

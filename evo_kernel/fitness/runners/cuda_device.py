@@ -22,7 +22,7 @@ from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports
 from evo_kernel.fitness.gpus import GpuState, Nvml
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.runners.cuda_driver import Launcher, ok
-from evo_kernel.fitness.runners.cuda_memory import Arena
+from evo_kernel.fitness.runners.cuda_memory import Arena, overlaid
 from evo_kernel.fitness.runners.launch_limits import CudaFault, PlanFault
 from evo_kernel.fitness.runners.sampling import Replay
 from evo_kernel.fitness.runners.sm_state import Clearing
@@ -62,6 +62,9 @@ class CudaDevice:
 
     def arena(self, plan: CompiledPlan) -> Arena:
         return Arena(plan, self.mappings.memory)
+
+    def overlaid(self, plans: Sequence[CompiledPlan], count: int) -> list[list[Arena]]:
+        return overlaid(plans, count, self.mappings.memory)
 
     def capture(self, work: Callable[[], Any], rehearse: bool = False, pool: Any = None) -> Replay:
         """Capture `work` as a graph; `rehearse`: run it once before, since libraries initialise on a first call.

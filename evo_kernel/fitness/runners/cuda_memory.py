@@ -26,6 +26,19 @@ def other_poison() -> int:
     return secrets.choice(_FINITE) | secrets.choice((0x00, 0x80))
 
 
+def _sizes_of(plan: CompiledPlan) -> tuple[list[int], list[int]]:
+    """Bytes of the plan's buffers and then of two kinds of scratch for each launch, and the alignment of the latter."""
+    needs = scratch_needs(plan)
+    aligns = [align for need in needs for align in (need.global_align, need.profile_align)]
+    scratch = [size for need in needs for size in (need.global_bytes, need.profile_bytes)]
+    padded = [size + align if size else 0 for size, align in zip(scratch, aligns, strict=True)]
+    return [*(buffer.bytes for buffer in plan.plan.buffers), *padded], aligns
+
+
+def _with_band(size: int) -> int:
+    return CANARY_BYTES + (size + 511) // 512 * 512
+
+
 class Arena:
     """Memory for one run of a plan: its buffers and the scratch of its launches, each between two canary bands.
 
@@ -35,19 +48,15 @@ class Arena:
     def __init__(self, plan: CompiledPlan, memory: Callable[[int], torch.Tensor]) -> None:
         """`memory` returns at least so many bytes; all of the mapping around buffers holds canaries."""
         self._buffers = len(plan.plan.buffers)
-        needs = scratch_needs(plan)
-        self._aligns = [align for need in needs for align in (need.global_align, need.profile_align)]
-        scratch = [size for need in needs for size in (need.global_bytes, need.profile_bytes)]
-        padded = [size + align if size else 0 for size, align in zip(scratch, self._aligns, strict=True)]
-        self._sizes = [*(buffer.bytes for buffer in plan.plan.buffers), *padded]
+        self._sizes, self._aligns = _sizes_of(plan)
         self._poisoned = [
             *(number for number, buffer in enumerate(plan.plan.buffers) if buffer.kind == "scratch"),
-            *(self._buffers + number for number, size in enumerate(padded) if size),
+            *(number for number in range(self._buffers, len(self._sizes)) if self._sizes[number]),
         ]
         starts, total = [], 0
         for size in self._sizes:
             starts.append(total + CANARY_BYTES)
-            total += CANARY_BYTES + (size + 511) // 512 * 512
+            total += _with_band(size)
         self._starts = starts
         self.memory = memory(total + CANARY_BYTES)
         total = self.memory.numel()
@@ -109,6 +118,13 @@ class Arena:
         """Index of a buffer with a damaged canary band; None if all are intact."""
         whole = [bool((band == self.canary).all()) for band in self._bands]
         return None if all(whole) else max(0, whole.index(False) - 1)
+
+
+def overlaid(plans: Sequence[CompiledPlan], count: int, memory: Callable[[int], torch.Tensor]) -> list[list[Arena]]:
+    """`count` arenas of each plan; those with the same number share their memory."""
+    size = max(sum(map(_with_band, _sizes_of(plan)[0])) + CANARY_BYTES for plan in plans)
+    blocks = [memory(size) for _ in range(count)]
+    return [[Arena(plan, lambda _, block=block: block) for block in blocks] for plan in plans]
 
 
 def as_words(values: torch.Tensor) -> torch.Tensor:

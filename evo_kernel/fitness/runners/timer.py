@@ -100,23 +100,26 @@ class Timer:
         """Compare plan 0, the incumbent, with plan 1, the challenger: {case, seed, check}. Raises as `_sampled`."""
         case, seed = self._state.task.case(part["case"]), int(part["seed"])
         both = [plans(0), plans(1)]
-        count = self.sets(max(map(plan_bytes, both)))
+        count = max(2, self.sets(max(map(plan_bytes, both))) // 2 * 2)
         with contextlib.ExitStack() as stack:
             launchers = [stack.enter_context(self._state.launcher(plan)) for plan in both]
-            lent = [stack.enter_context(self._state.lent(plan, count + 1)) for plan in both]
-            watched = [
-                CheckedTiming(self._state, plan, launcher, arenas, case, seed, part["check"])
-                for plan, launcher, arenas in zip(both, launchers, lent, strict=True)
-            ]
-            incumbent, challenger = (timing.captured() for timing in watched)
+            firsts = [stack.enter_context(self._state.lent(plan, 1)) for plan in both]
+            overlaid = self._state.device.overlaid(both, count)
+            watched, works = [], []
+            for plan, launcher, first, arenas in zip(both, launchers, firsts, overlaid, strict=True):
+                timing = CheckedTiming(
+                    self._state, plan, launcher, [*arenas, *first], case, seed, part["check"], overlaid=True
+                )
+                watched.append(timing)
+                works.append(timing.captured())
             with self._state.phase("time"):
                 rng = np.random.default_rng(secrets.randbits(64))
-                take = partial(sample_pairs, self._state.device, incumbent, challenger, rng)
+                take = partial(sample_pairs, self._state.device, *works, rng)
                 paired = self._undoubted(take, self.settings)
             with self._state.phase("compare"):
                 for timing in watched:
                     timing.compare()
-            del incumbent, challenger, take
+            del works, take
         return {
             "status": Status.PASSED,
             "reason": "",
@@ -160,6 +163,8 @@ class CheckedTiming:
     Every launch must write what the first one wrote, whatever its addresses, number and time. After every batch, each
     output is compared with the first, and inputs must be unchanged. If the task allows atomics, or torch operations are
     not deterministic, each launch that differs is compared with the reference. With `check` False nothing is compared.
+
+    `overlaid`: another plan runs in the same memory, so inputs are copied there before every launch.
     """
 
     def __init__(
@@ -171,7 +176,9 @@ class CheckedTiming:
         case: Case,
         seed: int,
         check: bool,
+        overlaid: bool = False,
     ) -> None:
+        self._overlaid = overlaid
         self._state, self._plan, self._launcher = state, plan, launcher
         *self._arenas, self._first = arenas
         self._case, self._seed, self._check = case, seed, check
@@ -214,7 +221,11 @@ class CheckedTiming:
     def _prepare(self, number: int) -> None:
         self._state.device.wipe(self._torch_results)
         poison = secrets.choice((POISON, 0, other_poison()))  # what no launch writes differs between launches
-        self._launcher.prepare(self._arenas[number], poison)
+        arena = self._arenas[number]
+        if self._overlaid:
+            arena.set_canary(other_poison())
+            fill(arena, self._plan, self._inputs)
+        self._launcher.prepare(arena, poison)
 
     def _ran(self, numbers: Sequence[int]) -> None:
         """Raises PlanFailed."""

@@ -48,6 +48,8 @@ class TimingSettings:
     rotate_bytes_of_l2: float = 5.0  # inputs rotate over more than this many times the size of L2
     flush_bytes_of_l2: float = 2.0
     max_sets: int = 24
+    places: int = 6  # sets at least, within `places_bytes`: times depend on where buffers lie
+    places_bytes: int = 2 << 30
     wall_disagreement: float = 1.5  # allowed ratio of event time to synchronised wall time
     looks: int = 5  # batches that may disagree before the time is rejected
     wall_slack_us: float = 300.0  # allowed host time for submitting and synchronising a batch
@@ -161,8 +163,9 @@ def sets_needed(plan_bytes: int, l2_bytes: int, free_bytes: int, settings: Timin
     """How many sets of buffers rotate: together more than five times L2, within half of the free memory."""
     size = max(plan_bytes, 1)
     wanted = int(l2_bytes * settings.rotate_bytes_of_l2 / size) + 1
+    places = min(settings.places, settings.places_bytes // size)
     room = free_bytes // (2 * 3 * size)  # a set is its buffers and a copy of its inputs
-    return max(1, min(max(2, wanted), settings.max_sets, room))
+    return max(1, min(max(2, places, wanted), settings.max_sets, room))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
