@@ -250,3 +250,25 @@ def test_an_instruction_may_take_denormal_operands_for_zeros(dtype):
     roots = torch.where(tiny, torch.inf, torch.rsqrt(inputs))
     assert ratio(task, (inputs,), roots) <= 1.0
     assert ratio(task, (inputs,), torch.where(tiny, roots, roots * 1.1)) > 1.0
+
+
+def test_quantised_values_next_to_a_half_may_be_rounded_to_either_side():
+    """As many as differ between honest computations, by as much; and nothing where ties decide."""
+
+    def quantised(x):
+        return torch.round(x / (x.abs().amax(-1, keepdim=True) / 127.0)).to(torch.int8)
+
+    task, x = task_of(quantised), draw((256, 4096))[0]
+    kernel = torch.round(x * (1.0 / (x.abs().amax(-1, keepdim=True) / 127.0))).to(torch.int8)
+    (expected,) = error_bounds.expect(task, (x,))
+    assert 1 <= expected.frobenius < 100 and expected.largest == 1
+    assert ratio(task, (x,), kernel) <= 1.0
+    some = quantised(x).clone()
+    some[::2, 5] -= 1
+    assert ratio(task, (x,), some) > 1.0
+    two = quantised(x).clone()
+    two[0, 0] += 2
+    assert ratio(task, (x,), two) > 1.0
+    ties = torch.tensor([[1.0, 1.0]] * 64)
+    (expected,) = error_bounds.expect(task_of(lambda x: x.argmax(-1)), (ties,))
+    assert expected.frobenius == expected.largest == 0.0

@@ -12,6 +12,9 @@ An honest kernel's error on these inputs is estimated as the largest of
     floor        one rounding of the output, and the growth of a sum's error with the square root of its length
                  (ibid., section 4.2: the statistical estimate), in case the reference is exact by chance.
 
+Of an output of integers, such as a quantised tensor, it is how many elements differ in these computations, and by how
+much.
+
 Some instructions take denormal operands for zeros (rsqrt.approx.ftz, which torch.compile's kernels have too): an
 element that this changes, such as 1 / sqrt(x), is not compared.
 """
@@ -52,6 +55,8 @@ class Recipe:
 
 
 RECIPE = Recipe()
+UNSURE = 0.01
+"""Share of integers that may differ between honest computations; where more do, they decide ties, and must be equal."""
 LONGEST = 1 << 20
 """Terms that an honest kernel adds one after the other at most: it splits longer sums over lanes and programs."""
 LONGEST_ELEMENTWISE = 1 << 10
@@ -66,7 +71,7 @@ class Expected:
     truth: torch.Tensor  # float64, or exact integers
     honest: torch.Tensor  # the reference's result in the task's own dtypes
     compared: torch.Tensor  # bool: elements that are compared; see `expect`
-    frobenius: float
+    frobenius: float  # of integers: the number of elements that differ
     largest: float
 
 
@@ -137,6 +142,7 @@ class _Estimate:
         self._own, self._truth = own, truth
         self._compared = torch.ones_like(own, dtype=torch.bool)
         self._errors = (0.0, 0.0)
+        self._unsure = torch.zeros_like(own, dtype=torch.bool)  # integers that differ
         ends = [torch.stack(part.double().aminmax()) for (part,) in in_parts(own)] if own.is_floating_point() else []
         self._are_all_finite = not ends or bool(torch.stack(ends).isfinite().all())
         if own.is_floating_point():
@@ -160,6 +166,10 @@ class _Estimate:
         if self._own.is_floating_point():
             frobenius, largest = self._measures(other, self._truth)
             self._errors = (max(self._errors[0], frobenius), max(self._errors[1], largest))
+        elif other.dtype == self._own.dtype and bool((differs := other != self._own).any()):
+            self._unsure |= differs
+            step = (other[differs].double() - self._own[differs].double()).abs().max()
+            self._errors = (float(self._unsure.sum()), max(self._errors[1], float(step)))
 
     def _measures(self, values: torch.Tensor, less: torch.Tensor | None = None) -> tuple[float, float]:
         """Over finite compared elements; see below."""
@@ -172,7 +182,8 @@ class _Estimate:
         """The bounds. `positive`: the output for inputs without signs; `length`: of the longest sum."""
         truth, own, compared = self._truth, self._own, self._compared
         if not own.is_floating_point():
-            return Expected(truth, own, compared, 0.0, 0.0)
+            frobenius, largest = self._errors if self._errors[0] <= UNSURE * own.numel() else (0.0, 0.0)
+            return Expected(truth, own, compared, frobenius, largest)
         rounding = torch.finfo(own.dtype).eps / 2
         inner = min(rounding, torch.finfo(torch.float32).eps / 2)
         growth = recipe.growth * math.sqrt(length)

@@ -24,9 +24,9 @@ def _without_denormals(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, x * 0.0, x)
 
 
-def flushed(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+def flushed(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A function whose float32 instruction takes denormal operands for zeros (PTX: .ftz)."""
-    return lambda x: function(_without_denormals(x) if x.dtype is torch.float32 else x)
+    return lambda *operands: function(*(_without_denormals(x) if x.dtype is torch.float32 else x for x in operands))
 
 
 def _flushing(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -37,6 +37,33 @@ def _flushing(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[tor
 def flushed_exp2(x: torch.Tensor) -> torch.Tensor:
     """Triton compiles exp2 of float32 to ex2.approx.ftz, whose denormal results are zeros."""
     return _without_denormals(torch.exp2(x)) if x.dtype is torch.float32 else torch.exp2(x)
+
+
+def quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x / y as the compiler has it: of float32 div.full, x times the reciprocal of y (scaled where that is no normal
+    number), so that an exact quotient may come out below an integer."""
+    if x.dtype is not torch.float32:
+        return x / y
+    product = x * torch.reciprocal(y)
+    plain = product.isfinite() & (y.abs() < 2.0**126)
+    return product if bool(plain.all()) else torch.where(plain, product, x / y)
+
+
+def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x - trunc(x / y) * y with the roundings of the compiler's instructions; no remainder where x / y is large."""
+    a, b = (v.float() if v.element_size() < 4 else v for v in (x, y))
+    return torch.where(b.isinf(), a, fused(-torch.trunc(a / b), b, a)).to(x.dtype)
+
+
+def inverse_root(x: torch.Tensor) -> torch.Tensor:
+    """1 / sqrt(x), of float32 by an instruction that is off by one in the last place for some operands: here for half
+    of those that are no power of two, so that a kernel that counts on an exact result is found."""
+    if x.dtype is not torch.float32:
+        return torch.rsqrt(x)
+    bits, root = x.contiguous().view(torch.int32), flushed(torch.rsqrt)(x).contiguous()
+    off = (bits * -0x61C88647 >> 20) % 4 - 1  # -1 to 2
+    off = torch.where((off < 2) & (bits & 0x7FFFFF != 0) & root.isfinite(), off, 0)
+    return (root.view(torch.int32) + off).view(torch.float32)
 
 
 def half_away(x: torch.Tensor) -> torch.Tensor:
@@ -174,8 +201,9 @@ _UNARY = {
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **_UNARY,
     "exp2": flushed_exp2,  # as ptxas compiles libdevice, with .ftz
-    "rsqrt": flushed(torch.rsqrt),
+    "rsqrt": inverse_root,
     "sqrt": flushed(torch.sqrt),
+    "lgamma": flushed(torch.lgamma),
     "erfcx": torch.special.erfcx,
     "cyl_bessel_i0": torch.special.i0,
     "cyl_bessel_i1": torch.special.i1,
@@ -190,7 +218,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "llrint": lambda x: torch.round(x).long(),
     "llround": lambda x: half_away(x).long(),
     "exp10": lambda x: torch.pow(10.0, x),
-    "cbrt": lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x),
+    "cbrt": flushed(lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x)),
     "saturate": lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0),  # NaN becomes 0
     "frcp_rn": _flushing(torch.reciprocal),
     "frsqrt_rn": flushed(torch.rsqrt),
@@ -203,8 +231,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "pow": torch.pow,
     "powi": lambda x, n: torch.pow(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
     "fmod": torch.fmod,
-    "atan2": torch.atan2,
-    "hypot": torch.hypot,
+    "atan2": flushed(torch.atan2),
+    "hypot": flushed(torch.hypot),
     "copysign": torch.copysign,
     "fdim": lambda x, y: torch.where(x <= y, 0.0, x - y),
     "fmin": torch.fmin,

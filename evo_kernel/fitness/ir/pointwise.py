@@ -8,7 +8,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from evo_kernel.fitness.ir.device_functions import device_function, flushed, flushed_exp2, fused, half_away
+from evo_kernel.fitness.ir.device_functions import (
+    device_function,
+    flushed,
+    flushed_exp2,
+    fused,
+    half_away,
+    inverse_root,
+    quotient,
+    remainder,
+)
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_marked, any_undefined, separated, sum_of_parts
 from evo_kernel.fitness.ir.module import Operation
@@ -252,14 +261,14 @@ def _high_product(machine: Machine, frame: Frame, operation: Operation, operands
 
 
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
-    "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": torch.div,
-    "arith.remf": torch.fmod, "arith.negf": torch.neg,
+    "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": quotient,
+    "arith.remf": remainder, "arith.negf": torch.neg,
     "arith.maximumf": torch.maximum, "arith.minimumf": torch.minimum, "math.exp": torch.exp, "math.exp2": flushed_exp2,
     "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.log1p": torch.log1p,
     "math.expm1": torch.expm1, "math.sin": torch.sin, "math.cos": torch.cos, "math.tan": torch.tan,
     "math.tanh": torch.tanh, "math.sinh": torch.sinh, "math.cosh": torch.cosh, "math.atan": torch.atan,
     "math.asin": torch.asin, "math.acos": torch.acos, "math.atan2": torch.atan2, "math.sqrt": flushed(torch.sqrt),
-    "math.rsqrt": flushed(torch.rsqrt), "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
+    "math.rsqrt": inverse_root, "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
     "math.trunc": torch.trunc, "math.round": half_away,
     "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": torch.div,

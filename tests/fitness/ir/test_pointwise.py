@@ -336,3 +336,16 @@ def test_instructions_that_flush_know_no_denormals():
     )
     (wide,) = pointwise("math.exp2 {0} : {t}", torch.tensor([-127.0], dtype=torch.float64), out=torch.float64)
     assert (power, root, inverse, wide) == (0.0, 0.0, torch.inf, 2.0**-127)
+
+
+def test_what_instructions_approximate_is_not_exact():
+    x, y = torch.arange(1.0, 4097.0), torch.full((4096,), 7.0)
+    again = pointwise("arith.divf {0}, {1} : {t}", x * 7.0, y, out=torch.float32)
+    assert 0 < (again != x).sum() < 4096 and torch.allclose(again, x, rtol=3e-7)
+    halved = pointwise("arith.divf {0}, {1} : {t}", x, torch.full_like(x, 2.0), out=torch.float32)
+    assert torch.equal(halved, x / 2)
+    roots = pointwise("math.rsqrt {0} : {t}", x * x, out=torch.float32)
+    assert 0 < (roots * x != 1.0).sum() and torch.allclose(roots * x, torch.ones_like(x), rtol=3e-7)
+    large = torch.tensor([1e30, 7.5, 1.0, -7.5])
+    rest = pointwise("arith.remf {0}, {1} : {t}", large, torch.tensor([3.0, 2.0, torch.inf, 2.0]), out=torch.float32)
+    assert rest.tolist()[1:] == [1.5, 1.0, -1.5] and not 0 <= rest[0] < 3
