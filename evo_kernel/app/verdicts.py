@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
     """An Evaluation as one object for scripts; times in µs."""
     environment = evaluation.environment
-    checks = {check.case: check for check in evaluation.checks}
     return {
         "status": str(evaluation.status),
         "reason": evaluation.reason,
@@ -35,7 +34,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "environment": asdict(environment) | {"label": environment.label, "key": environment.key},
         "knobs": dict(evaluation.knobs),
         "checks": [{"case": c.case, "passed": c.passed, "error": c.error if _was_compared(c) else None,
-                    "reason": c.reason} for c in checks.values()],
+                    "reason": c.reason} for c in evaluation.checks],
         "mixed": mixed_data(evaluation),
         "comparisons": [asdict(one) for one in evaluation.comparisons],
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,

@@ -220,7 +220,7 @@ class ScriptedRunner:
         return Environment("modeled", "sm_90", "", "-", "-", True, 1, confinement)
 
     def check(self, plan, case, rounds):
-        return Checked(Status.PASSED)
+        return Checked(Status.PASSED, "", plan.plan.kernels[0].num_warps / 16)
 
     def ceilings(self):
         return {}
@@ -286,7 +286,7 @@ def test_a_setting_is_asked_about_once(raced):
     checks = [case.name for case in runner.task.cases if case.kind == "check"]
     assert [[part.case.name for part in request.checks] for request in runner.requests] == 4 * [checks]
     assert [bool(request.timings) for request in runner.requests] == [True, False, False, False]
-    assert [check.case for check in evaluation.checks] == 4 * checks
+    assert [(check.case, check.error) for check in evaluation.checks] == [(case, 2 / 16) for case in checks]  # scored
     assert len(evaluation.verdicts) == 4 * len(checks) + 3 * 2 + 1  # two cases timed, one where the first was wrong
 
 
