@@ -78,9 +78,14 @@ def run(
     from evo_kernel.app import early_start
 
     early_start.begin(config.task, config.device)
+    if dry_run:
+        from evo_kernel.app import dry_run as page
+
+        page.dry_run(config)
+        return
     from evo_kernel.app import session
 
-    sys.exit(session.run(config, dry=dry_run, as_json=as_json, began=began))
+    sys.exit(session.run(config, as_json=as_json, began=began))
 
 
 @click.command()
