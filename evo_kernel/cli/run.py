@@ -30,7 +30,7 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 @click.option(
     "--first",
     type=click.Choice(["all", "auto"]),
-    help="First kernels. auto: the task's seed, else a lowered one; all (default): torch.compile's kernels beside it.",
+    help="Roots. auto: the first kernel (the task's seed, else a lowered one); all (default): torch.compile's too.",
 )
 @click.option("--device", type=DEVICES, help="cuda measures times, cpu models them, auto takes a GPU if there is one.")
 @_GPUS
