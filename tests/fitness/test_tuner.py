@@ -261,7 +261,7 @@ def raced():
 
 
 def test_a_kernel_far_behind_one_that_was_only_measured_is_not_tuned():
-    """As the slower one of two first kernels, which are measured first and tuned then."""
+    """As the slower one of two roots, which are measured first and tuned then."""
     task = load("softmax")
     slow, fast = (Source(f"NUM_WARPS = {n}\n" + task.seed.text.replace("NUM_WARPS = 4\n", "")) for n in (4, 2))
     judge = PlanJudge(task, ScriptedRunner(task), JudgeSettings(tune_plans=8))
