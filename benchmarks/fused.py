@@ -115,7 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{'function':18} {'best µs':>8} {'compiled':>8} {'ratio':>6}  made  first kernels, µs")
+        print(f"{'function':18} {'best µs':>8} {'compiled':>8} {'ratio':>6}  made  roots, µs")
         paths = []
         for line in FUNCTIONS.strip().splitlines():
             name, m, n, rest = line.split(maxsplit=3)

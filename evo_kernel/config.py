@@ -213,8 +213,8 @@ class Config(_Section):
     )
     first: Literal["all", "auto"] = Field(
         default="all",
-        description="first kernels: auto takes the task's SEED, else what lowering writes, else torch.compile's "
-        "kernels; all starts from auto's and, beside it, from torch.compile's (docs/internals/lowering.md)",
+        description="roots: auto starts from the first kernel (the task's SEED, else what lowering writes, else "
+        "torch.compile's kernels); all from torch.compile's beside it (docs/internals/lowering.md)",
     )
     start_from: Path | None = Field(
         default=None, description="another population whose best kernels are planted beside the first kernel"

@@ -37,8 +37,8 @@ LEFT JOIN environments n ON n.id = e.environment
 
 @dataclass(frozen=True)
 class PathStep:
-    """One edit on the way from a first kernel to a candidate. Where the tuner made the first kernel faster, this is a
-    step of its own: the same candidate, `tuning`."""
+    """One edit on the way from a root to a candidate. Where the tuner made the root faster, this is a step of its own:
+    the same candidate, `tuning`."""
 
     candidate: int
     operator: str
@@ -55,8 +55,8 @@ class PathStep:
 
 
 def critical_path(connection: sqlite3.Connection, candidate: int, environment: int | None = None) -> list[PathStep]:
-    """Which edits made this candidate, from its first kernel on, each with its gain: the first score times the gains is
-    the candidate's score.
+    """Which edits made this candidate, from its root on, each with its gain: the root's score times the gains is the
+    candidate's score.
 
     `environment`: a row of environments; the latest that judged anything if None.
     """
@@ -80,7 +80,7 @@ def critical_path(connection: sqlite3.Connection, candidate: int, environment: i
 
 
 def _from_untuned(connection: sqlite3.Connection, root: PathStep, environment: int | None) -> list[PathStep]:
-    """A first kernel as it came and then tuned, if it was timed with other knobs at first."""
+    """A root as it came and then tuned, if it was timed with other knobs at first."""
     sql = (
         "SELECT log_us, knobs FROM evaluations WHERE candidate = ? AND environment = ? AND purpose = 'score'"
         " AND log_us IS NOT NULL ORDER BY id"

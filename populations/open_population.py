@@ -130,7 +130,7 @@ class OpenPopulation:
             return [self._recorded(candidate) for candidate in [*sorted(again), *never]]
 
     def untuned(self) -> Sequence[Recorded]:
-        """First kernels that were measured once, as they are: a session may have ended before it tuned them."""
+        """Roots that were measured once, as they are: a session may have ended before it tuned them."""
         sql = (
             "SELECT c.id FROM candidates c JOIN evaluations e ON e.candidate = c.id AND e.purpose = 'score'"
             " JOIN environments n ON n.id = e.environment WHERE c.parent IS NULL AND n.key = ?"

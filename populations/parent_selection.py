@@ -151,7 +151,7 @@ class Chooser:
         """Nothing passed yet: mend or rewrite a seed."""
         roots = self._lineage.roots
         if not roots:
-            raise PopulationError(f"{self._path} is empty: plant a first kernel before asking for a brief.")
+            raise PopulationError(f"{self._path} is empty: plant a root before asking for a brief.")
         able = [root for root in roots if root not in self.exhausted] or roots
         return self._choice(able[int(rng.integers(len(able)))], 0, "root", rng)
 

@@ -299,7 +299,7 @@ class PopulationReader:
         return list(dict.fromkeys(step.candidate for step in self.critical_path(candidate)))
 
     def path_texts(self, path: Iterable[lineage.PathStep]) -> list[str]:
-        """The source after each step, as it was scored: a first kernel that was tuned later without its knobs."""
+        """The source after each step, as it was scored: a root that was tuned later without its knobs."""
         steps = list(path)
         tuned_later = len(steps) > 1 and steps[1].tuning
         views = [self.candidate(step.candidate) for step in steps]

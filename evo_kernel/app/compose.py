@@ -35,7 +35,7 @@ from populations.reading import PopulationReader
 START_FROM = 8
 """Kernels taken over from another population."""
 ORIGINS = {"seed": "seed", "lowered": "seed", "compiled": "compiled"}
-"""What the lineage calls where a first kernel comes from."""
+"""What the lineage calls where a root comes from."""
 BARREN = {False: 200, True: 60}
 """Attempts in a row with nothing new judged that end a run: without models, where they take milliseconds, and with."""
 
@@ -84,7 +84,7 @@ def judge_settings(config: Config) -> JudgeSettings:
 
 @contextlib.contextmanager
 def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
-    """Open judge and population for a run; plants the first kernel, and those that a new population starts from."""
+    """Open judge and population for a run; plants the first kernel, and the other roots of a new population."""
     first = first_of(task)
     wanted, made = config.first == "all", None
     if wanted and create:  # begun while the judge opens

@@ -1,37 +1,45 @@
-"""`run --dry-run`: what would be done, and how long the budget lasts; nothing is searched, and no model is asked."""
+"""`run --dry-run`: what would be done, and how long the budget lasts; nothing is searched, and no model is asked.
+
+Imports nothing slow: torch and the judge come when the configuration has been printed.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from evo_kernel.app import operator_factory
-from evo_kernel.app.compose import judge_settings
 from evo_kernel.app.preflight import silence
 from evo_kernel.app.prompt_context import knowledge_of, prompts_of
 from evo_kernel.config import Config
 from evo_kernel.deadline import duration_text
-from evo_kernel.fitness.judge import open_judge
-from evo_kernel.tasks.first import first_kernel
-from evo_kernel.tasks.task import Task
 from evo_kernel.types import Brief, Evaluation, Purpose, ScoredCandidate, Source
 
+if TYPE_CHECKING:
+    from evo_kernel.tasks.task import Task
 
-def dry_run(config: Config, task: Task, path: Path) -> None:
+
+def dry_run(config: Config) -> None:
     """Print it, what is slow to find out last. Raises UserError for what would stop the run at once; a key that is
     missing is told, not asked for."""
     weights = operator_factory.weights_of(config)
-    click.echo(f"task        {task.name} ({task.path})")
-    click.echo(f"population  {path}")
     click.echo(f"budget      {_limits(config)}")
     click.echo(f"operators   {', '.join(f'{name} at weight {weight:g}' for name, weight in weights.items())}")
     click.echo(f"policy      {config.operators.policy}, at most {config.operators.max_steps} step(s) a proposal")
     operator_factory.check(config, keys=False)
     for line in _model_lines(config):
         click.echo(f"model       {line}")
+    from evo_kernel.app.compose import judge_settings  # from here on it takes seconds
+    from evo_kernel.app.session import new_run
+    from evo_kernel.fitness.judge import open_judge
+    from evo_kernel.tasks.first import first_kernel
+
+    config, task, path = new_run(config)
+    click.echo(f"task        {task.name} ({task.path})")
+    click.echo(f"population  {path}")
     first, settings = first_kernel(task), judge_settings(config)
     with open_judge(task, device=config.device, settings=settings, gpus=config.gpus, score_soon=True) as judge:
         click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo_kernel.errors import UserError
+from evo_kernel.observe.formatting import dashed
 from evo_kernel.types import Evaluation
 from populations.lineage import PathStep
 from populations.reading import PopulationReader
@@ -56,6 +57,25 @@ def choose(path: Path, candidate: int | None, unconfirmed: bool) -> list[Exporte
     return [leader, *_faster_somewhere(leader, others)]
 
 
+def overtaken(path: Path) -> str:
+    """Which candidate is faster than what `choose` takes, because it is not confirmed, and what confirms it; empty
+    where none is."""
+    with PopulationReader(path) as reader:
+        chosen, best = reader.leader(), reader.best()
+    if chosen is None or best is None or best.candidate == chosen.candidate:
+        return ""
+    scores = [dashed(one.score, "{:.3f}x") for one in (best, chosen)]
+    return (
+        f"NOT exported: candidate {best.candidate} of {path}, which is faster than candidate {chosen.candidate} "
+        f"({scores[0]}, not {scores[1]}), but not confirmed. Confirm it, then export again:\n  {_confirms(path)}"
+    )
+
+
+def _confirms(population: Path) -> str:
+    """The command that confirms the best and does no more."""
+    return f"evo-kernel resume {population} --for 5m --set budget.evaluations=+0"
+
+
 def _read(reader: PopulationReader, number: int) -> ExportedCandidate:
     view = reader.candidate(number)
     if view.evaluation is None or not view.evaluation.passed:
@@ -78,7 +98,7 @@ def _read(reader: PopulationReader, number: int) -> ExportedCandidate:
 def _doubt(confirmation: Evaluation | None, population: Path) -> str:
     """Why a candidate should not be exported, and what else to do; empty where it is confirmed."""
     if confirmation is None:
-        return f"is not confirmed: `evo-kernel resume {population}` confirms the best when its budget is spent"
+        return f"is not confirmed: `{_confirms(population)}` confirms the best"
     if not confirmation.passed:
         return f"was refuted by its confirmation ({confirmation.reason}): leave out --candidate"
     return ""

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportedEdit:
-    """A step of the path from a first kernel to the one that is reported. Gains are factors of time."""
+    """A step of the path from a root to the one that is reported. Gains are factors of time."""
 
     candidate: int
     action: str
     score: float | None
-    gain: float | None  # over its parent; None of the first kernel, and where one of the two has no time
+    gain: float | None  # over its parent; None of a root, and where one of the two has no time
     text: str  # the source after it, as it was scored
 
     def as_data(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def blocks(reader: PopulationReader, edits: Sequence[ReportedEdit]) -> list[Bloc
         Code("\n".join(_commands(reader, view)), "sh"),
         Heading("The kernel"),
         Code(edits[-1].text if edits else "", "python", "Its source, as it was scored"),
-        *([Code(_diff(edits[0], edits[-1]), "diff", "All that changed since the first kernel")] * (len(edits) > 1)),
+        *([Code(_diff(edits[0], edits[-1]), "diff", "All that changed since the root")] * (len(edits) > 1)),
     ]  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def _headline(view: CandidateView | None, confirmation: Evaluation | None) -> li
 
 def _path(edits: Sequence[ReportedEdit]) -> list[Block]:
     if len(edits) < 2:
-        said = f"None: it is the first kernel {edits[0].action}, as it came." if edits else "None."
+        said = f"None: it is a root, {edits[0].action}, as it came." if edits else "None."
         return [Heading("Which edits made it"), Paragraph(said)]
     rows = [
         (str(edit.candidate), edit.action, dashed(edit.score, "{:.3f}"), dashed(edit.gain, "{:.2f}x")) for edit in edits
@@ -129,7 +129,7 @@ def _path(edits: Sequence[ReportedEdit]) -> list[Block]:
     diffs = [(after, _diff(before, after)) for before, after in pairwise(edits)]
     return [
         Heading("Which edits made it"),
-        Paragraph("Gain: time of the parent by time of the child. The first score times the gains is the last."),
+        Paragraph("Gain: time of the parent by time of the child. The root's score times the gains is the last score."),
         Figure(lambda: _pictures().gains(pictured), "Gain of each edit"),
         Table(("candidate", "edit", "score", "gain"), rows),
         *(Code(diff, "diff", f"{edit.candidate}: {edit.action}") for edit, diff in diffs if diff),

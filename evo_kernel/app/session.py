@@ -24,11 +24,16 @@ from evo_kernel.tasks.task import Task
 from populations.reading import PopulationReader
 
 
-def run(config: Config, *, dry: bool, as_json: bool, began: float) -> int:
-    """A new population, searched; its exit code. `dry`: say what would be done, and do no more. Raises UserError.
+def run(config: Config, *, as_json: bool, began: float) -> int:
+    """A new population, searched; its exit code. Raises UserError.
 
     `began`: when the command did, on the monotonic clock: what was asked for is its time, imports included.
     """
+    return _search(*new_run(config), create=True, as_json=as_json, began=began)
+
+
+def new_run(config: Config) -> tuple[Config, Task, Path]:
+    """What a run is of: the configuration as it is stored, the task, and the new file. Raises UserError."""
     task = compose.task_of(config)
     path = compose.population_path(config, task)
     config = compose.lasting(config).model_copy(update={"task": task.spec, "population": path})
@@ -36,12 +41,7 @@ def run(config: Config, *, dry: bool, as_json: bool, began: float) -> int:
         raise ConfigError(
             f"{path} exists already: go on with `evo-kernel resume {path}`, or name another --population."
         )
-    if dry:
-        from evo_kernel.app.dry_run import dry_run
-
-        dry_run(config, task, path)
-        return 0
-    return _search(config, task, path, create=True, as_json=as_json, began=began)
+    return config, task, path
 
 
 def resume(

@@ -64,7 +64,7 @@ def as_data(parts: Prepared, ended: RunSummary, path: Path) -> dict[str, Any]:
 def scale_line(environment: Environment) -> str:
     """What a score is relative to, told once a run."""
     above = "fastest baseline" if environment.kind == "measured" else "torch.compile's kernels, modeled too,"
-    return f"score: {above} / kernel, geometric mean over search cases"
+    return f"score: {above} / kernel; times and scores are geometric means over search cases"
 
 
 def standing_lines(best: ScoredCandidate | None, champion: ScoredCandidate | None, label: str) -> list[str]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
     """An Evaluation as one object for scripts; times in µs."""
     environment = evaluation.environment
-    checks = {check.case: check for check in evaluation.checks}
     return {
         "status": str(evaluation.status),
         "reason": evaluation.reason,
@@ -35,7 +34,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "environment": asdict(environment) | {"label": environment.label, "key": environment.key},
         "knobs": dict(evaluation.knobs),
         "checks": [{"case": c.case, "passed": c.passed, "error": c.error if _was_compared(c) else None,
-                    "reason": c.reason} for c in checks.values()],
+                    "reason": c.reason} for c in evaluation.checks],
         "mixed": mixed_data(evaluation),
         "comparisons": [asdict(one) for one in evaluation.comparisons],
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
@@ -59,7 +58,7 @@ def show_evaluation(evaluation: Evaluation) -> None:
     say(console, f"{evaluation.status}, judged where scores are {label}{reason}")
     for check in evaluation.checks:
         mark = "ok" if check.passed else "NO"
-        error = f": error at {check.error:.3g} of its bound" if _was_compared(check) else ""
+        error = f": off by {check.error:.3g}x what is allowed" if _was_compared(check) else ""
         say(console, f"  {mark} {check.case}{error}")
     if evaluation.score is not None:
         say(console, f"score {score_text(evaluation)}, {label}", style="bold")
@@ -96,8 +95,8 @@ def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) ->
 
 
 def path_lines(path: Sequence[PathStep]) -> list[str]:
-    """How a candidate was made: the score of the kernel that it descends from, and what each step gained."""
-    lines = ["path, from the first score of what it descends from; the gains multiply to the score:"]
+    """How a candidate was made: the score of its root, and what each step gained."""
+    lines = ["path from the root; its score, as it came, times the gains is the score:"]
     for number, step in enumerate(path):
         gain = math.exp(step.log_gain) if step.log_gain is not None else None
         value, sign = (gain, "×") if number else (step.score, " ")
@@ -285,12 +284,12 @@ def times_text(status: RunStatus, case: str) -> str:
     if (found := status.times.get(case)) is not None and status.leader is not None:
         told.insert(0, f"candidate {status.leader.candidate} {found.us:.1f} µs")
         if found.floor_us is not None:
-            told.append(f"floor {found.floor_us:.1f} µs ({found.light_share:.0%} of the speed of light)")
+            told.append(f"floor {found.floor_us:.1f} µs (share of light {found.light_share:.0%})")
     return ", ".join(told)
 
 
 def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
-    """What shares of the speed of light refer to: as it was measured, else of the table where times are modeled."""
+    """What shares of light refer to: as it was measured, else of the table where times are modeled."""
     from evo_kernel.fitness.costmodel.targets import target_for
     from evo_kernel.fitness.timing.ceilings import Ceilings
 

@@ -50,7 +50,7 @@ def export(
     and must match what was judged. Candidates without a confirmation are refused, unless you give --unconfirmed.
     More: docs/guides/export.md.
     """
-    from evo_kernel.app.export_selection import choose
+    from evo_kernel.app.export_selection import choose, overtaken
     from evo_kernel.export.package import checked_name
 
     if name is not None:
@@ -66,6 +66,9 @@ def export(
     forward, backwards = ([record(chosen, device, unconfirmed) for chosen in each] for each in (groups, gradients))
     made = package(name, forward, backwards, evo_kernel.version())
     written = write_package(made, folder)
+    searched = [*([population] if candidate is None else []), *also, *([backward] if backward is not None else [])]
+    for line in filter(None, map(overtaken, searched)):
+        click.secho(line, fg="yellow", err=True)
     if as_json:
         data = {"candidate": first[0].view.candidate, "package": made.name, "kernels": list(made.kernels)}
         data |= {"serves": made.served, "not_served": made.not_served}

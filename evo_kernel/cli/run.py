@@ -30,7 +30,7 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 @click.option(
     "--first",
     type=click.Choice(["all", "auto"]),
-    help="First kernels. auto: the task's seed, else a lowered one; all (default): torch.compile's kernels beside it.",
+    help="Roots. auto: the first kernel (the task's seed, else a lowered one); all (default): torch.compile's too.",
 )
 @click.option("--device", type=DEVICES, help="cuda measures times, cpu models them, auto takes a GPU if there is one.")
 @_GPUS
@@ -78,9 +78,14 @@ def run(
     from evo_kernel.app import early_start
 
     early_start.begin(config.task, config.device)
+    if dry_run:
+        from evo_kernel.app import dry_run as page
+
+        page.dry_run(config)
+        return
     from evo_kernel.app import session
 
-    sys.exit(session.run(config, dry=dry_run, as_json=as_json, began=began))
+    sys.exit(session.run(config, as_json=as_json, began=began))
 
 
 @click.command()

@@ -120,7 +120,7 @@ def _show(
 
     console = open_console()
     strategy = view.proposal.strategy.key if view.proposal.strategy else view.proposal.operator
-    parent = f"parent {view.parent}" if view.parent else "a first kernel"
+    parent = f"parent {view.parent}" if view.parent else "a root"
     say(console, f"candidate {view.candidate}, {parent}, {strategy}", style="bold")
     evaluation = view.evaluation
     if evaluation is None:

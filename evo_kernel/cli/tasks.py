@@ -62,6 +62,7 @@ def list_tasks(as_json: bool) -> None:
 @JSON
 def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None:
     """Show cases, rules and first kernel of TASK."""
+    from evo_kernel.fitness.timing.baselines import baseline_names
     from evo_kernel.tasks.first import first_kernel
     from evo_kernel.tasks.loading import load
 
@@ -69,15 +70,16 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
     if show_seed:
         click.echo(first_kernel(loaded, wanted).text)
         return
+    baselines = baseline_names(loaded)
     cases = [{"case": c.name, "kind": str(c.kind), "sizes": dict(c.sizes)} for c in loaded.cases]
     if as_json:
         data = {"name": loaded.name, "path": str(loaded.path), "allow": loaded.allow, "cases": cases,
-                "baselines": sorted(loaded.baselines), "seed": loaded.seed is not None,
+                "baselines": baselines, "seed": loaded.seed is not None,
                 "notes": list(loaded.notes)}  # fmt: skip
         click.echo(json.dumps(data))
         return
     click.echo(f"{loaded.name}  {loaded.path}\n{loaded.description}")
-    click.echo(f"allow {loaded.allow}; precision {loaded.tolerance.precision}; baselines {', '.join(loaded.baselines)}")
+    click.echo(f"allow {loaded.allow}; precision {loaded.tolerance.precision}; baselines {', '.join(baselines)}")
     for case in cases:
         click.echo(f"  {case['kind']:<8} {case['case']:<24} {case['sizes']}")
     for note in loaded.notes:

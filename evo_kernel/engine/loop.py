@@ -25,9 +25,9 @@ from evo_kernel.types import (
 from evo_kernel.types.promotion import FIRST
 
 LOOK_S = 0.2
-"""So often a thread that waits for a first kernel looks whether the run was stopped."""
+"""So often a thread that waits for a root looks whether the run was stopped."""
 LateRoot = Callable[[float], Recorded | None]
-"""A first kernel that is being made: planted within so many seconds, or None where there is none after all. Raises
+"""A root that is being made: planted within so many seconds, or None where there is none after all. Raises
 TimeoutError while it is not ready."""
 
 
@@ -62,7 +62,7 @@ class Engine(RunSession):
         time_is_up: Callable[[], None] | None = None,
         late_root: LateRoot | None = None,
     ) -> None:
-        """`time_is_up` ends what operators wait for, for good; None: they wait for nothing. `late_root`: a first kernel
+        """`time_is_up` ends what operators wait for, for good; None: they wait for nothing. `late_root`: a root
         that is still being made."""
         super().__init__(population, operator, judge, ledger, settings, observer)
         self._attempts, self._known = Attempts(self), Reevaluation(self)
@@ -70,7 +70,7 @@ class Engine(RunSession):
         self._confirming_s, self._begun = 0.0, 0
         self._late_root, self._is_late = late_root, late_root is not None
         self._taking_up = 0  # threads that judge what is pending
-        self._untuned: list[Recorded] = []  # first kernels that are tuned beside the first attempts
+        self._untuned: list[Recorded] = []  # roots that are tuned beside the first attempts
         self._searching = self._out_of_time = False
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
@@ -159,7 +159,7 @@ class Engine(RunSession):
                 self.stop(f"{type(error).__name__}: {error}", "bug")
 
     def _pending_then_attempts(self, pending: Iterator[Recorded]) -> None:
-        """Attempts begin once nothing is left to take up and something has passed: a first kernel that is slow to judge
+        """Attempts begin once nothing is left to take up and something has passed: a root that is slow to judge
         holds up one thread, not all. One that is made late, by torch.compile, is often several times faster than the
         others: nothing is tuned or changed before its verdict."""
         with self.lock:
@@ -173,9 +173,9 @@ class Engine(RunSession):
         self._attempts_until_stopped()
 
     def _judge_pending(self, pending: Iterator[Recorded]) -> None:
-        """What is durable but has no verdict: the first kernels, and what an earlier session had in flight.
+        """What is durable but has no verdict: the roots, and what an earlier session had in flight.
 
-        Where there is company, first kernels are measured as they are, so that nobody waits while they are tuned.
+        Where there is company, roots are measured as they are, so that nobody waits while they are tuned.
         """
         while not self.stopped.is_set():
             with self.lock:
@@ -189,7 +189,7 @@ class Engine(RunSession):
             self._is_late = self._is_late and not late
 
     def _made_late(self) -> Recorded | None:
-        """The first kernel that was still being made: one thread waits for it while others judge."""
+        """The root that was still being made: one thread waits for it while others judge."""
         with self.lock:
             late_root, self._late_root = self._late_root, None
         while late_root is not None and not self.stopped.is_set():

@@ -3,7 +3,7 @@
 pyproject.toml, README.md, LICENSE-NOTE.md
 NAME/               __init__.py; what shipped/ holds: choice of a kernel, operator, autograd, verify, bench
     manifest.json   operator, cases that were judged, files with their hashes
-    provenance.json what was judged where, with every diff since the first kernel
+    provenance.json what was judged where, with every diff since the root
     kernels/        programs: recorded launches of machine code, and all of a kernel that is ever executed
     sources/        what they were recorded from, for people: nothing imports it
     tasks/ plans/ _helpers/
@@ -30,7 +30,7 @@ from evo_kernel.types import CaseKind, Source
 RUNTIME = ("_launch.py", "_layouts.py", "_task.py", "_op.py", "verify.py", "bench.py")
 LICENSE_NOTE = """# Whose is this?
 The kernels in {name}/kernels and {name}/sources were written by a search: by the program evo-kernel, and by language
-models where the lineage in {name}/provenance.json names any. They descend from the first kernel and the task file of
+models where the lineage in {name}/provenance.json names any. They descend from a root and the task file of
 whoever ran the search, who decides on their licence: none is granted by this file. Terms of the models' providers may
 apply.
 

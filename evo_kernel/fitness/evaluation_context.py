@@ -65,11 +65,11 @@ class PartialEvaluation:
         )
 
     def beside(self, others: Sequence[PartialEvaluation]) -> PartialEvaluation:
-        """These results plus the costs of `others`, which are not scored: status and times stay."""
+        """These results plus the costs of `others`, which are not scored: status, checks and times stay."""
         together = self
         for other in others:
             together = together.then(other)
-        return replace(together, ended=self.ended, measurements=self.measurements)
+        return replace(together, ended=self.ended, checks=self.checks, measurements=self.measurements)
 
     def evaluation(self, context: EvaluationContext, task: str, environment: Environment) -> Evaluation:
         """The evaluation for a task (by its identity). A failed one has no times."""

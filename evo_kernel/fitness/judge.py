@@ -195,7 +195,7 @@ class PlanJudge:
         partial = self._grader.grade(context, recording, timed=timed)
         if not partial.ended.passed or context.purpose is not Purpose.SCORE:
             return partial
-        if context.remeasure:  # of first kernels, too: the slower one of two is not worth tuning
+        if context.remeasure:  # of roots, too: the slower one of two is not worth tuning
             self._tuning.note_best(mean_log(partial.measurements))
             return partial
         return self._tuning.tune(context, recording, partial)

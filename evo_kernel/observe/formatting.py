@@ -49,7 +49,17 @@ def score_text(evaluation: Evaluation) -> str:
     """The score, with what it is against; the time where there is no score yet."""
     if evaluation.score is not None:
         return f"{evaluation.score:.3f}x {against(m.baselines_us for m in evaluation.measurements)}".rstrip()
-    return f"{math.exp(evaluation.log_us):.1f} µs" if evaluation.measurements else "no score"
+    return _mean_us(evaluation) if evaluation.measurements else "no score"
+
+
+def progress_text(evaluation: Evaluation) -> str:
+    """The time, which every evaluation that passed has, and the score where there is one: for lines of one unit."""
+    return _mean_us(evaluation) + (f", {score_text(evaluation)}" if evaluation.score is not None else "")
+
+
+def _mean_us(evaluation: Evaluation) -> str:
+    """Geometric mean over the cases."""
+    return f"{math.exp(evaluation.log_us):.1f} µs"
 
 
 def held_texts(measured: Measurement, digits: int) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.observe.formatting import busy_text, score_text, stages_text, state_text
+from evo_kernel.observe.formatting import busy_text, progress_text, stages_text, state_text
 from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Purpose, Recorded, ScoredCandidate
 
 PIPED_COLUMNS = 10_000  # rich crops and wraps to a width; text that goes to no terminal has none
@@ -94,10 +94,10 @@ class LiveProgress:
             strategy = recorded.proposal.strategy.name if recorded.proposal.strategy else recorded.proposal.operator
             of_best = self._best is not None and self._best[1] == recorded.candidate  # it has a score by now
             if is_best or (of_best and evaluation.passed and evaluation.purpose is Purpose.SCORE):
-                self._best = (score_text(evaluation), recorded.candidate, strategy)
+                self._best = (progress_text(evaluation), recorded.candidate, strategy)
             if is_best and evaluation.standing <= self._told_log_us - NEWS:
                 self._told_log_us = evaluation.standing
-                self._note(f"candidate {recorded.candidate}: {strategy} → {score_text(evaluation)}, the best so far")
+                self._note(f"candidate {recorded.candidate}: {strategy} → {progress_text(evaluation)}, the best so far")
             elif not evaluation.passed:
                 self._note(
                     f"candidate {recorded.candidate}: {strategy} → {evaluation.status}: {evaluation.reason[:110]}"
@@ -176,7 +176,7 @@ def _standing(best: ScoredCandidate | None) -> tuple[str, int, str] | None:
     """Score, candidate and last strategy of what a population holds."""
     if best is None or best.evaluation is None:
         return None
-    return score_text(best.evaluation), best.candidate, best.strategies[-1].name if best.strategies else "first kernel"
+    return progress_text(best.evaluation), best.candidate, best.strategies[-1].name if best.strategies else "root"
 
 
 def _left_text(name: str, value: float) -> str:

@@ -1,4 +1,4 @@
-"""First kernels of a search: the task's SEED, one written from its reference, and torch.compile's, cleaned."""
+"""Roots of a search. The first kernel is the task's SEED, one written from its reference, or torch.compile's."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
 
 
 def beside_first(task: Task, first: First) -> Source | None:
-    """torch.compile's kernels, which a search starts from beside another first kernel. None where there are none.
+    """torch.compile's kernels, the root beside another first kernel. None where there are none.
 
     As `torch.compile` runs them where it leaves nothing to libraries, or ALLOW lets it: that is the baseline too.
     """

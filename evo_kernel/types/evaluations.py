@@ -82,7 +82,7 @@ class Measurement:
     low_us: float  # interval of the median (95 %); equal to the median when modeled
     high_us: float
     baselines_us: Mapping[str, float] = field(default_factory=dict)
-    light_share: float | None = None  # share of the speed of light, where the task gives flops and bytes
+    light_share: float | None = None  # floor ÷ time, where bytes or flops are known
     features: PlanFeatures | None = None
     details: Mapping[str, float] = field(default_factory=dict)  # e.g. modeled terms, temperature, sets of inputs
     clock_mhz: float | None = None  # of the SMs while it was timed; None where the card does not say, or modeled
@@ -122,7 +122,7 @@ class CheckResult:
 
     case: str
     passed: bool
-    error: float  # worst ratio of error to its bound over seeds and regimes
+    error: float  # the worst over seeds and regimes, as a multiple of what is allowed
     reason: str = ""
 
 

@@ -23,7 +23,7 @@ from evo_kernel.types.evaluations import DRIFT, SURE_DEVIATIONS, Evaluation, Mea
 from evo_kernel.types.tasks import CaseKind
 
 FIRST = 1
-"""The candidate that every population begins with: the task's first kernel."""
+"""The candidate that every population begins with: the first kernel."""
 REGRESS = 0.05
 """By how much a case may become slower."""
 

@@ -96,7 +96,7 @@ class Population(Protocol):
         ...
 
     def untuned(self) -> Sequence[Recorded]:
-        """First kernels that were measured once, as they are: a session may have ended before it tuned them."""
+        """Roots that were measured once, as they are: a session may have ended before it tuned them."""
         ...
 
     def credits(self) -> Iterable[Credit]:

@@ -207,7 +207,7 @@ class Tree:
         return len(data)
 
     def roots(self, split: Split | None = None) -> tuple[TreeState, ...]:
-        """The first kernels, one a problem, sorted by problem."""
+        """The first kernels (roots), one a problem, sorted by problem."""
         found = [one for one in self.states.values() if one.depth == 0 and split in (None, one.split)]
         return tuple(sorted(found, key=lambda one: one.task))
 

@@ -28,7 +28,7 @@ from operators.macro.catalogue import CATALOGUE, DESCRIPTION, FAMILIES, LOADS, M
 
 FEATURES = (
     "bias",  # 1
-    "light share",  # of the speed of light, mean over cases
+    "light share",  # mean over cases
     "light known",  # 1 where the task gives flops or bytes
     "log score",  # natural log of the score / 3
     "log time",  # log10 of µs of the slowest case / 5

@@ -89,7 +89,7 @@ def fault_of(evaluation: Evaluation) -> EditFault | None:
 
 
 REASON = 120  # tokens of why something failed, or of knobs, in a line
-NEAR = 0.8  # share of the speed of light from which little is left to gain
+NEAR = 0.8  # share of light from which little is left to gain
 _CASES = ("| case | time µs | speed-up | of light | launches | bottleneck |", "| --- | --- | --- | --- | --- | --- |")
 _KERNELS = (
     "| kernel | share | grid | warps | stages | registers | spilled B | shared B | mma | data path | schedule |",
@@ -131,7 +131,7 @@ def bottleneck(measurement: Measurement) -> str:
     terms = {name: value for name, value in measurement.details.items() if name in TERMS and value > 0}
     signs = [max(terms, key=lambda name: terms[name])] if terms else []
     if measurement.light_share is not None and measurement.light_share >= NEAR:
-        signs.append("near the speed of light")
+        signs.append("near the floor")
     signs += _signs(measurement.features)
     return ", ".join(signs) or "unknown"
 

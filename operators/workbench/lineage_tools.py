@@ -33,7 +33,7 @@ def lineage_tools(workspace: Workspace, lineage: WorkbenchLineage) -> Iterator[W
         if "save_to" in arguments:
             name = workspace.write(arguments["save_to"], relative.source.text)
             return ToolResult(f"C{relative.candidate} is in {name} now, {len(relative.source.text.splitlines())} lines")
-        path = ", then ".join(strategy_line(one) for one in relative.strategies[-12:]) or "the first kernel"
+        path = ", then ".join(strategy_line(one) for one in relative.strategies[-12:]) or "none, it is a root"
         verdict = told(relative.evaluation, f"C{relative.candidate}") if relative.evaluation else "not judged yet"
         return ToolResult(f"{verdict}\nstrategies on the way, oldest first: {path}\n\n{relative.source.text}")
 
@@ -53,7 +53,7 @@ def lineage_tools(workspace: Workspace, lineage: WorkbenchLineage) -> Iterator[W
 
     yield WorkTool(
         "lineage", "Committed versions with their scores (baseline ÷ kernel, larger is faster) and gains. order: best "
-        "first, newest first, or path: from the first kernel to version `of` (the best if left out).",
+        "first, newest first, or path: from its root to version `of` (the best if left out).",
         schema(order={"type": "string", "enum": ["best", "newest", "path"]},
                limit={"type": "integer", "minimum": 1, "maximum": 100}, of=NUMBER), listed,
     )  # fmt: skip

@@ -178,7 +178,7 @@ class WorkbenchLineage(Protocol):
     """Every committed version. Thread-safe. Raises UserError for a version that does not exist."""
 
     def versions(self, limit: int, order: VersionOrder = "newest", of: int | None = None) -> Sequence[Version]:
-        """`path`: from the first kernel to version `of` (the best one where it is None), oldest first."""
+        """`path`: from the root to version `of` (the best one where it is None), oldest first."""
         ...
 
     def version(self, number: int) -> ScoredCandidate: ...

@@ -191,7 +191,10 @@ def test_a_check_that_fails_before_comparing_has_no_error_number(exported: Path,
 def test_a_summary_says_what_its_best_is_and_how_to_go_on(searched: Result) -> None:
     ended = evo("resume", f"{NAME}.db")  # its budget is spent: it confirms at most, and sums up
     assert ended.exit_code == 0, ended.output
-    assert "score: torch.compile's kernels, modeled too, / kernel, geometric mean over search cases" in ended.output
+    assert (
+        "score: torch.compile's kernels, modeled too, / kernel; times and scores are geometric means over search cases"
+        in ended.output
+    )
     assert re.search(
         r"^champion: candidate \d+, confirmed, \d\.\d+x torch\.compile, modeled", ended.output, re.MULTILINE
     ), ended.output

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from evo_kernel.app.export_selection import overtaken
 from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
 from evo_kernel.types import (
@@ -83,6 +84,22 @@ def test_what_is_not_confirmed_is_exported_only_when_told(searched: Path, tmp_pa
     refused = evo("export", searched, "--to", tmp_path / "out", "--candidate", "1")
     assert refused.returncode == 2 and "candidate 1 is not confirmed" in refused.stderr
     assert "--unconfirmed" in refused.stderr and not (tmp_path / "out").exists()
+
+
+def test_a_faster_candidate_that_is_not_exported_is_named_with_what_confirms_it(searched: Path, tmp_path: Path) -> None:
+    assert overtaken(searched) == ""
+    path, source = tmp_path / "told.db", Source("time_us = 0.5\n")
+    shutil.copy(searched, path)
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        champion = population.champion()
+        told = population.record(population.ask(), Proposal(source, "external"))
+        population.tell(told, scored(source, Purpose.SCORE))
+    assert champion is not None
+    said = overtaken(path)
+    assert (
+        f"candidate {told.candidate} of {path}, which is faster than candidate {champion.candidate} (200.000x" in said
+    )
+    assert said.endswith(f"evo-kernel resume {path} --for 5m --set budget.evaluations=+0")
 
 
 def test_show(searched: Path) -> None:

@@ -382,6 +382,18 @@ def test_nothing_imports_litellm_before_a_model_is_asked() -> None:
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
 
 
+def test_a_dry_run_prints_the_configuration_before_it_imports_torch() -> None:
+    code = (
+        "import sys; from evo_kernel.app import dry_run, early_start, run_config;"
+        "dry_run.dry_run(run_config.run_config(None, [], {'task': 'none.py'}, run_config.ModelOptions()))"
+    )
+    # The next import, which is the first slow one, fails.
+    stopped = f"import sys; sys.modules['evo_kernel.app.compose'] = sys.modules['torch'] = None; {code}"
+    ended = subprocess.run([sys.executable, "-P", "-c", stopped], capture_output=True, text=True, check=False)
+    assert ended.stdout.startswith("budget      3m, 60 evaluations\n") and "policy      bandit" in ended.stdout
+    assert "import of evo_kernel.app.compose halted" in ended.stderr, ended.stderr
+
+
 def test_keys_of_a_model_that_the_command_line_names() -> None:
     named = ModelOptions(("x/one", "x/two")).put_into(Config())
     assert [one.name for one in named.models.values()] == ["x/one", "x/two"]

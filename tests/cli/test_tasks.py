@@ -14,6 +14,8 @@ def test_a_new_task_file_loads_and_has_a_first_kernel(tmp_path: Path) -> None:
     found = json.loads(evo("tasks", "show", path, "--json").stdout)
     assert (found["name"], found["seed"]) == ("my_op", False)
     assert {case["kind"] for case in found["cases"]} == {"check", "search", "confirm"}
+    assert found["baselines"] == ["eager", "torch.compile"]
+    assert "baselines eager, torch.compile\n" in evo("tasks", "show", path).stdout
     first = evo("tasks", "show", path, "--seed").stdout
     assert "@triton.jit" in first and "def run(" in first
     path.write_text("mine")

@@ -125,7 +125,8 @@ def test_baselines_that_cannot_be_timed_are_told_once_and_kept(tmp_path: Path) -
     assert status["baselines"] == {"large": {"eager": 120.0, "compiled": 90.0}}  # `hidden` is no case agents may know
     assert status["baseline_faults"] == {"large": {"flash": "this build\nhas no such path"}}
     plain = evo("status", path).stdout
-    assert "large: candidate 1 100.0 µs, compiled 90.0 µs (denominator), eager 120.0 µs, floor 25.0 µs (25%" in plain
+    assert "large: candidate 1 100.0 µs, compiled 90.0 µs (denominator), eager 120.0 µs, floor 25.0 µs (sh" in plain
+    assert "(share of light 25%)" in plain
     assert told[0] in plain
     assert status["times"] == {"large": {"us": 100.0, "floor_us": 25.0, "light_share": 0.25}}
     assert "hidden" not in plain

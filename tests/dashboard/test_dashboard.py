@@ -227,7 +227,7 @@ def test_measured_times_have_intervals_against_each_baseline(served: Served):
     assert evaluation is not None
     first = evaluation.measurements[0]
     assert f"{100.0 / first.median_us:.3f}× {100.0 / first.high_us:.3f}× to {100.0 / first.low_us:.3f}×" in text
-    assert "speed of light" in text and "softmax_kernel" in text
+    assert "share of light" in text and "softmax_kernel" in text
 
 
 def test_runs_of_different_work_are_not_compared_in_silence(served: Served):
@@ -259,7 +259,7 @@ def test_the_lineage_is_collapsed_and_opens_around_a_candidate(tmp_path: Path):
 
 
 def test_pages_have_baselines_and_floor_beside_the_kernel(tmp_path: Path):
-    """40 µs against 100 and 80 µs, half of the speed of light: bars over the longest, as card and as table."""
+    """40 µs against 100 and 80 µs, share of light one half: bars over the longest, as card and as table."""
     path, rng = tmp_path / "card.db", random.Random(1)
     with open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1) as population:
         seed = population.plant(Source("BLOCK = 64"))

@@ -36,8 +36,8 @@ def test_each_launch_has_its_share_and_its_rates(twice):
     assert (first.share, second.share) == (0.75, 0.25)
     assert first.gb_per_s == pytest.approx(1420.0) and first.bandwidth_share == pytest.approx(1 / 3)
     assert first.tflop_per_s == pytest.approx(8.948, rel=1e-3)
-    assert first.light_share == pytest.approx(1 / 3)
-    assert second.gb_per_s is second.tflop_per_s is second.light_share is None and second.bound_by == "unknown"
+    assert first.roofline_share == pytest.approx(1 / 3)
+    assert second.gb_per_s is second.tflop_per_s is second.roofline_share is None and second.bound_by == "unknown"
     assert (first.tensor_core, first.data_path, first.num_warps) == ("wgmma", "cp.async", 8)
     assert first.waves == 16 / (first.blocks_per_sm * 132)
     assert first.limiter in ("registers", "shared memory") and 0 < first.occupancy <= 1
@@ -45,7 +45,8 @@ def test_each_launch_has_its_share_and_its_rates(twice):
     text = CaseProfile((first, second), ("a note",)).as_text("measured (a GPU)")
     assert text.startswith("times are measured (a GPU); bytes and tl.dot are counted by executing the IR")
     assert text.splitlines()[1] == "a note"
-    assert "33% of a copy" in text and "wgmma tensor cores" in text and f"{first.registers} registers" in text
+    assert "33% of the copy bandwidth; 8.9 TFLOP/s in tl.dot, 33% of the roofline\n" in text and "of light" not in text
+    assert "wgmma tensor cores" in text and f"{first.registers} registers" in text
 
 
 def test_a_measured_launch_has_counted_bytes_and_hardware_counters(twice):
@@ -54,7 +55,7 @@ def test_a_measured_launch_has_counted_bytes_and_hardware_counters(twice):
     assert sum(cost.flops.values()) == pytest.approx(2 * 512**3)
     assert 3 * 512 * 512 <= cost.bytes / 2 <= 4.5 * 512 * 512  # fp16 inputs once each, and the output
     (found,) = profile(one, [cost], H200, CEILINGS)
-    assert found.light_share == pytest.approx(max(cost.bytes / 4.26e12, 2 * 512**3 / 789e12) / 40e-6)
+    assert found.roofline_share == pytest.approx(max(cost.bytes / 4.26e12, 2 * 512**3 / 789e12) / 40e-6)
     assert (found.bound_by, found.evidence) == ("memory", "device memory at 71% of peak")
     (line,) = [x for x in CaseProfile((found,)).as_text("x").splitlines() if "occupancy" in x]
     assert "achieved" not in line, "it was not counted"
@@ -79,7 +80,7 @@ def test_the_command(capsys, monkeypatch):
     found = json.loads(done.stdout)
     case = found["cases"].pop("m16384-n1000")
     (kernel,) = case["kernels"]
-    assert not case["notes"] and 0.2 < kernel["light_share"] < 1
+    assert not case["notes"] and 0.2 < kernel["roofline_share"] < 1
     longest = max(kernel["terms"][name] for name in ("dram", "l2", "issue"))
     assert (kernel["bound_by"] in ("memory", "issue")) == (longest >= 0.6 * kernel["us"])
     assert found["environment"]["kind"] == "modeled" and not found["cases"]

@@ -220,7 +220,7 @@ class ScriptedRunner:
         return Environment("modeled", "sm_90", "", "-", "-", True, 1, confinement)
 
     def check(self, plan, case, rounds):
-        return Checked(Status.PASSED)
+        return Checked(Status.PASSED, "", plan.plan.kernels[0].num_warps / 16)
 
     def ceilings(self):
         return {}
@@ -261,7 +261,7 @@ def raced():
 
 
 def test_a_kernel_far_behind_one_that_was_only_measured_is_not_tuned():
-    """As the slower one of two first kernels, which are measured first and tuned then."""
+    """As the slower one of two roots, which are measured first and tuned then."""
     task = load("softmax")
     slow, fast = (Source(f"NUM_WARPS = {n}\n" + task.seed.text.replace("NUM_WARPS = 4\n", "")) for n in (4, 2))
     judge = PlanJudge(task, ScriptedRunner(task), JudgeSettings(tune_plans=8))
@@ -286,7 +286,7 @@ def test_a_setting_is_asked_about_once(raced):
     checks = [case.name for case in runner.task.cases if case.kind == "check"]
     assert [[part.case.name for part in request.checks] for request in runner.requests] == 4 * [checks]
     assert [bool(request.timings) for request in runner.requests] == [True, False, False, False]
-    assert [check.case for check in evaluation.checks] == 4 * checks
+    assert [(check.case, check.error) for check in evaluation.checks] == [(case, 2 / 16) for case in checks]  # scored
     assert len(evaluation.verdicts) == 4 * len(checks) + 3 * 2 + 1  # two cases timed, one where the first was wrong
 
 

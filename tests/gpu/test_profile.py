@@ -57,7 +57,7 @@ def test_a_seed_is_profiled(name, asked, capsys):
             print("missing:", [[m for m in ncu.METRICS if m not in one] for one in counters])
     one = max(found.kernels, key=lambda kernel: kernel.share)
     assert text.startswith("times are measured (") and one.us > 0
-    assert one.gb_per_s and one.light_share and 0 < one.light_share < 1.05, text
+    assert one.gb_per_s and one.roofline_share and 0 < one.roofline_share < 1.05, text
     assert one.bound_by in ("memory", "tensor", "issue", "latency") and one.evidence
     assert (one.tflop_per_s is not None) == (name == "matmul")
     if not counters:

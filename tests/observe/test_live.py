@@ -50,7 +50,7 @@ def test_a_log_gets_one_calm_line_an_event() -> None:
         follow(progress)
     lines = out.getvalue().splitlines()
     assert len(lines) == 3  # the slower one and the failed proposal are counted, not told
-    assert "candidate 2: shave → 2.000x first, the best so far" in lines[0]
+    assert "candidate 2: shave → 50.0 µs, 2.000x first, the best so far" in lines[0]
     assert "row 3 [differs] from the reference" in lines[1]  # brackets are not markup
     assert "lost child" in lines[2]
     assert "\x1b" not in out.getvalue()
@@ -67,7 +67,7 @@ def judged(progress: LiveProgress, attempt: int, time_us: float) -> None:
 def test_a_resumed_search_starts_from_what_it_holds() -> None:
     best = replace(PARENT, candidate=9, evaluation=scored(Source("time_us = 50.0\n"), Purpose.SCORE))
     progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, dict, best)
-    assert progress.state().startswith("best 2.000x first")
+    assert progress.state().startswith("best 50.0 µs, 2.000x first")
 
 
 def test_only_a_clearly_better_best_is_news() -> None:
@@ -77,11 +77,11 @@ def test_only_a_clearly_better_best_is_news() -> None:
             judged(progress, attempt, time_us)
     told = [line.split("candidate ")[1].split(":")[0] for line in out.getvalue().splitlines()]
     assert told == ["2", "5", "6"]  # 0.2 and 0.4 % are not told, the third of them passes 0.5 %
-    assert progress.state().startswith("best 2.500x first")
+    assert progress.state().startswith("best 40.0 µs, 2.500x first")
 
 
 def test_candidates_are_counted_not_verdicts() -> None:
-    """As `status` counts them: the first kernel is judged twice and confirmed, and is one candidate."""
+    """As `status` counts them: a root is judged twice and confirmed, and is one candidate."""
     progress = LiveProgress(Console(file=io.StringIO()), ENVIRONMENT, dict)
     brief = Brief(2, CARD, PARENT, (), (), 0, (0,), ENVIRONMENT)
     recorded = Recorded(2, brief, Proposal(FIRST, "scripted", STRATEGY))
@@ -104,7 +104,7 @@ def test_a_terminal_shows_the_state() -> None:
         follow(progress)
         console.print(progress.view())
     shown = out.getvalue()
-    assert "2.000x first by candidate 2 (shave)   modeled (sm_90)" in shown
+    assert "50.0 µs, 2.000x first by candidate 2 (shave)   modeled (sm_90)" in shown
     assert "2 passed" in shown and "1 wrong" in shown and "1 no proposal" in shown
     assert "7 evaluations" in shown
 

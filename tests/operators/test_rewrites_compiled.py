@@ -13,6 +13,7 @@ from evo_kernel.tasks.compiled.module import compiled_function
 from evo_kernel.types import CaseCard, CaseKind, TaskCard
 from operators.micro.module import KernelModule
 from operators.micro.rewrites import REWRITES
+from operators.micro.rewrites.rows import Numbering
 from tests.support.compiled import draw, results_of
 
 pytest.importorskip("triton")
@@ -20,7 +21,7 @@ pytest.importorskip("triton")
 MATRICES = [((70, 33), (33,)), ((64, 128), (128,))]
 REFERENCES = {
     # moments; a maximum and a sum that need one another; two sums in one pass; a row and a column vector; vectors alone;
-    # a sum over the first axis, in parts; one over the middle axis
+    # a sum over the first axis, in parts; one over the middle axis; a row that is stored and loaded again
     "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), MATRICES),
     "softmax": (lambda x, w: torch.softmax(x * 2 + w, -1), MATRICES),
     "variance": (lambda x, w: torch.var(x + w, -1), MATRICES),
@@ -29,7 +30,14 @@ REFERENCES = {
     "outer": (lambda x, w: torch.sigmoid(x[:, :1] + w), MATRICES),
     "columns": (lambda x, w: (x + w).sum(0), [((5000, 33), (33,)), ((4999, 17), (17,))]),
     "planes": (lambda x, w: (x + w).mean(1), [((9, 60, 33), (33,)), ((3, 70, 17), (17,))]),
+    "residual": (lambda x, w: _with_its_norm((torch.tanh(x) + w).bfloat16()), MATRICES),
 }
+
+
+def _with_its_norm(total):
+    return total, total.float() * torch.rsqrt(total.float().square().mean(-1, keepdim=True))
+
+
 ONE_PASS = ("layer_norm", "softmax", "variance", "cosine")
 FLAT = ("scaled", "outer", "columns", "planes")
 
@@ -79,6 +87,38 @@ def test_all_compute_the_same(texts, tmp_path):
         reference, _ = REFERENCES[one.rpartition("_")[0]]
         for inputs, (got,) in zip(cases[one], results, strict=True):
             torch.testing.assert_close(got, reference(*inputs), rtol=2e-5, atol=2e-5, msg=lambda m, one=one: one + m)
+
+
+def test_what_a_pass_stores_is_not_loaded_again_and_has_the_buffers_rounding(texts, tmp_path):
+    text = texts["residual"]
+    made = {"two": text, "one": rewritten(text, "residual", "one-pass-row")}
+    assert "tl.load(out_ptr0 + " in kernel_of(text) and "tl.load(out_ptr0 + " not in kernel_of(made["one"], "one_pass")
+    found = results_of(tmp_path, made, dict.fromkeys(made, draw(MATRICES)))
+    for before, after in zip(found["two"], found["one"], strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-6)  # without rounding: 4e-3
+
+
+STORED = "tl.store(y_ptr + cols, y, mask)\n{}\nz = tl.load(y_ptr + cols, mask, other=0.0).to(tl.float32)"
+
+
+@pytest.mark.parametrize(
+    ("between", "kept"),
+    [
+        ("tl.debug_barrier()", True),
+        ("cols_2 = cols\nmask_2 = mask", True),
+        ("tl.store(x_ptr + cols, y, mask)", False),  # perhaps the same memory
+        ("tl.atomic_add(x_ptr, 1.0)", False),
+        ("old = tl.atomic_add(x_ptr, 1.0)", False),
+        ("mask = cols < n", False),
+        ("cols = cols + 1", False),
+        ("y = y * 2.0", False),  # nothing holds what was stored
+    ],
+)
+def test_a_load_is_what_was_stored_unless_something_changed(between, kept):
+    done = map(ast.unparse, Numbering(("x_ptr", "y_ptr")).run(ast.parse(STORED.format(between)).body))
+    (loaded,) = (line for line in done if line.startswith("z = "))
+    expected = "tl.where(mask, y.to(y_ptr.dtype.element_ty), 0.0)" if kept else "tl.load(y_ptr + cols, mask, other=0.0)"
+    assert loaded == f"z = {expected}.to(tl.float32)"
 
 
 @pytest.mark.parametrize("name", ONE_PASS)

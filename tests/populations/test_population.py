@@ -45,7 +45,7 @@ def test_is_a_population(opened):
 
 
 def test_ask_before_a_seed_says_what_to_do(opened):
-    with opened() as population, pytest.raises(PopulationError, match="plant a first kernel"):
+    with opened() as population, pytest.raises(PopulationError, match="plant a root"):
         population.ask()
 
 

@@ -38,7 +38,7 @@ def changed_files() -> list[str]:
 
 
 def compare(group: Mapping[str, Any], case: dict[str, Any], device: str, seed: int) -> tuple[str, float]:
-    """(what is wrong, or nothing; the worst error in units of its bound) of a case's kernel on inputs drawn now."""
+    """(what is wrong, or nothing; the worst error ÷ what is allowed) of a case's kernel on inputs drawn now."""
     module = _task.load(group["task"])
     inputs = _task.draw(module, case, seed, device)
     got = _op.program(case["kernel"]).run(case["name"], _copies(inputs))
@@ -83,7 +83,7 @@ def _fault(
          tolerance["max_multiple"] * ((honest.max().item() if honest.numel() else 0.0) + rounding * largest)),
     ]  # fmt: skip
     ratio = max(found / (bound + tolerance["absolute"] + 1e-300) for found, bound in bounds)
-    return ("" if ratio <= 1.0 else f"is off by {ratio:.2g} times the bound"), ratio
+    return ("" if ratio <= 1.0 else f"is off by {ratio:.3g}x what is allowed"), ratio
 
 
 def _dtype_of(tolerance: dict[str, Any], own: torch.Tensor) -> torch.dtype:
@@ -162,11 +162,11 @@ def _tell(as_json: bool, device: str, seed: int, changed: list[str], rows: list[
     files = len(_op.MANIFEST["files"])
     print("changed since export: " + ", ".join(changed) if changed else f"{files} files are as exported")
     for row in rows:
-        verdict = f"WRONG: {row['fault']}" if row["fault"] else f"ok, error at {row['error']:.2g} of its bound"
+        verdict = f"WRONG: {row['fault']}" if row["fault"] else f"ok, off by {row['error']:.3g}x what is allowed"
         print(f"{row['case']:<24} {row['kernel']:<16} {verdict}")
     if skipped:
         print(f"not executed: {skipped}")
-    print(f"on {device}, seed {seed}")
+    print(f"on {device}, seed {seed}; what is allowed is this check's estimate, which is simpler than the judge's")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class KernelProfile:
     gb_per_s: float | None
     bandwidth_share: float | None  # of the measured copy bandwidth
     tflop_per_s: float | None
-    light_share: float | None  # share of light: least time for bytes and tl.dot ÷ the launch's time
+    roofline_share: float | None  # least time for its own bytes and tl.dot at the ceilings ÷ its time
     bound_by: str  # memory, tensor, issue, latency; unknown
     evidence: str
     registers: int
@@ -128,7 +128,7 @@ def _one(
         gb_per_s=rate / 1e9 if rate is not None else None,
         bandwidth_share=rate / ceilings.copy_bytes_per_s if rate is not None else None,
         tflop_per_s=flops / cost.us / 1e6 if flops else None,
-        light_share=light_us(cost.bytes, cost.flops, ceilings) / cost.us if cost.bytes is not None else None,
+        roofline_share=roofline_us(cost.bytes, cost.flops, ceilings) / cost.us if cost.bytes is not None else None,
         bound_by=verdict.by, evidence=verdict.evidence,
         registers=binary.registers, spill_bytes=binary.spill_bytes, shared_bytes=binary.block_shared_bytes,
         blocks_per_sm=fits.blocks_per_sm, occupancy=fits.warps_per_sm / target.warps_per_sm, limiter=fits.limiter,
@@ -180,11 +180,9 @@ def _lines(p: KernelProfile) -> list[str]:
     ]
     rates = []
     if p.gb_per_s is not None and p.bandwidth_share is not None:
-        rates.append(f"{p.gb_per_s:.0f} GB/s, {p.bandwidth_share:.0%} of a copy")
-    if p.tflop_per_s is not None:
-        rates.append(f"{p.tflop_per_s:.1f} TFLOP/s in tl.dot")
-    if p.light_share is not None:
-        rates.append(f"{p.light_share:.0%} of the speed of light")
+        rates.append(f"{p.gb_per_s:.0f} GB/s, {p.bandwidth_share:.0%} of the copy bandwidth")
+    if p.tflop_per_s is not None and p.roofline_share is not None:
+        rates.append(f"{p.tflop_per_s:.1f} TFLOP/s in tl.dot, {p.roofline_share:.0%} of the roofline")
     if rates:
         lines.append(f"  rates        {'; '.join(rates)}")
     lines += counters.lines(p.us)
@@ -213,7 +211,7 @@ class LaunchBound:
     evidence: str
 
 
-def light_us(moved: float | None, flops: Mapping[str, float], ceilings: Ceilings) -> float:
+def roofline_us(moved: float | None, flops: Mapping[str, float], ceilings: Ceilings) -> float:
     """The longer of the times at the ceilings for the bytes, each once, and for tl.dot by kind.
 
     fp8 and int8 run at twice the bf16 rate. Kinds without a ceiling use the highest one, so that no share is too large.

@@ -84,7 +84,8 @@ class Tuning:
             taken = self._best_right(context, arrived, best_log)
         partial = own.beside([entrant.partial for entrant in entered])
         if taken:
-            partial, best_log = replace(partial, knobs=taken.setting, measurements=taken.times), taken.cost
+            partial = replace(partial, knobs=taken.setting, checks=taken.partial.checks, measurements=taken.times)
+            best_log = taken.cost
         if context.runner.stages.gpus and self._leads(best_log):  # without a GPU this takes seconds
             plans = taken.plans if taken else self._grader.timed_plans(recording)
             partial = partial.then(self._grader.check_wide_values(context, plans))

@@ -1,6 +1,7 @@
 """`one-pass-row` and `online-row`: fewer passes over a row.
 
-`one-pass-row`: the whole row in registers, read once; rows too long for that keep the loops.
+`one-pass-row`: the whole row in registers, read once, and what is stored is not loaded again; rows too long for that
+keep the loops.
 
 `online-row`: two passes over the same range become one.
 
@@ -74,7 +75,7 @@ class OnePassRow(Rewrite):
         for statement in kernel.body:
             body += at_zero(loops[id(statement)]) if id(statement) in loops else [statement]
         body = without_starts(with_sums(loads_apart(kernel, body), found.stop, set(kernel.names)))
-        node.body = Numbering().run(body)
+        node.body = Numbering(kernel.pointers).run(body)
         edits = [_launch_edit(module, launch, found, node.name) for launch in module.launches_of(kernel.name)]
         return module.edited(edits, module.add_kernel(spell(node) + "\n"))
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evo_kernel.syntax import parse_expression
 from operators.micro.kernels import Loop, SourceKernel
 from operators.micro.syntax import (
     Node,
@@ -165,10 +166,12 @@ class Numbering:
     """Local value numbering over straight code: what was computed (or loaded) already is not computed again.
 
     A name that takes a value for the second time is not assigned until someone reads it, since it is often overwritten
-    (again by something known) before that.
+    (again by something known) before that. A load of what a store has just written becomes the value that was stored,
+    rounded to the pointer's type.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pointers: Sequence[str] = ()) -> None:
+        self.pointers = pointers  # parameters
         self.numbers: dict[str, int] = {}  # name → number of the value it is meant to hold
         self.held: dict[str, int] = {}  # name → number of the value it does hold
         self.known: dict[str, int] = {}  # expression over numbers → number
@@ -176,6 +179,7 @@ class Numbering:
         self.done: list[ast.stmt] = []
         self.count = 0
         self.memory = 0  # raised by every store
+        self.stored: tuple[str, str, int, str] | None = None  # by the last store: address, mask, value, parameter
 
     def run(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         for statement in body:
@@ -209,13 +213,17 @@ class Numbering:
         self.done.append(statement)
 
     def _statement(self, statement: ast.stmt) -> None:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            if isinstance(statement, ast.Expr):
+        effects = [part for part in ast.walk(statement) if isinstance(part, ast.Call) and has_effect(part)]
+        if effects or not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            if effects or isinstance(statement, ast.Expr):
                 self._flush({n for n, s in self.pending.items() if "tl.load" in spell(s)})
                 self.memory += 1
             self._keep(statement)
+            self._remember(effects)
             return
-        target, value = statement.targets[0].id, statement.value
+        target, value = statement.targets[0].id, self._forwarded(statement.value)
+        if value is not statement.value:
+            statement = assignment(target, value)
         number = self._number(value.id) if isinstance(value, ast.Name) else self.known.get(self._key(value))
         if number is not None:
             self._again(statement, target, number)
@@ -226,6 +234,44 @@ class Numbering:
         self.known[key] = self._new()
         self.known.setdefault(bare, self.known[key])
         self._keep(statement if replaced is None else assignment(target, replaced), self.known[key])
+
+    def _remember(self, effects: Sequence[ast.Call]) -> None:
+        """Note what a store has written, until the next effect: that may reach the same memory by another pointer."""
+        if all(called(call) == "tl.debug_barrier" for call in effects):
+            return
+        self.stored = None
+        if len(effects) > 1 or called(effects[0]) != "tl.store" or not effects[0].args:
+            return
+        pointer, value = effects[0].args[0], argument(effects[0], "value", 1)
+        root = pointer
+        while isinstance(root, ast.BinOp):
+            root = root.left
+        if isinstance(root, ast.Name) and root.id in self.pointers and isinstance(value, ast.Name):
+            place = self._key(pointer), self._key_of_mask(argument(effects[0], "mask", 2))
+            self.stored = (*place, self._number(value.id), root.id)
+
+    def _forwarded(self, value: ast.expr) -> ast.expr:
+        """A load, or a conversion of one, made of what the last store wrote there; else as it is."""
+        load = _load_in(value)
+        if (
+            load is None
+            or not load.args
+            or self.stored is None
+            or {"volatile", "cache_modifier"} & {k.arg for k in load.keywords}
+        ):
+            return value
+        *place, number, root = self.stored
+        mask, other, holder = argument(load, "mask", 1), argument(load, "other", 2), self._holder(number)
+        if holder is None or place != [self._key(load.args[0]), self._key_of_mask(mask)]:
+            return value
+        text = f"{holder}.to({root}.dtype.element_ty)"
+        if mask is not None and other is not None:
+            text = f"tl.where({spell(mask)}, {text}, {spell(other)})"
+        kept = parse_expression(text)
+        return mapped(value, lambda part: kept if part is load else None)
+
+    def _key_of_mask(self, mask: ast.expr | None) -> str:
+        return self._key(mask) if mask is not None else ""
 
     def _again(self, statement: ast.Assign, target: str, number: int) -> None:
         """A value that is known: nothing to do, a copy, or a computation that is put off."""
