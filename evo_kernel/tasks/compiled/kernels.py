@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
 from evo_kernel.tasks.compiled.reading import Raw, tidied, used
+from evo_kernel.tasks.compiled.settings import first_setting
 
 _FUNCTIONS = '''@triton.jit
 def product(a, b):
@@ -41,11 +41,17 @@ def joined_moments(mean, squares, count, other_mean, other_squares, other_count)
     return mean + difference * share, squares, total
 
 @triton.jit
-def added_moments(value, mean, squares, count):
-    """The same after one more value (Welford 1962)."""
-    total = count + 1
-    moved = mean + (value - mean) / total
-    return moved, squares + (value - mean) * (value - moved), total
+def added_moments(value, mean, squares, count, first):
+    """The same after one more value (Welford 1962); the first of all needs no division."""
+    if first:
+        total = tl.full(count.shape, 1, count.dtype)
+        moved = value
+        squares = tl.zeros_like(squares)
+    else:
+        total = count + 1
+        moved = mean + (value - mean) / total
+        squares = squares + (value - mean) * (value - moved)
+    return moved, squares, total
 
 @triton.jit
 def floor_division(a, b):
@@ -73,7 +79,7 @@ CALLS = {
     "min_with_index": "tl.reduce(({0}, {1}), {2}, smaller)",
     "maximum_with_index": "larger({0}, {1}, {2}, {3})",
     "minimum_with_index": "smaller({0}, {1}, {2}, {3})",
-    "welford_reduce": "added_moments({0}, {1}, {2}, {3})",
+    "welford_reduce": "added_moments({0}, {1}, {2}, {3}, {4})",
     "welford": "tl.reduce(({0}, {1}, {2}), {3}, joined_moments)",
     "welford_combine": "joined_moments({0}, {1}, {2}, {3}, {4}, {5})",
     "div_floor_integer": "floor_division({0}, {1})",
@@ -87,11 +93,13 @@ LANGUAGE = ("abs", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma", "log", "
 """Functions of CUDA's math library that the language has itself."""
 
 
+SIZES = re.compile(r"(ks\d+|([xyz]|r\d_)numel)$")
+"""Parameters that are sizes. They are constants to the compiler, as torch.compile's are for shapes that stay: a division
+by a constant is a multiplication, and what divides a constant is known of every address."""
 BLOCKS = re.compile(r"(X|Y|Z|R\d_)BLOCK$")
 TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 AXIS_MOST = 65535
 """Blocks along the second and third axis of a grid, at most (CUDA)."""
-_POINTWISE = {1: (1024,), 2: (32, 32), 3: (16, 8, 8)}
 
 
 @dataclass(frozen=True)
@@ -152,18 +160,20 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
     knobs: dict[str, int] = dict(tiles)
     fixed = {name: value for name, value in inside.items() if BLOCKS.match(name)}
     passed: dict[str, int] = {}
-    for name, value in _blocks(raw, [name for name in constexprs if BLOCKS.match(name)], fixed).items():
+    setting = first_setting(raw)
+    for name in filter(BLOCKS.match, constexprs):
         # One value leaves nothing to choose: its masks are written for it.
-        (passed if _size(raw, name) == 1 else knobs)[name] = value
+        (passed if _size(raw, name) == 1 else knobs)[name] = setting.get(name, 1)
     if left := [name for name in constexprs if name not in knobs and name not in passed]:
         raise LoweringError(f"torch.compile's kernel {raw.name} takes {', '.join(left)}, which is not known here.")
     fixed |= passed
     for name, value in passed.items():
         constant = ast.AnnAssign(ast.Name(name, ast.Store()), parse_expression("tl.constexpr"), ast.Constant(value), 1)
         function.body.insert(0, constant)
-    signature = ", ".join([*params, *(f"{name}: tl.constexpr" for name in knobs)])
+    told = [f"{name}: tl.constexpr" if SIZES.match(name) else name for name in params]
+    signature = ", ".join([*told, *(f"{name}: tl.constexpr" for name in knobs)])
     body = "\n".join("    " + line for line in ast.unparse(ast.Module(function.body, [])).splitlines())
-    knobs["NUM_WARPS"] = raw.warps or _warps(raw, knobs | fixed)
+    knobs["NUM_WARPS"] = raw.warps or setting.get("NUM_WARPS", 4)
     if raw.stages:
         knobs["NUM_STAGES"] = raw.stages
     helpers = {name: HELPERS[name] for name in HELPERS if name in words.helpers}
@@ -257,30 +267,6 @@ def _tiles(function: ast.FunctionDef, tails: Sequence[Sequence[str]]) -> dict[st
 
 def _size(raw: Raw, block: str) -> int:
     return raw.size_hints.get(block.removesuffix("BLOCK").lower(), 1 << 30)
-
-
-def _blocks(raw: Raw, names: Sequence[str], fixed: Mapping[str, int]) -> dict[str, int]:
-    """Where the search for block sizes starts: tiles of about a thousand elements, long along what lies contiguous."""
-    if raw.kind == "pointwise":
-        ordered = [name for name in ("XBLOCK", "YBLOCK", "ZBLOCK") if name in names]
-        return {n: min(most, _size(raw, n)) for n, most in zip(ordered, _POINTWISE[len(ordered)], strict=True)}
-    reduced = [name for name in names if name.startswith("R")]
-    outer = raw.hint == "OUTER"
-    found: dict[str, int] = {}
-    room = 16 if outer else 2048
-    for name in sorted(reduced, reverse=True):  # the innermost first
-        found[name] = min(room, _size(raw, name))
-        room = max(1, room // found[name])
-    row = math.prod(value for name, value in (found | dict(fixed)).items() if name.startswith("R"))
-    for name in names:
-        if not name.startswith("R"):
-            found[name] = min(64 if outer else max(1, 1024 // row), _size(raw, name))
-    return {name: found[name] for name in names}
-
-
-def _warps(raw: Raw, blocks: Mapping[str, int]) -> int:
-    elements = math.prod(value for name, value in blocks.items() if BLOCKS.match(name))
-    return 8 if raw.kind != "pointwise" and elements >= 2048 else 4 if elements >= 128 else 1
 
 
 def _base(raw: Raw) -> str:

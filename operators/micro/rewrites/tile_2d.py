@@ -70,8 +70,7 @@ def _launch_edits(
     (height, width), edits = counts, []
     if found.reduces:
         knobs = {found.block: (module.fresh(f"{stem}_COLUMNS"), COLUMNS)}
-        steps = next((name for name in found.kernel.constexprs if name != found.block and name in launch.arguments), "")
-        if steps:
+        for steps in {spell(loop.step) for loop in found.kernel.loops} & {*launch.arguments} - {found.block}:
             knobs[steps] = (module.fresh(f"{stem}_STEPS"), STEPS)
         for name, (knob, _) in knobs.items():
             edits.append(module.replace(launch.arguments[name], knob))
