@@ -18,13 +18,14 @@ from tests.support.compiled import draw, results_of
 pytest.importorskip("triton")
 
 MATRICES = [((70, 33), (33,)), ((64, 128), (128,))]
+LONG = [((9, 1300), (1300,)), ((4, 2048), (2048,))]  # shorter rows are held whole from the start
 REFERENCES = {
     # moments; a maximum and a sum that need one another; two sums in one pass; a row and a column vector; vectors alone;
     # a sum over the first axis, in parts; one over the middle axis
-    "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), MATRICES),
-    "softmax": (lambda x, w: torch.softmax(x * 2 + w, -1), MATRICES),
-    "variance": (lambda x, w: torch.var(x + w, -1), MATRICES),
-    "cosine": (lambda x, w: (x * w).sum(-1) / x.norm(dim=-1), MATRICES),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), LONG),
+    "softmax": (lambda x, w: torch.softmax(x * 2 + w, -1), LONG),
+    "variance": (lambda x, w: torch.var(x + w, -1), LONG),
+    "cosine": (lambda x, w: (x * w).sum(-1) / x.norm(dim=-1), LONG),
     "scaled": (lambda x, w: x * w + x[:, :1], MATRICES),
     "outer": (lambda x, w: torch.sigmoid(x[:, :1] + w), MATRICES),
     "columns": (lambda x, w: (x + w).sum(0), [((5000, 33), (33,)), ((4999, 17), (17,))]),
@@ -65,7 +66,7 @@ def kernel_of(text: str, part: str = "") -> str:
 
 
 def test_all_compute_the_same(texts, tmp_path):
-    steps = {name: [("one-pass-row",), ("one-pass-row", "drop-masks")] for name in ONE_PASS}
+    steps = {name: [("one-pass-row",)] for name in ONE_PASS}
     steps |= {name: [("tile-2d",)] for name in FLAT}
     steps["scaled"].append(("tile-2d", "drop-masks"))
     steps["planes"].append(("tile-2d", "one-pass-row"))
@@ -117,6 +118,12 @@ def test_a_vector_is_loaded_once_for_all_rows_of_a_tile(texts):
     masks = {ast.unparse(access.pointer): ast.unparse(access.mask) for access in kernel.accesses if access.mask}
     assert set(masks.values()) == {"row_mask & column_mask", "row_mask", "column_mask"}
     assert any(name.endswith("_ROWS") for name in module.constants)
+
+
+def test_masks_are_dropped_only_where_the_kernel_does_not_say_when_they_hold(texts):
+    assert all(not REWRITES["drop-masks"].offers(KernelModule.parse(texts[name]), card(name)) for name in ONE_PASS)
+    tiled = KernelModule.parse(rewritten(texts["scaled"], "scaled", "tile-2d"))
+    assert REWRITES["drop-masks"].offers(tiled, card("scaled"))
 
 
 def test_what_has_no_flat_index_of_a_matrix_is_not_offered(texts):

@@ -206,13 +206,14 @@ def _own_ways() -> Iterator[None]:
     def short_rows(features: Any, *rest: Any) -> Any:
         """A short row is held whole, as where sizes are constants; that it is short becomes a condition of the trace."""
         if features.is_reduction() and features.get_reduction_hint() == ReductionHint.INNER:
-            V.graph.sizevars.evaluate_expr(sympy.Le(features.reduction_numel, SHORT_ROW))
+            if _traced_size(features.reduction_numel) <= SHORT_ROW:
+                V.graph.sizevars.evaluate_expr(sympy.Le(features.reduction_numel, SHORT_ROW))
         return required(features, *rest)
 
     def long_rows(kernel: Any) -> bool:
         """Whether Inductor would also time blocks of a whole row: nothing of the kernel's text depends on it."""
         sizes, length = V.graph.sizevars, kernel.features.reduction_numel
-        most, more, now = sizes.statically_known_leq, sizes.statically_known_gt, sizes.optimization_hint(length)
+        most, more, now = sizes.statically_known_leq, sizes.statically_known_gt, _traced_size(length)
         with (
             mock.patch.object(sizes, "statically_known_leq", lambda a, b: now <= b if a == length else most(a, b)),
             mock.patch.object(sizes, "statically_known_gt", lambda a, b: now > b if a == length else more(a, b)),
@@ -229,6 +230,14 @@ def _own_ways() -> Iterator[None]:
         changed.enter_context(mock.patch.object(ir.Scan, "num_splits", staticmethod(one_split)))
         changed.enter_context(mock.patch.object(lowering, "tensor", on_cuda))
         yield
+
+
+def _traced_size(size: Any) -> int:
+    """What a size is in the case that is traced."""
+    from torch._inductor.virtualized import V
+
+    sizes = V.graph.sizevars
+    return (sizes.optimization_hint if hasattr(sizes, "optimization_hint") else sizes.size_hint)(size)
 
 
 def _distance(choice: Any) -> tuple[float, ...]:

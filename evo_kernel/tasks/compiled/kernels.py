@@ -111,8 +111,14 @@ class Cleaned:
     params: tuple[str, ...]
     knobs: Mapping[str, int]  # with NUM_WARPS
     fixed: Mapping[str, int]  # block sizes that have one right value
+    whole: tuple[str, ...]  # blocks that hold a whole row: constants after the params
     helpers: Mapping[str, str]  # function name → text
     grid_kind: str
+
+    def row_blocks(self, args: Sequence[str]) -> tuple[str, ...]:
+        """What a launch with these arguments passes for blocks of a whole row."""
+        given = dict(zip(self.params, args, strict=True))
+        return tuple(f"triton.next_power_of_2({given[_numel(block)]})" for block in self.whole)
 
     def grid(self, args: Sequence[str], tail: Sequence[str]) -> str:
         """The grid of a launch with these arguments; knobs in braces. `tail`: a template's own grid."""
@@ -153,8 +159,13 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
         if isinstance(node, ast.keyword) and node.arg == "allow_tf32":
             node.arg, node.value = "input_precision", ast.Constant("tf32" if tf32 else "ieee")
     tiles = _tiles(function, tails) if template else {}
+    numbers = _numbers(function)
+    function.body = [node for node in function.body if node not in numbers.values()]  # launches pass them
+    whole = () if template else _whole_rows(function, numbers)
     inside = _constants(function)
     function.body = used(tidied(function.body))
+    if not template:
+        function = _Masks(raw.grid).visit(function)
     params = tuple(arg.arg for arg in function.args.args if arg.annotation is None)
     constexprs = [arg.arg for arg in function.args.args if arg.annotation is not None]
     knobs: dict[str, int] = dict(tiles)
@@ -171,14 +182,14 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
         constant = ast.AnnAssign(ast.Name(name, ast.Store()), parse_expression("tl.constexpr"), ast.Constant(value), 1)
         function.body.insert(0, constant)
     told = [f"{name}: tl.constexpr" if SIZES.match(name) else name for name in params]
-    signature = ", ".join([*told, *(f"{name}: tl.constexpr" for name in knobs)])
+    signature = ", ".join([*told, *(f"{name}: tl.constexpr" for name in (*whole, *knobs))])
     body = "\n".join("    " + line for line in ast.unparse(ast.Module(function.body, [])).splitlines())
     knobs["NUM_WARPS"] = raw.warps or setting.get("NUM_WARPS", 4)
     if raw.stages:
         knobs["NUM_STAGES"] = raw.stages
     helpers = {name: HELPERS[name] for name in HELPERS if name in words.helpers}
     helpers |= {node.name: ast.unparse(words.visit(node)) + "\n" for node in raw.combines}
-    return Cleaned(_base(raw), f"({signature}):\n{body}\n", params, knobs, fixed, helpers, raw.grid)
+    return Cleaned(_base(raw), f"({signature}):\n{body}\n", params, knobs, fixed, whole, helpers, raw.grid)
 
 
 class _Words(ast.NodeTransformer):
@@ -226,6 +237,50 @@ def _is_size(node: ast.expr) -> bool:
     """Whether an expression is made of the sizes that a launch passes."""
     names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
     return bool(names) and all(name.startswith("ks") or name.endswith("numel") for name in names)
+
+
+def _numbers(function: ast.FunctionDef) -> dict[str, ast.stmt]:
+    """`r0_numel = 128` in a body: sizes that are the same in all cases."""
+    found: dict[str, ast.stmt] = {}
+    for node in function.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant()) if SIZES.match(name):
+                found[name] = node
+    return found
+
+
+def _whole_rows(function: ast.FunctionDef, numbers: Mapping[str, ast.stmt]) -> tuple[str, ...]:
+    """Take blocks of a whole row out of a body, where sizes differ: they become parameters."""
+    sizes = {arg.arg for arg in function.args.args} - {*numbers}
+    found = tuple(name for name in _constants(function) if name.startswith("R") and _numel(name) in sizes)
+    function.body = [
+        n for n in function.body
+        if not (isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name) and n.target.id in found)
+    ]  # fmt: skip
+    return found
+
+
+def _numel(block: str) -> str:
+    return f"{block.removesuffix('BLOCK').lower()}numel"
+
+
+class _Masks(ast.NodeTransformer):
+    """`xindex < xnumel` → also true where XBLOCK divides xnumel, which the compiler sees; it then drops the mask."""
+
+    def __init__(self, grid: str) -> None:
+        self._open = {"y"} if grid == "Grid2DWithYZOverflow" else set()  # its programs may be more than its blocks
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=mask)],
+                value=ast.Compare(left=ast.Name(id=index), ops=[ast.Lt()], comparators=[ast.Name(id=numel)]),
+            ) if (prefix := mask.removesuffix("mask")) not in self._open and (index, numel) == (
+                f"{prefix}index", f"{prefix}numel"
+            ):  # fmt: skip
+                even = f"{numel} % {prefix.upper()}BLOCK == 0"
+                node.value = parse_expression(f"({ast.unparse(node.value)}) | ({even})")
+        return node
 
 
 def _in_words(node: ast.Call) -> ast.expr:

@@ -23,7 +23,7 @@ from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import Edit, KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.grids import followed
-from operators.micro.rewrites.indices import Reader, inlined
+from operators.micro.rewrites.indices import Reader, bound_of, inlined
 from operators.micro.syntax import fresh_name, spell, statements
 
 
@@ -90,7 +90,7 @@ def _bounds(module: KernelModule, kernel: SourceKernel) -> list[MaskBound]:
             continue
         parts = list(ast.walk(statement))
         ors = [p for p in parts if isinstance(p, ast.BinOp) and isinstance(p.op, ast.BitOr)]
-        done = {id(p.left) for p in ors if spell(p.right).startswith("EVEN_")}
+        done = {id(p.left) for p in ors if spell(p.right).startswith("EVEN_") or bound_of(p) is not p}
         for node in parts:
             if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt):
                 size = spell(node.comparators[0])
