@@ -216,6 +216,10 @@ _SPECS = (
         "fewer instructions, or another mix", index_arithmetic,
     ),
     StrategySpec(
+        "constant-sizes", "memory", "sizes that indices are divided by as constants of the compiler",
+        "fewer instructions, or another mix", index_arithmetic,
+    ),
+    StrategySpec(
         "cache-hints", "memory", "tell the cache what will be read again",
         "the code changed: other hints, or the policies that they need", changed,
     ),
@@ -272,6 +276,7 @@ PAYS: Mapping[str, str] = MappingProxyType({
     "hoist": "a loop repeats loads or scales every term; plain arithmetic is moved by the compiler anyway",
     "persistent": "tiles are short and many more than multiprocessors",
     "drop-masks": "predicates cost instructions; little where memory is what bounds",
+    "constant-sizes": "each element's index is divided by a size that is passed at run time",
     "cache-hints": "a stream evicts what is read again; nothing where all fits into L2, or all is read once",
     "tensor-descriptor": "two-dimensional tiles have strides of whole 16 bytes",
     "software-pipeline": "a loop waits for loads and few programs hide that",

@@ -30,7 +30,7 @@ TILE = (128, 64, 32)
 """M, N and K of the template tiles that are preferred; M and N differ, so that a grid tells which is which."""
 
 SHORT_ROW = 1024
-"""Elements of a contiguous row that Inductor holds whole, at most (`InductorChoices.should_use_persistent_reduction`)."""
+"""Elements of a contiguous row that Inductor holds whole, at most (`InductorChoices`)."""
 
 INLINED = 8
 """Elements of a constant vector that Inductor writes into kernels, at most (`GraphLowering.can_inline_constant`)."""
@@ -204,10 +204,10 @@ def _own_ways() -> Iterator[None]:
         return write(data, **given | {"device": CUDA})
 
     def short_rows(features: Any, *rest: Any) -> Any:
-        """A short row is held whole, as where sizes are constants; that it is short becomes a condition of the trace."""
-        if features.is_reduction() and features.get_reduction_hint() == ReductionHint.INNER:
-            if _traced_size(features.reduction_numel) <= SHORT_ROW:
-                V.graph.sizevars.evaluate_expr(sympy.Le(features.reduction_numel, SHORT_ROW))
+        """A short row is held whole, as where sizes are numbers; that it is short becomes a condition of the trace."""
+        row = features.reduction_numel if features.is_reduction() else SHORT_ROW + 1
+        if _traced_size(row) <= SHORT_ROW and features.get_reduction_hint() == ReductionHint.INNER:
+            V.graph.sizevars.evaluate_expr(sympy.Le(row, SHORT_ROW))
         return required(features, *rest)
 
     def long_rows(kernel: Any) -> bool:

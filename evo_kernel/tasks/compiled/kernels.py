@@ -94,8 +94,8 @@ LANGUAGE = ("abs", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma", "log", "
 
 
 SIZES = re.compile(r"(ks\d+|([xyz]|r\d_)numel)$")
-"""Parameters that are sizes. They are constants to the compiler, as torch.compile's are for shapes that stay: a division
-by a constant is a multiplication, and what divides a constant is known of every address."""
+"""Parameters that are sizes. They are constants to the compiler, as torch.compile's are for shapes that stay: a
+division by a constant is a multiplication, and what divides a constant is known of every address."""
 BLOCKS = re.compile(r"(X|Y|Z|R\d_)BLOCK$")
 TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 AXIS_MOST = 65535

@@ -1,4 +1,4 @@
-"""Where the search for a kernel's knobs starts: at what torch.compile launches it with, by Inductor's own heuristics."""
+"""Where the search for a kernel's knobs starts: at what torch.compile launches it with (Inductor's heuristics)."""
 
 from __future__ import annotations
 

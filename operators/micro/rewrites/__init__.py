@@ -11,6 +11,7 @@ from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
 from operators.micro.rewrites.loops import Hoist, SoftwarePipeline
 from operators.micro.rewrites.passes import OnePassRow, OnlineRow
 from operators.micro.rewrites.row_tiles import RowsPerProgram
+from operators.micro.rewrites.sizes import ConstantSizes
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
 from operators.micro.rewrites.tile_2d import Tile2D
@@ -24,6 +25,7 @@ _ALL: tuple[Rewrite, ...] = (
     Hoist(),
     Exp2(),
     DropMasks(),
+    ConstantSizes(),
     CacheHints(),
     FuseProducer(),
     FuseConsumer(),

@@ -106,8 +106,8 @@ def is_straight(body: Sequence[ast.stmt]) -> bool:
 
 
 def only_shapes(kernel: SourceKernel, block: str) -> bool:
-    """Whether a constexpr only sizes things (arange, zeros, full, loop steps, what a mask may leave out): then any power
-    of two may be bound."""
+    """Whether a constexpr only sizes things (arange, zeros, full, loop steps, the evenness that makes a mask needless):
+    then any power of two may be bound."""
     inside = set()
     sized = [*kernel.calls(*SHAPES), *(call.args[1] for call in kernel.calls("tl.broadcast_to") if len(call.args) == 2)]
     checks = [p for s in kernel.body for p in ast.walk(s) if isinstance(p, ast.BinOp) and bound_of(p) is not p]
