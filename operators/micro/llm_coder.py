@@ -104,9 +104,6 @@ MASKS: Mapping[str, Mask] = MappingProxyType({
     "hoist": lambda kernel: bool(kernel.loops),
     "persistent": lambda kernel: _axes(kernel) >= 1 and not kernel.calls("tl.num_programs"),
     "drop-masks": lambda kernel: any(access.mask is not None for access in kernel.accesses),
-    "constant-sizes": lambda kernel: any(
-        isinstance(part, ast.FloorDiv | ast.Mod) for part in ast.walk(kernel.node)
-    ),
     "cache-hints": lambda kernel: any(access.kind == "load" for access in kernel.accesses),
     "tensor-descriptor": lambda kernel: bool(kernel.accesses) and not kernel.calls("tl.make_tensor_descriptor"),
     "software-pipeline": lambda kernel: any(access.loops and access.kind == "load" for access in kernel.accesses)

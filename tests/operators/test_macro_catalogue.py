@@ -35,7 +35,6 @@ HAPPENED = {
     "hoist": (BASE, code(int=18)),
     "persistent": (BASE, one(grid=(264, 1, 1))),
     "drop-masks": (BASE, code(int=12)),
-    "constant-sizes": (BASE, code(int=11)),
     "cache-hints": (BASE, one(registers=30)),
     "tensor-descriptor": (BASE, one(data_path="tma")),
     "software-pipeline": (BASE, one(schedule="pipelined")),

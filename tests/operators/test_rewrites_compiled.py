@@ -11,7 +11,7 @@ from torch.utils._triton import has_triton
 
 from evo_kernel.tasks.compiled.module import compiled_function
 from evo_kernel.tasks.lowering.lower import lower_function
-from evo_kernel.types import CaseCard, CaseKind, TaskCard
+from evo_kernel.types import CaseCard, CaseKind, Strategy, TaskCard
 from operators.micro.module import KernelModule
 from operators.micro.rewrites import REWRITES
 from tests.support.compiled import draw, results_of
@@ -127,15 +127,19 @@ def test_masks_are_dropped_only_where_the_kernel_does_not_say_when_they_hold(tex
     assert REWRITES["drop-masks"].offers(tiled, card("scaled"))
 
 
+def constants_of(text: str, task: TaskCard) -> list[Strategy]:
+    return [one for one in REWRITES["drop-masks"].offers(KernelModule.parse(text), task) if one.parameters]
+
+
 def test_divisors_of_indices_become_constants(tmp_path):
     shapes = [((9, 6, 33), (9, 1, 33)), ((3, 5, 17), (3, 1, 17))]
     text = lower_function(lambda x, y: x + y, draw(shapes))
     inputs = tuple(("float32", tuple(x.shape), x.stride()) for x in draw(shapes)[0])
     task = TaskCard("sum", "", "kernels", "ieee", False, (CaseCard("case", CaseKind.SEARCH, {}, inputs),))
-    offered = REWRITES["constant-sizes"].offers(KernelModule.parse(text), task)
-    made = REWRITES["constant-sizes"].apply(KernelModule.parse(text), offered[0])
+    offered = constants_of(text, task)
+    made = REWRITES["drop-masks"].apply(KernelModule.parse(text), offered[0])
     assert len(offered) == 1 and made.count(": tl.constexpr") > text.count(": tl.constexpr")
-    assert not REWRITES["constant-sizes"].offers(KernelModule.parse(made), task)
+    assert not constants_of(made, task)
     for (x, y), (got,) in zip(
         draw(shapes), results_of(tmp_path, {"sum": made}, {"sum": draw(shapes)})["sum"], strict=True
     ):
@@ -143,7 +147,7 @@ def test_divisors_of_indices_become_constants(tmp_path):
 
 
 def test_what_torch_compile_writes_has_its_sizes_as_constants(texts):
-    assert not any(REWRITES["constant-sizes"].offers(KernelModule.parse(t), card(n)) for n, t in texts.items())
+    assert not any(constants_of(text, card(name)) for name, text in texts.items())
 
 
 def test_what_has_no_flat_index_of_a_matrix_is_not_offered(texts):

@@ -11,7 +11,6 @@ from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
 from operators.micro.rewrites.loops import Hoist, SoftwarePipeline
 from operators.micro.rewrites.passes import OnePassRow, OnlineRow
 from operators.micro.rewrites.row_tiles import RowsPerProgram
-from operators.micro.rewrites.sizes import ConstantSizes
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
 from operators.micro.rewrites.tile_2d import Tile2D
@@ -25,7 +24,6 @@ _ALL: tuple[Rewrite, ...] = (
     Hoist(),
     Exp2(),
     DropMasks(),
-    ConstantSizes(),
     CacheHints(),
     FuseProducer(),
     FuseConsumer(),

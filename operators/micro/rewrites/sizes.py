@@ -1,4 +1,4 @@
-"""`constant-sizes`: sizes that indices are divided by become constants of the compiler.
+"""Sizes that indices are divided by become constants of the compiler: a form of `drop-masks`.
 
 A division by a run-time number costs tens of instructions an element, and hides how neighbouring elements lie. By a
 constant it is a multiplication, and addresses keep what the constant is divisible by. Each size is compiled for itself.
@@ -10,19 +10,15 @@ import ast
 
 from operators.micro.kernels import SourceKernel
 from operators.micro.module import Edit, KernelModule
-from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.indices import Reader
 from operators.micro.syntax import statements
 
 
-class ConstantSizes(Rewrite):
-    name, family = "constant-sizes", "memory"
-    lacks = "divides no block of indices by a size that is passed at run time"
-
-    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[Edit]:
-        sizes = _divisors(kernel) - _with_methods(kernel)
-        nodes = [node for node in ast.walk(kernel.node.args) if isinstance(node, ast.arg) and node.arg in sizes]
-        return [module.replace(node, f"{node.arg}: tl.constexpr") for node in nodes if node.annotation is None]
+def constant_sizes(module: KernelModule, kernel: SourceKernel) -> list[Edit]:
+    """Parameters of a kernel declared as constants; empty where none is divided by."""
+    sizes = _divisors(kernel) - _with_methods(kernel)
+    nodes = [node for node in ast.walk(kernel.node.args) if isinstance(node, ast.arg) and node.arg in sizes]
+    return [module.replace(node, f"{node.arg}: tl.constexpr") for node in nodes if node.annotation is None]
 
 
 def _divisors(kernel: SourceKernel) -> set[str]:
