@@ -165,7 +165,7 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
     inside = _constants(function)
     function.body = used(tidied(function.body))
     if not template:
-        function = _Masks(raw.grid).visit(function)
+        function = _Masks(function, raw.grid).visit(function)
     params = tuple(arg.arg for arg in function.args.args if arg.annotation is None)
     constexprs = [arg.arg for arg in function.args.args if arg.annotation is not None]
     knobs: dict[str, int] = dict(tiles)
@@ -265,22 +265,69 @@ def _numel(block: str) -> str:
 
 
 class _Masks(ast.NodeTransformer):
-    """`xindex < xnumel` → also true where XBLOCK divides xnumel, which the compiler sees; it then drops the mask."""
+    """Bounds checks with what makes them needless, which the compiler sees; it then drops the mask.
 
-    def __init__(self, grid: str) -> None:
+    `xindex < xnumel` is true where XBLOCK divides xnumel. Of a sum over rows in parts, `part * length + row < rows` is
+    true where the last row of the last part is.
+    """
+
+    def __init__(self, function: ast.FunctionDef, grid: str) -> None:
         self._open = {"y"} if grid == "Grid2DWithYZOverflow" else set()  # its programs may be more than its blocks
+        self._values: dict[str, set[str]] = {}  # name → what is assigned to it
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self._values.setdefault(node.targets[0].id, set()).add(ast.unparse(node.value))
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         match node:
             case ast.Assign(
                 targets=[ast.Name(id=mask)],
-                value=ast.Compare(left=ast.Name(id=index), ops=[ast.Lt()], comparators=[ast.Name(id=numel)]),
-            ) if (prefix := mask.removesuffix("mask")) not in self._open and (index, numel) == (
-                f"{prefix}index", f"{prefix}numel"
-            ):  # fmt: skip
-                even = f"{numel} % {prefix.upper()}BLOCK == 0"
-                node.value = parse_expression(f"({ast.unparse(node.value)}) | ({even})")
+                value=ast.Compare(left=ast.Name(id=index), ops=[ast.Lt()], comparators=[ast.Name(id=most)]) as check,
+            ):
+                prefix = mask.removesuffix("mask")
+                if (index, most) == (f"{prefix}index", f"{prefix}numel") and prefix not in self._open:
+                    node.value = parse_expression(f"({ast.unparse(check)}) | ({most} % {prefix.upper()}BLOCK == 0)")
+                elif (last := self._last(index)) and (rows := self._rows(most)) and f"{rows}) // " in last:
+                    node.value = parse_expression(f"({ast.unparse(check)}) | ({last} < {rows})")
         return node
+
+    def _rows(self, name: str) -> str:
+        """The size that a name holds."""
+        found = re.fullmatch(r"tl\.cast\((ks\d+), tl\.int\d+\)", self._value(name))
+        return found[1] if found else ""
+
+    def _value(self, name: str) -> str:
+        values = self._values.get(name, set())
+        return next(iter(values)) if len(values) == 1 else ""
+
+    def _last(self, name: str) -> str:
+        """The largest value of an index within the bounds of its kernel, made of sizes; empty where it is not clear."""
+        if SIZES.match(name):
+            return name
+        if found := re.fullmatch(r"([xyz]|r\d_)index", name):
+            return f"({found[1]}numel - 1)"
+        return self._largest(parse_expression(value)) if (value := self._value(name)) else ""
+
+    def _largest(self, node: ast.expr) -> str:
+        match node:
+            case ast.Name(id=name):
+                return self._last(name)
+            case ast.Constant(value=int() as value) if value >= 0:
+                return str(value)
+            case ast.Call(func=ast.Attribute(value=inner, attr="to")):
+                return self._largest(inner)
+            case ast.BinOp(left=left, op=ast.Mod(), right=ast.Name(id=size)) if SIZES.match(size):
+                return f"({size} - 1)"
+            case ast.BinOp(left=left, op=ast.FloorDiv(), right=ast.Constant() | ast.Name() as size) if _steady(size):
+                return f"({inner} // {ast.unparse(size)})" if (inner := self._largest(left)) else ""
+            case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as sign, right=right):
+                both, word = [self._largest(left), self._largest(right)], " + " if isinstance(sign, ast.Add) else " * "
+                return f"({word.join(both)})" if all(both) else ""
+        return ""
+
+
+def _steady(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and bool(SIZES.match(node.id)))
 
 
 def _in_words(node: ast.Call) -> ast.expr:
