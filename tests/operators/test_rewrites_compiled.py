@@ -67,7 +67,7 @@ def kernel_of(text: str, part: str = "") -> str:
 
 
 def test_all_compute_the_same(texts, tmp_path):
-    steps = {name: [("one-pass-row",)] for name in ONE_PASS}
+    steps: dict[str, list[tuple[str, ...]]] = {name: [("one-pass-row",)] for name in ONE_PASS}
     steps |= {name: [("tile-2d",)] for name in FLAT}
     steps["scaled"].append(("tile-2d", "drop-masks"))
     steps["planes"].append(("tile-2d", "one-pass-row"))

@@ -236,7 +236,7 @@ def _traced_size(size: Any) -> int:
     """What a size is in the case that is traced."""
     from torch._inductor.virtualized import V
 
-    sizes = V.graph.sizevars
+    sizes: Any = V.graph.sizevars
     return (sizes.optimization_hint if hasattr(sizes, "optimization_hint") else sizes.size_hint)(size)
 
 

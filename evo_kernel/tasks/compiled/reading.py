@@ -86,7 +86,8 @@ def _raw(name: str, text: str) -> Raw:
         function,
         tuple(combines),
         _literal(said.get("size_hints"), {}),
-        *(ast.unparse(said[k]).rpartition(".")[2] if k in said else "DEFAULT" for k in ("reduction_hint", "tile_hint")),
+        _member(said.get("reduction_hint")),
+        _member(said.get("tile_hint")),
         facts,
         facts.get("grid_type", ""),
         _literal(said.get("num_warps"), None),
@@ -98,12 +99,17 @@ def _literal(node: ast.expr | None, default: Any) -> Any:
     return default if node is None else ast.literal_eval(node)
 
 
+def _member(node: ast.expr | None) -> str:
+    """The name of an enumeration's member."""
+    return "DEFAULT" if node is None else ast.unparse(node).rpartition(".")[2]
+
+
 def _literals(node: ast.expr | None) -> dict[str, Any]:
     """The entries of a dictionary whose values are literals; it holds other things too."""
     found = {}
     for name, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
         with contextlib.suppress(ValueError):
-            found[ast.literal_eval(name)] = ast.literal_eval(value)
+            found[_literal(name, "")] = ast.literal_eval(value)
     return found
 
 
