@@ -212,7 +212,7 @@ _SPECS = (
         rewritten=False,
     ),
     StrategySpec(
-        "drop-masks", "memory", "no bounds checks where tiles divide the shape",
+        "drop-masks", "memory", "no bounds checks where tiles divide the shape; divisors of indices as constants",
         "fewer instructions, or another mix", index_arithmetic,
     ),
     StrategySpec(
@@ -271,7 +271,7 @@ PAYS: Mapping[str, str] = MappingProxyType({
     "swizzle": "operands are larger than the L2 (50 MB); nothing where they fit",
     "hoist": "a loop repeats loads or scales every term; plain arithmetic is moved by the compiler anyway",
     "persistent": "tiles are short and many more than multiprocessors",
-    "drop-masks": "predicates cost instructions; little where memory is what bounds",
+    "drop-masks": "predicates or divisions of indices cost instructions; little where memory is what bounds",
     "cache-hints": "a stream evicts what is read again; nothing where all fits into L2, or all is read once",
     "tensor-descriptor": "two-dimensional tiles have strides of whole 16 bytes",
     "software-pipeline": "a loop waits for loads and few programs hide that",

@@ -75,7 +75,7 @@ class TextMap:
         inside = column if text.isascii() else len(text.encode()[:column].decode())
         return self.starts[line - 1] + inside
 
-    def span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
+    def span(self, node: ast.stmt | ast.expr | ast.arg) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
 
@@ -86,7 +86,7 @@ class TextMap:
     def indented(self, text: str, column: int) -> str:
         return textwrap.indent(textwrap.dedent(text).strip("\n"), " " * column)
 
-    def replace(self, node: ast.stmt | ast.expr, text: str) -> Edit:
+    def replace(self, node: ast.stmt | ast.expr | ast.arg, text: str) -> Edit:
         """A node's text by another (a statement's lines are given without indentation; they get the node's)."""
         start, end = self.span(node)
         if isinstance(node, ast.stmt):

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch.utils._triton import has_triton
 
 from evo_kernel.tasks.compiled.module import compiled_function
-from evo_kernel.types import CaseCard, CaseKind, TaskCard
+from evo_kernel.tasks.lowering.lower import lower_function
+from evo_kernel.types import CaseCard, CaseKind, Strategy, TaskCard
 from operators.micro.module import KernelModule
 from operators.micro.rewrites import REWRITES
 from operators.micro.rewrites.rows import Numbering
@@ -19,18 +20,19 @@ from tests.support.compiled import draw, results_of
 pytest.importorskip("triton")
 
 MATRICES = [((70, 33), (33,)), ((64, 128), (128,))]
+LONG = [((9, 1300), (1300,)), ((4, 2048), (2048,))]  # shorter rows are held whole from the start
 REFERENCES = {
     # moments; a maximum and a sum that need one another; two sums in one pass; a row and a column vector; vectors alone;
     # a sum over the first axis, in parts; one over the middle axis; a row that is stored and loaded again
-    "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), MATRICES),
-    "softmax": (lambda x, w: torch.softmax(x * 2 + w, -1), MATRICES),
-    "variance": (lambda x, w: torch.var(x + w, -1), MATRICES),
-    "cosine": (lambda x, w: (x * w).sum(-1) / x.norm(dim=-1), MATRICES),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (x.shape[-1],), w), LONG),
+    "softmax": (lambda x, w: torch.softmax(x * 2 + w, -1), LONG),
+    "variance": (lambda x, w: torch.var(x + w, -1), LONG),
+    "cosine": (lambda x, w: (x * w).sum(-1) / x.norm(dim=-1), LONG),
     "scaled": (lambda x, w: x * w + x[:, :1], MATRICES),
     "outer": (lambda x, w: torch.sigmoid(x[:, :1] + w), MATRICES),
     "columns": (lambda x, w: (x + w).sum(0), [((5000, 33), (33,)), ((4999, 17), (17,))]),
     "planes": (lambda x, w: (x + w).mean(1), [((9, 60, 33), (33,)), ((3, 70, 17), (17,))]),
-    "residual": (lambda x, w: _with_its_norm((torch.tanh(x) + w).bfloat16()), MATRICES),
+    "residual": (lambda x, w: _with_its_norm((torch.tanh(x) + w).bfloat16()), LONG),
 }
 
 
@@ -73,7 +75,7 @@ def kernel_of(text: str, part: str = "") -> str:
 
 
 def test_all_compute_the_same(texts, tmp_path):
-    steps = {name: [("one-pass-row",), ("one-pass-row", "drop-masks")] for name in ONE_PASS}
+    steps: dict[str, list[tuple[str, ...]]] = {name: [("one-pass-row",)] for name in ONE_PASS}
     steps |= {name: [("tile-2d",)] for name in FLAT}
     steps["scaled"].append(("tile-2d", "drop-masks"))
     steps["planes"].append(("tile-2d", "one-pass-row"))
@@ -93,7 +95,7 @@ def test_what_a_pass_stores_is_not_loaded_again_and_has_the_buffers_rounding(tex
     text = texts["residual"]
     made = {"two": text, "one": rewritten(text, "residual", "one-pass-row")}
     assert "tl.load(out_ptr0 + " in kernel_of(text) and "tl.load(out_ptr0 + " not in kernel_of(made["one"], "one_pass")
-    found = results_of(tmp_path, made, dict.fromkeys(made, draw(MATRICES)))
+    found = results_of(tmp_path, made, dict.fromkeys(made, draw(LONG)))
     for before, after in zip(found["two"], found["one"], strict=True):
         torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-6)  # without rounding: 4e-3
 
@@ -157,6 +159,35 @@ def test_a_vector_is_loaded_once_for_all_rows_of_a_tile(texts):
     masks = {ast.unparse(access.pointer): ast.unparse(access.mask) for access in kernel.accesses if access.mask}
     assert set(masks.values()) == {"row_mask & column_mask", "row_mask", "column_mask"}
     assert any(name.endswith("_ROWS") for name in module.constants)
+
+
+def test_masks_are_dropped_only_where_the_kernel_does_not_say_when_they_hold(texts):
+    assert all(not REWRITES["drop-masks"].offers(KernelModule.parse(texts[name]), card(name)) for name in ONE_PASS)
+    tiled = KernelModule.parse(rewritten(texts["scaled"], "scaled", "tile-2d"))
+    assert REWRITES["drop-masks"].offers(tiled, card("scaled"))
+
+
+def constants_of(text: str, task: TaskCard) -> list[Strategy]:
+    return [one for one in REWRITES["drop-masks"].offers(KernelModule.parse(text), task) if one.parameters]
+
+
+def test_divisors_of_indices_become_constants(tmp_path):
+    shapes = [((9, 6, 33), (9, 1, 33)), ((3, 5, 17), (3, 1, 17))]
+    text = lower_function(lambda x, y: x + y, draw(shapes))
+    inputs = tuple(("float32", tuple(x.shape), x.stride()) for x in draw(shapes)[0])
+    task = TaskCard("sum", "", "kernels", "ieee", False, (CaseCard("case", CaseKind.SEARCH, {}, inputs),))
+    offered = constants_of(text, task)
+    made = REWRITES["drop-masks"].apply(KernelModule.parse(text), offered[0])
+    assert len(offered) == 1 and made.count(": tl.constexpr") > text.count(": tl.constexpr")
+    assert not constants_of(made, task)
+    for (x, y), (got,) in zip(
+        draw(shapes), results_of(tmp_path, {"sum": made}, {"sum": draw(shapes)})["sum"], strict=True
+    ):
+        torch.testing.assert_close(got, x + y)
+
+
+def test_what_torch_compile_writes_has_its_sizes_as_constants(texts):
+    assert not any(constants_of(text, card(name)) for name, text in texts.items())
 
 
 def test_what_has_no_flat_index_of_a_matrix_is_not_offered(texts):

@@ -81,6 +81,39 @@ def test_nothing_of_inductor_is_left_and_blocks_are_knobs(made, name):
         assert "triton.cdiv(n0, BLOCK_M)" in text and "BLOCK_M: tl.constexpr = " not in text
 
 
+def test_sizes_are_constants_that_every_launch_passes(made):
+    kernel, run = made["layer_norm"][0].split("def run(")
+    assert "ks0: tl.constexpr, xnumel: tl.constexpr, r0_numel: tl.constexpr" in kernel
+    assert "n1, n0, n1, triton.next_power_of_2(n1)," in run, "a short row is held whole, whatever its length"
+    assert "xmask = (xindex < xnumel) | (xnumel % XBLOCK == 0)" in kernel
+    assert "33" not in kernel + run
+
+
+def test_a_row_is_held_whole_where_it_is_short():
+    def written(*shapes):
+        cases = [[torch.empty(shape, device="meta")] for shape in shapes]
+        return compiled_function(lambda x: x / x.sum(-1, keepdim=True), cases)
+
+    text = written((900, 700), (90, 200), (8, 5000))
+    assert "if x.shape[1] <= 1024:" in text, "longer rows are for another branch"
+    assert text.count("triton.next_power_of_2(n1)") == 1 and text.count("for r0_offset in") == 2
+    text = written((900, 5000), (90, 200), (8, 700))
+    assert "def run_1" not in text and text.count("for r0_offset in") == 2, "what serves long rows serves short ones"
+
+
+def test_knobs_start_where_torch_compile_starts_for_the_size():
+    def knobs(reference, *shapes):
+        text = compiled_function(reference, [[torch.empty(shape, device="meta") for shape in shapes]])
+        found = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+        return {ast.unparse(node.targets[0]): ast.literal_eval(node.value) for node in found}
+
+    assert knobs(lambda x: x + 1, (8192, 4096)) == {"XBLOCK": 1024, "NUM_WARPS": 4}
+    assert knobs(lambda x: x + 1, (8, 32)) == {"XBLOCK": 256, "NUM_WARPS": 4}
+    assert knobs(lambda x: x.sum(-1), (8192, 5000)) == {"XBLOCK": 1, "R0_BLOCK": 2048, "NUM_WARPS": 16}
+    softmax = knobs(lambda x: torch.softmax(x, -1), (8192, 5000))
+    assert softmax == {"XBLOCK": 1, "R0_BLOCK": 8192, "NUM_WARPS": 16}, "a block of the whole row, read once"
+
+
 def test_libraries_are_left_only_where_they_are_allowed():
     matrix = [[torch.empty(64, 32, device="meta"), torch.empty(32, 48, device="meta")]]
     text = compiled_function(lambda x, y: torch.relu(x @ y), matrix, allow_aten=True, templates=False)

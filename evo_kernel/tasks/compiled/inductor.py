@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+import sympy
 import torch
 from torch import fx
 from torch.fx.node import map_aggregate
@@ -27,6 +28,9 @@ from evo_kernel.tasks.task import describe
 CUDA = torch.device("cuda", 0)
 TILE = (128, 64, 32)
 """M, N and K of the template tiles that are preferred; M and N differ, so that a grid tells which is which."""
+
+SHORT_ROW = 1024
+"""Elements of a contiguous row that Inductor holds whole, at most (`InductorChoices`)."""
 
 INLINED = 8
 """Elements of a constant vector that Inductor writes into kernels, at most (`GraphLowering.can_inline_constant`)."""
@@ -170,13 +174,21 @@ def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
 
 @contextlib.contextmanager
 def _own_ways() -> Iterator[None]:
-    """Inductor with another choice of templates, without scans over several blocks, and with constants on the GPU."""
+    """Inductor with another choice of templates, without scans over several blocks, and with constants on the GPU.
+
+    Symbols count as the sizes that they stand for where Inductor asks whether a row fits into a program.
+    """
     from torch._inductor import ir, lowering
+    from torch._inductor.codegen.triton import TritonKernel
+    from torch._inductor.runtime.hints import ReductionHint
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
+    from torch._inductor.virtualized import V
 
     ask: Any = AlgorithmSelectorCache.__call__
     splits: Any = ir.Scan.num_splits
     write: Any = lowering.tensor
+    required: Any = getattr(TritonKernel, "apply_feature_required_overrides", None)
+    whole_rows: Any = vars(TritonKernel).get("add_persistent_rblock")
 
     def choose(self: Any, name: str, choices: Any, *rest: Any, **options: Any) -> Any:
         """Of the templates that could be timed, the one whose tile is nearest to `TILE`: the tuner sets its sizes."""
@@ -191,12 +203,41 @@ def _own_ways() -> Iterator[None]:
         """Vectors that Inductor writes into kernels are traced on the CPU; what follows is not computed there."""
         return write(data, **given | {"device": CUDA})
 
-    with (
-        mock.patch.object(AlgorithmSelectorCache, "__call__", choose),
-        mock.patch.object(ir.Scan, "num_splits", staticmethod(one_split)),
-        mock.patch.object(lowering, "tensor", on_cuda),
-    ):
+    def short_rows(features: Any, *rest: Any) -> Any:
+        """A short row is held whole, as where sizes are numbers; that it is short becomes a condition of the trace."""
+        row = features.reduction_numel if features.is_reduction() else SHORT_ROW + 1
+        if _traced_size(row) <= SHORT_ROW and features.get_reduction_hint() == ReductionHint.INNER:
+            V.graph.sizevars.evaluate_expr(sympy.Le(row, SHORT_ROW))
+        return required(features, *rest)
+
+    def long_rows(kernel: Any) -> bool:
+        """Whether Inductor would also time blocks of a whole row: nothing of the kernel's text depends on it."""
+        sizes, length = V.graph.sizevars, kernel.features.reduction_numel
+        most, more, now = sizes.statically_known_leq, sizes.statically_known_gt, _traced_size(length)
+        with (
+            mock.patch.object(sizes, "statically_known_leq", lambda a, b: now <= b if a == length else most(a, b)),
+            mock.patch.object(sizes, "statically_known_gt", lambda a, b: now > b if a == length else more(a, b)),
+        ):
+            return whole_rows.func(kernel)
+
+    with contextlib.ExitStack() as changed:
+        if required is not None:
+            made = staticmethod(short_rows)
+            changed.enter_context(mock.patch.object(TritonKernel, "apply_feature_required_overrides", made))
+        if whole_rows is not None:
+            changed.enter_context(mock.patch.object(TritonKernel, "add_persistent_rblock", property(long_rows)))
+        changed.enter_context(mock.patch.object(AlgorithmSelectorCache, "__call__", choose))
+        changed.enter_context(mock.patch.object(ir.Scan, "num_splits", staticmethod(one_split)))
+        changed.enter_context(mock.patch.object(lowering, "tensor", on_cuda))
         yield
+
+
+def _traced_size(size: Any) -> int:
+    """What a size is in the case that is traced."""
+    from torch._inductor.virtualized import V
+
+    sizes: Any = V.graph.sizevars
+    return (sizes.optimization_hint if hasattr(sizes, "optimization_hint") else sizes.size_hint)(size)
 
 
 def _distance(choice: Any) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
 from evo_kernel.tasks.compiled.reading import Raw, tidied, used
+from evo_kernel.tasks.compiled.settings import first_setting
 
 _FUNCTIONS = '''@triton.jit
 def product(a, b):
@@ -41,11 +41,17 @@ def joined_moments(mean, squares, count, other_mean, other_squares, other_count)
     return mean + difference * share, squares, total
 
 @triton.jit
-def added_moments(value, mean, squares, count):
-    """The same after one more value (Welford 1962)."""
-    total = count + 1
-    moved = mean + (value - mean) / total
-    return moved, squares + (value - mean) * (value - moved), total
+def added_moments(value, mean, squares, count, first):
+    """The same after one more value (Welford 1962); the first of all needs no division."""
+    if first:
+        total = tl.full(count.shape, 1, count.dtype)
+        moved = value
+        squares = tl.zeros_like(squares)
+    else:
+        total = count + 1
+        moved = mean + (value - mean) / total
+        squares = squares + (value - mean) * (value - moved)
+    return moved, squares, total
 
 @triton.jit
 def floor_division(a, b):
@@ -73,7 +79,7 @@ CALLS = {
     "min_with_index": "tl.reduce(({0}, {1}), {2}, smaller)",
     "maximum_with_index": "larger({0}, {1}, {2}, {3})",
     "minimum_with_index": "smaller({0}, {1}, {2}, {3})",
-    "welford_reduce": "added_moments({0}, {1}, {2}, {3})",
+    "welford_reduce": "added_moments({0}, {1}, {2}, {3}, {4})",
     "welford": "tl.reduce(({0}, {1}, {2}), {3}, joined_moments)",
     "welford_combine": "joined_moments({0}, {1}, {2}, {3}, {4}, {5})",
     "div_floor_integer": "floor_division({0}, {1})",
@@ -87,11 +93,13 @@ LANGUAGE = ("abs", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma", "log", "
 """Functions of CUDA's math library that the language has itself."""
 
 
+SIZES = re.compile(r"(ks\d+|([xyz]|r\d_)numel)$")
+"""Parameters that are sizes. They are constants to the compiler, as torch.compile's are for shapes that stay: a
+division by a constant is a multiplication, and what divides a constant is known of every address."""
 BLOCKS = re.compile(r"(X|Y|Z|R\d_)BLOCK$")
 TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 AXIS_MOST = 65535
 """Blocks along the second and third axis of a grid, at most (CUDA)."""
-_POINTWISE = {1: (1024,), 2: (32, 32), 3: (16, 8, 8)}
 
 
 @dataclass(frozen=True)
@@ -103,8 +111,14 @@ class Cleaned:
     params: tuple[str, ...]
     knobs: Mapping[str, int]  # with NUM_WARPS
     fixed: Mapping[str, int]  # block sizes that have one right value
+    whole: tuple[str, ...]  # blocks that hold a whole row: constants after the params
     helpers: Mapping[str, str]  # function name → text
     grid_kind: str
+
+    def row_blocks(self, args: Sequence[str]) -> tuple[str, ...]:
+        """What a launch with these arguments passes for blocks of a whole row."""
+        given = dict(zip(self.params, args, strict=True))
+        return tuple(f"triton.next_power_of_2({given[_numel(block)]})" for block in self.whole)
 
     def grid(self, args: Sequence[str], tail: Sequence[str]) -> str:
         """The grid of a launch with these arguments; knobs in braces. `tail`: a template's own grid."""
@@ -145,30 +159,37 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
         if isinstance(node, ast.keyword) and node.arg == "allow_tf32":
             node.arg, node.value = "input_precision", ast.Constant("tf32" if tf32 else "ieee")
     tiles = _tiles(function, tails) if template else {}
+    numbers = _numbers(function)
+    function.body = [node for node in function.body if node not in numbers.values()]  # launches pass them
+    whole = () if template else _whole_rows(function, numbers)
     inside = _constants(function)
     function.body = used(tidied(function.body))
+    if not template:
+        function = _Masks(function, raw.grid).visit(function)
     params = tuple(arg.arg for arg in function.args.args if arg.annotation is None)
     constexprs = [arg.arg for arg in function.args.args if arg.annotation is not None]
     knobs: dict[str, int] = dict(tiles)
     fixed = {name: value for name, value in inside.items() if BLOCKS.match(name)}
     passed: dict[str, int] = {}
-    for name, value in _blocks(raw, [name for name in constexprs if BLOCKS.match(name)], fixed).items():
+    setting = first_setting(raw)
+    for name in filter(BLOCKS.match, constexprs):
         # One value leaves nothing to choose: its masks are written for it.
-        (passed if _size(raw, name) == 1 else knobs)[name] = value
+        (passed if _size(raw, name) == 1 else knobs)[name] = setting.get(name, 1)
     if left := [name for name in constexprs if name not in knobs and name not in passed]:
         raise LoweringError(f"torch.compile's kernel {raw.name} takes {', '.join(left)}, which is not known here.")
     fixed |= passed
     for name, value in passed.items():
         constant = ast.AnnAssign(ast.Name(name, ast.Store()), parse_expression("tl.constexpr"), ast.Constant(value), 1)
         function.body.insert(0, constant)
-    signature = ", ".join([*params, *(f"{name}: tl.constexpr" for name in knobs)])
+    told = [f"{name}: tl.constexpr" if SIZES.match(name) else name for name in params]
+    signature = ", ".join([*told, *(f"{name}: tl.constexpr" for name in (*whole, *knobs))])
     body = "\n".join("    " + line for line in ast.unparse(ast.Module(function.body, [])).splitlines())
-    knobs["NUM_WARPS"] = raw.warps or _warps(raw, knobs | fixed)
+    knobs["NUM_WARPS"] = raw.warps or setting.get("NUM_WARPS", 4)
     if raw.stages:
         knobs["NUM_STAGES"] = raw.stages
     helpers = {name: HELPERS[name] for name in HELPERS if name in words.helpers}
     helpers |= {node.name: ast.unparse(words.visit(node)) + "\n" for node in raw.combines}
-    return Cleaned(_base(raw), f"({signature}):\n{body}\n", params, knobs, fixed, helpers, raw.grid)
+    return Cleaned(_base(raw), f"({signature}):\n{body}\n", params, knobs, fixed, whole, helpers, raw.grid)
 
 
 class _Words(ast.NodeTransformer):
@@ -218,6 +239,97 @@ def _is_size(node: ast.expr) -> bool:
     return bool(names) and all(name.startswith("ks") or name.endswith("numel") for name in names)
 
 
+def _numbers(function: ast.FunctionDef) -> dict[str, ast.stmt]:
+    """`r0_numel = 128` in a body: sizes that are the same in all cases."""
+    found: dict[str, ast.stmt] = {}
+    for node in function.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant()) if SIZES.match(name):
+                found[name] = node
+    return found
+
+
+def _whole_rows(function: ast.FunctionDef, numbers: Mapping[str, ast.stmt]) -> tuple[str, ...]:
+    """Take blocks of a whole row out of a body, where sizes differ: they become parameters."""
+    sizes = {arg.arg for arg in function.args.args} - {*numbers}
+    found = tuple(name for name in _constants(function) if name.startswith("R") and _numel(name) in sizes)
+    function.body = [
+        n for n in function.body
+        if not (isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name) and n.target.id in found)
+    ]  # fmt: skip
+    return found
+
+
+def _numel(block: str) -> str:
+    return f"{block.removesuffix('BLOCK').lower()}numel"
+
+
+class _Masks(ast.NodeTransformer):
+    """Bounds checks with what makes them needless, which the compiler sees; it then drops the mask.
+
+    `xindex < xnumel` is true where XBLOCK divides xnumel. Of a sum over rows in parts, `part * length + row < rows` is
+    true where the last row of the last part is.
+    """
+
+    def __init__(self, function: ast.FunctionDef, grid: str) -> None:
+        self._open = {"y"} if grid == "Grid2DWithYZOverflow" else set()  # its programs may be more than its blocks
+        self._values: dict[str, set[str]] = {}  # name → what is assigned to it
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self._values.setdefault(node.targets[0].id, set()).add(ast.unparse(node.value))
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=mask)],
+                value=ast.Compare(left=ast.Name(id=index), ops=[ast.Lt()], comparators=[ast.Name(id=most)]) as check,
+            ):
+                prefix = mask.removesuffix("mask")
+                if (index, most) == (f"{prefix}index", f"{prefix}numel") and prefix not in self._open:
+                    node.value = parse_expression(f"({ast.unparse(check)}) | ({most} % {prefix.upper()}BLOCK == 0)")
+                elif (last := self._last(index)) and (rows := self._rows(most)) and f"{rows}) // " in last:
+                    node.value = parse_expression(f"({ast.unparse(check)}) | ({last} < {rows})")
+        return node
+
+    def _rows(self, name: str) -> str:
+        """The size that a name holds."""
+        found = re.fullmatch(r"tl\.cast\((ks\d+), tl\.int\d+\)", self._value(name))
+        return found[1] if found else ""
+
+    def _value(self, name: str) -> str:
+        values = self._values.get(name, set())
+        return next(iter(values)) if len(values) == 1 else ""
+
+    def _last(self, name: str) -> str:
+        """The largest value of an index within the bounds of its kernel, made of sizes; empty where it is not clear."""
+        if SIZES.match(name):
+            return name
+        if found := re.fullmatch(r"([xyz]|r\d_)index", name):
+            return f"({found[1]}numel - 1)"
+        return self._largest(parse_expression(value)) if (value := self._value(name)) else ""
+
+    def _largest(self, node: ast.expr) -> str:
+        match node:
+            case ast.Name(id=name):
+                return self._last(name)
+            case ast.Constant(value=int() as value) if value >= 0:
+                return str(value)
+            case ast.Call(func=ast.Attribute(value=inner, attr="to")):
+                return self._largest(inner)
+            case ast.BinOp(left=left, op=ast.Mod(), right=ast.Name(id=size)) if SIZES.match(size):
+                return f"({size} - 1)"
+            case ast.BinOp(left=left, op=ast.FloorDiv(), right=ast.Constant() | ast.Name() as size) if _steady(size):
+                return f"({inner} // {ast.unparse(size)})" if (inner := self._largest(left)) else ""
+            case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as sign, right=right):
+                both, word = [self._largest(left), self._largest(right)], " + " if isinstance(sign, ast.Add) else " * "
+                return f"({word.join(both)})" if all(both) else ""
+        return ""
+
+
+def _steady(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and bool(SIZES.match(node.id)))
+
+
 def _in_words(node: ast.Call) -> ast.expr:
     """Inline assembly that the language has words for; other assembly stays."""
     match node.args:
@@ -257,30 +369,6 @@ def _tiles(function: ast.FunctionDef, tails: Sequence[Sequence[str]]) -> dict[st
 
 def _size(raw: Raw, block: str) -> int:
     return raw.size_hints.get(block.removesuffix("BLOCK").lower(), 1 << 30)
-
-
-def _blocks(raw: Raw, names: Sequence[str], fixed: Mapping[str, int]) -> dict[str, int]:
-    """Where the search for block sizes starts: tiles of about a thousand elements, long along what lies contiguous."""
-    if raw.kind == "pointwise":
-        ordered = [name for name in ("XBLOCK", "YBLOCK", "ZBLOCK") if name in names]
-        return {n: min(most, _size(raw, n)) for n, most in zip(ordered, _POINTWISE[len(ordered)], strict=True)}
-    reduced = [name for name in names if name.startswith("R")]
-    outer = raw.hint == "OUTER"
-    found: dict[str, int] = {}
-    room = 16 if outer else 2048
-    for name in sorted(reduced, reverse=True):  # the innermost first
-        found[name] = min(room, _size(raw, name))
-        room = max(1, room // found[name])
-    row = math.prod(value for name, value in (found | dict(fixed)).items() if name.startswith("R"))
-    for name in names:
-        if not name.startswith("R"):
-            found[name] = min(64 if outer else max(1, 1024 // row), _size(raw, name))
-    return {name: found[name] for name in names}
-
-
-def _warps(raw: Raw, blocks: Mapping[str, int]) -> int:
-    elements = math.prod(value for name, value in blocks.items() if BLOCKS.match(name))
-    return 8 if raw.kind != "pointwise" and elements >= 2048 else 4 if elements >= 128 else 1
 
 
 def _base(raw: Raw) -> str:

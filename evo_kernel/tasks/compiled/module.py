@@ -294,4 +294,5 @@ def _launch(kernel: Cleaned, step: Start) -> LoweredLaunch:
             f"torch.compile's kernel {kernel.base} takes {len(kernel.params)} arguments and is given {len(step.args)}."
         )
     grid = kernel.grid(step.args, step.tail)
-    return LoweredLaunch(f"{kernel.base}\0{kernel.text}", grid, step.args, tuple(kernel.knobs))
+    args = (*step.args, *kernel.row_blocks(step.args))
+    return LoweredLaunch(f"{kernel.base}\0{kernel.text}", grid, args, tuple(kernel.knobs))

@@ -7,6 +7,7 @@ reads.
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class Raw:
     combines: tuple[ast.FunctionDef, ...]  # functions that its scans and reductions combine by
     size_hints: Mapping[str, int]  # iteration dimension ("x", "y", "r0_") → size of the traced case, a power of two
     hint: str  # of a reduction: INNER, OUTER, DEFAULT
+    tiles: str  # of a pointwise kernel: SQUARE, DEFAULT
+    facts: Mapping[str, Any]  # what Inductor counted: loads, reductions, ...
     grid: str  # name of its kind of grid
     warps: int | None  # a template's
     stages: int | None
@@ -76,15 +79,17 @@ def _raw(name: str, text: str) -> Raw:
     if decorator is None:
         raise LoweringError(f"torch.compile's kernel {name} says nothing of its grid; its form is not known here.")
     said = {keyword.arg: keyword.value for keyword in decorator.keywords}
-    meta = said.get("inductor_meta")
+    facts = _literals(said.get("inductor_meta"))
     return Raw(
         name,
         ast.unparse(decorator.func).rpartition(".")[2],
         function,
         tuple(combines),
         _literal(said.get("size_hints"), {}),
-        ast.unparse(said["reduction_hint"]).rpartition(".")[2] if "reduction_hint" in said else "DEFAULT",
-        _entry(meta, "grid_type"),
+        _member(said.get("reduction_hint")),
+        _member(said.get("tile_hint")),
+        facts,
+        facts.get("grid_type", ""),
         _literal(said.get("num_warps"), None),
         _literal(said.get("num_stages"), None),
     )
@@ -94,11 +99,18 @@ def _literal(node: ast.expr | None, default: Any) -> Any:
     return default if node is None else ast.literal_eval(node)
 
 
-def _entry(node: ast.expr | None, key: str) -> str:
-    """A string of a dictionary that holds other things than literals too."""
-    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
-    found = (value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key)
-    return next((str(value.value) for value in found if isinstance(value, ast.Constant)), "")
+def _member(node: ast.expr | None) -> str:
+    """The name of an enumeration's member."""
+    return "DEFAULT" if node is None else ast.unparse(node).rpartition(".")[2]
+
+
+def _literals(node: ast.expr | None) -> dict[str, Any]:
+    """The entries of a dictionary whose values are literals; it holds other things too."""
+    found = {}
+    for name, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+        with contextlib.suppress(ValueError):
+            found[_literal(name, "")] = ast.literal_eval(value)
+    return found
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:

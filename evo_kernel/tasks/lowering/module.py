@@ -268,10 +268,10 @@ def _kernel(name: str, text: str) -> str:
     parameters, body = text.split("\n", 1)
     line = f"def {name}{parameters}"
     if len(line) > LINE:
-        inside = parameters.removeprefix("(").removesuffix("):")
-        constexprs = [part for part in inside.split(", ") if part.endswith("tl.constexpr")]
-        plain = [part for part in inside.split(", ") if part not in constexprs]
-        line = f"def {name}(\n    {', '.join(plain)},\n    {', '.join(constexprs)},\n):"
+        parts = parameters.removeprefix("(").removesuffix("):").split(", ")
+        at = next((n for n, part in enumerate(parts) if part.endswith("tl.constexpr")), len(parts))
+        lines = [f"    {', '.join(some)},\n" for some in (parts[:at], parts[at:]) if some]
+        line = f"def {name}(\n{''.join(lines)}):"
     return f"@triton.jit\n{line}\n{body}"
 
 

@@ -3,7 +3,8 @@
 `drop-masks`: where the block size divides the size, bounds checks are true and vanish.
 
 `run` tells the kernel by a constexpr: `cols < n` becomes `(cols < n) | EVEN_N`, which the compiler folds to true (and
-drops the mask with it) when EVEN_N is, and to the old check when it is not. Every size stays correct.
+drops the mask with it) when EVEN_N is, and to the old check when it is not. Every size stays correct. Another form
+tells the compiler the sizes themselves, where indices are divided by them.
 
 `cache-hints` says of loads and stores how soon their lines are needed again.
 
@@ -23,7 +24,8 @@ from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import Edit, KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.grids import followed
-from operators.micro.rewrites.indices import Reader, inlined
+from operators.micro.rewrites.indices import Reader, bound_of, inlined
+from operators.micro.rewrites.sizes import constant_sizes
 from operators.micro.syntax import fresh_name, spell, statements
 
 
@@ -37,18 +39,30 @@ class MaskBound:
     whole: bool  # one block over everything: true only when size reaches block
 
 
+CONSTANT = "as constants"
+"""The form that tells the compiler sizes."""
+
+
 class DropMasks(Rewrite):
-    name, family = "drop-masks", "memory"
-    lacks = "has no bounds check that is known to hold when its block divides the size"
+    name, family, form = "drop-masks", "memory", "sizes"
+    lacks = "has no bounds check that is known to hold when its block divides the size, and divides no indices by sizes"
 
-    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[MaskBound]:
-        return _bounds(module, kernel)
+    def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> tuple[str, ...]:
+        return ("", CONSTANT)
 
-    def pays(self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: list[MaskBound]) -> bool:
-        """Whether some case's sizes divide, as far as can be told."""
+    def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[MaskBound] | list[Edit]:
+        return constant_sizes(module, kernel) if form == CONSTANT else _bounds(module, kernel)
+
+    def pays(
+        self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: list[MaskBound] | list[Edit]
+    ) -> bool:
+        """Whether some case's sizes divide, as far as can be told; constants always pay."""
+        bounds = [one for one in found if isinstance(one, MaskBound)]
+        if not bounds:
+            return True
         seen = launches_for(module, task, kernel)
         for one in seen:
-            for bound in found:
+            for bound in bounds:
                 size, block = one.values.get(bound.size), one.values.get(bound.block)
                 if not isinstance(size, int) or not isinstance(block, int) or not block:
                     return True
@@ -56,9 +70,14 @@ class DropMasks(Rewrite):
                     return True
         return not seen
 
-    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[MaskBound]) -> str:
+    def rewrite(self, module: KernelModule, kernel: SourceKernel, found: list[MaskBound] | list[Edit]) -> str:
+        edits = [one for one in found if isinstance(one, Edit)]
+        bounds = [one for one in found if isinstance(one, MaskBound)]
+        return module.edited(edits or self._without_masks(module, kernel, bounds))
+
+    def _without_masks(self, module: KernelModule, kernel: SourceKernel, bounds: list[MaskBound]) -> list[Edit]:
         taken, flags, edits = set(kernel.names), {}, []
-        for bound in found:
+        for bound in bounds:
             key = (bound.size, bound.block, bound.whole)
             if key not in flags:
                 flags[key] = fresh_name(f"EVEN_{bound.size.upper()}", taken)
@@ -69,7 +88,7 @@ class DropMasks(Rewrite):
             given = {name: spell(value) for name, value in launch.arguments.items()}
             told = [f"{flag}={condition(given[s], given[b], whole)}" for (s, b, whole), flag in flags.items()]
             edits.append(module.add_arguments(launch.call, ", ".join(told)))
-        return module.edited(edits)
+        return edits
 
 
 def condition(size_text: str, block_text: str, whole: bool) -> str:
@@ -90,7 +109,7 @@ def _bounds(module: KernelModule, kernel: SourceKernel) -> list[MaskBound]:
             continue
         parts = list(ast.walk(statement))
         ors = [p for p in parts if isinstance(p, ast.BinOp) and isinstance(p.op, ast.BitOr)]
-        done = {id(p.left) for p in ors if spell(p.right).startswith("EVEN_")}
+        done = {id(p.left) for p in ors if spell(p.right).startswith("EVEN_") or bound_of(p) is not p}
         for node in parts:
             if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt):
                 size = spell(node.comparators[0])

@@ -116,12 +116,14 @@ class Rewrite:
     name = ""
     family = ""
     lacks = ""  # what follows the kernel's name in the error, where nothing is found
-    form = ""  # the strategy's parameter, where there are several ways to rewrite one kernel
+    form = ""  # the strategy's parameter, where there are several ways to rewrite one kernel; the usual way may be ""
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         """Every place where it applies, in text order; empty when the preconditions fail. Must not raise."""
         return [
-            Strategy(self.name, self.family, self.region(kernel, form), ((self.form, form),) if self.form else ())
+            Strategy(
+                self.name, self.family, self.region(kernel, form), ((self.form, form),) if self.form and form else ()
+            )
             for kernel in self.kernels(module, task)
             for form in self.forms(module, kernel, task)
             if (found := self.find(module, kernel, form)) and self.pays(module, kernel, task, found)

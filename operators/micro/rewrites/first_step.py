@@ -72,7 +72,7 @@ def with_sums(body: Sequence[ast.stmt], size: str, taken: set[str]) -> list[ast.
 def _moments(body: Sequence[ast.stmt]) -> Iterator[_Moments]:
     for at, statement in enumerate(body):
         match statement:
-            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call(args=[ast.Name() as values, *carried])):
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call(args=[ast.Name() as values, *carried, _])):
                 if called(statement.value) == "added_moments":
                     yield _Moments(values, tuple(map(spell, carried)), tuple(map(spell, names)), at)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from operators.micro.kernels import Access, SourceKernel
-from operators.micro.rewrites.indices import ROW, inlined, named, terms_of, whole_index_of
+from operators.micro.rewrites.indices import ROW, bound_of, inlined, named, terms_of, whole_index_of
 from operators.micro.rewrites.rows import is_straight, without_zeros
 from operators.micro.syntax import (
     Node,
@@ -104,14 +104,15 @@ def _by_rows(kernel: SourceKernel, store: Access) -> Map | None:
 
 def _size(kernel: SourceKernel, keep: frozenset[str], index: str) -> str | None:
     """n, where every mask of the kernel is `index < n`."""
-    masks = {spell(inlined(kernel, a.mask, keep)) for a in kernel.accesses if a.mask is not None}
+    masks = {spell(bound_of(inlined(kernel, a.mask, keep))) for a in kernel.accesses if a.mask is not None}
     scalars = [p.name for p in kernel.parameters if p.kind != "pointer"]
     return next((n for n in scalars if masks == {f"{index} < {n}"}), None)
 
 
 def _masks(kernel: SourceKernel, keep: frozenset[str], check: str) -> frozenset[str]:
     values = {n: kernel.value_of(n) for n in kernel.definitions}
-    return frozenset(n for n, v in values.items() if v is not None and spell(inlined(kernel, v, keep)) == check)
+    written = {n: spell(bound_of(inlined(kernel, v, keep))) for n, v in values.items() if v is not None}
+    return frozenset(n for n, text in written.items() if text == check)
 
 
 def _is_pure(found: Map) -> bool:
@@ -119,7 +120,8 @@ def _is_pure(found: Map) -> bool:
     kernel = found.kernel
     if any(len(places) > 1 for places in kernel.definitions.values()):
         return False
-    rest = [s for s in found.statements if not (isinstance(s, ast.Assign) and names_written(s) <= found.tiling)]
+    own = found.tiling | found.masks
+    rest = [s for s in found.statements if not (isinstance(s, ast.Assign) and names_written(s) <= own)]
     if found.row and any(name in found.column for s in rest for name in _alone(s, found.column)):
         return False
     words = " ".join(spell(s) for s in rest)

@@ -249,6 +249,18 @@ def opened_index(kernel: SourceKernel, access: Access, index: str) -> ast.expr:
     return node
 
 
+def bound_of(check: ast.expr) -> ast.expr:
+    """`i < n` of `(i < n) | (n % BLOCK == 0)`, which holds for the same elements; else the check as it is."""
+    match check:
+        case ast.BinOp(
+            left=ast.Compare() as bound,
+            op=ast.BitOr(),
+            right=ast.Compare(left=ast.BinOp(op=ast.Mod()), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]),
+        ):
+            return bound
+    return check
+
+
 def rejoined(index: str, bound: Mapping[str, str]) -> str:
     """`i // s * t + i % s` as `i`, where s and t are bound to the same value; else the index as it is."""
     match parse_expression(index):

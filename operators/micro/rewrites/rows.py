@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_expression
 from operators.micro.kernels import Loop, SourceKernel
+from operators.micro.rewrites.indices import bound_of
 from operators.micro.syntax import (
     Node,
     argument,
@@ -106,10 +107,12 @@ def is_straight(body: Sequence[ast.stmt]) -> bool:
 
 
 def only_shapes(kernel: SourceKernel, block: str) -> bool:
-    """Whether a constexpr only sizes things (arange, zeros, full, loop steps): then any power of two may be bound."""
+    """Whether a constexpr only sizes things (arange, zeros, full, loop steps, the evenness that makes a mask needless):
+    then any power of two may be bound."""
     inside = set()
     sized = [*kernel.calls(*SHAPES), *(call.args[1] for call in kernel.calls("tl.broadcast_to") if len(call.args) == 2)]
-    for node in sized:
+    checks = [p for s in kernel.body for p in ast.walk(s) if isinstance(p, ast.BinOp) and bound_of(p) is not p]
+    for node in (*sized, *(check.right for check in checks)):
         inside |= {id(part) for part in ast.walk(node)}
     uses = [p for s in kernel.body for p in ast.walk(s) if isinstance(p, ast.Name) and p.id == block]
     return all(id(use) in inside for use in uses)

@@ -15,6 +15,7 @@ from evo_kernel.syntax import parse_expression
 from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import Edit, KernelModule
 from operators.micro.rewrites.base import Rewrite
+from operators.micro.rewrites.indices import bound_of
 from operators.micro.syntax import argument, called, int_value, mapped, mapped_call, names_read, names_written, spell
 
 ROWS, COLUMNS, STEPS = 4, 64, 16
@@ -70,8 +71,7 @@ def _launch_edits(
     (height, width), edits = counts, []
     if found.reduces:
         knobs = {found.block: (module.fresh(f"{stem}_COLUMNS"), COLUMNS)}
-        steps = next((name for name in found.kernel.constexprs if name != found.block and name in launch.arguments), "")
-        if steps:
+        for steps in {spell(loop.step) for loop in found.kernel.loops} & {*launch.arguments} - {found.block}:
             knobs[steps] = (module.fresh(f"{stem}_STEPS"), STEPS)
         for name, (knob, _) in knobs.items():
             edits.append(module.replace(launch.arguments[name], knob))
@@ -98,11 +98,11 @@ def _flat_index(module: KernelModule, kernel: SourceKernel) -> FlatIndex | None:
             case (
                 ast.Assign(targets=[ast.Name(id=start)], value=ast.BinOp(op=ast.Mult(), right=ast.Name(id=block))),
                 ast.Assign(targets=[ast.Name(id=flat)], value=covered),
-                ast.Assign(
-                    targets=[ast.Name(id=inside)],
-                    value=ast.Compare(left=ast.Name(id=bounded), ops=[ast.Lt()], comparators=[ast.Name(id=total)]),
-                ),
-            ) if bounded == flat and spell(offset.value) == f"tl.program_id(0) * {block}":  # type: ignore[attr-defined]
+                ast.Assign(targets=[ast.Name(id=inside)], value=check),
+            ) if spell(offset.value) == f"tl.program_id(0) * {block}":  # type: ignore[attr-defined]
+                bounded, _, total = spell(bound_of(check)).partition(" < ")
+                if bounded != flat:
+                    return None
                 if (column := f"{start} + tl.arange(0, {block})") not in (text := spell(covered)):
                     return None
                 reduces = text == f"{start} + tl.arange(0, {block})[:, None]"

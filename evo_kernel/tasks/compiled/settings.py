@@ -1,0 +1,33 @@
+"""Where the search for a kernel's knobs starts: at what torch.compile launches it with (Inductor's heuristics)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from unittest import mock
+
+import torch
+
+from evo_kernel.tasks.compiled.reading import Raw
+from evo_kernel.tasks.compiled.stand_in import stand_in
+
+
+def first_setting(raw: Raw) -> Mapping[str, int]:
+    """Block sizes and NUM_WARPS, for the sizes that the kernel was traced with. Empty where Inductor has no heuristic.
+
+    Of several settings that torch.compile would time, the first. Sizes count as constants, as they are in our kernels.
+    """
+    from torch._inductor.runtime import hints, triton_heuristics
+
+    facts = {**raw.facts, "max_autotune": False, "max_autotune_pointwise": False}
+    given: dict[str, Any] = {"size_hints": dict(raw.size_hints), "inductor_meta": facts}
+    if raw.kind == "pointwise":
+        given["tile_hint"] = hints.TileHint[raw.tiles]
+    elif raw.kind in ("reduction", "persistent_reduction"):
+        given["reduction_hint"] = hints.ReductionHint[raw.hint]
+    else:
+        return {}
+    with stand_in(), mock.patch.object(triton_heuristics, "cached_autotune", lambda sizes, configs, **rest: configs):
+        device = hints.DeviceProperties.create(torch.device("cuda", 0))
+        configs = getattr(triton_heuristics, raw.kind)(**given, triton_meta={"device": device, "signature": {}})
+    return {**configs[0].kwargs, "NUM_WARPS": configs[0].num_warps}
