@@ -31,7 +31,10 @@ docs: $(READY) ## Build the documentation into site/ (open site/index.html)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(READY) ## Print the tables behind the figures in docs/results/benchmarks.md
-	$(BIN)/python -m benchmarks.all
+	$(BIN)/python -m benchmarks.population --sizes 1000,10000,100000
+	$(BIN)/python -m benchmarks.dashboard
+	$(BIN)/python -m benchmarks.phases softmax rmsnorm
+	$(BIN)/python -m benchmarks.looks
 
 # New programs, then what an H200 computed for stored ones. EXAMPLES: how many; more modes: python -m benchmarks.fuzz --help
 fuzz: $(READY) ## Hold the executor of Triton IR against compiled kernels, with generated programs (a GPU is used if there is one)

@@ -17,18 +17,14 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 
 from benchmarks import FIGURES_OF
 from benchmarks.calibration import samples
-from benchmarks.calibration.collect import Collector, Tally, drawn, widened
+from benchmarks.calibration.collect import Collector, drawn, widened
 from benchmarks.calibration.figures import print_ranks
-
-if TYPE_CHECKING:
-    pass
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -61,9 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
 def collect(chosen: argparse.Namespace) -> None:
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     known = {(s.task, s.case, s.source) for s in (samples.read([chosen.out]) if chosen.out.exists() else [])}
-    print(
-        f"{'task':<14}{'rows':>6}{'s':>6}{'rows/s':>8}{'GPU busy':>10}{'ms to measure, sample, record':>32}", flush=True
-    )
+    print(f"{'task':<14}{'rows':>6}{'s':>6}{'rows/s':>8}", flush=True)
     device = ""
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.tasks.split(","):
@@ -74,7 +68,10 @@ def collect(chosen: argparse.Namespace) -> None:
                 collector = Collector(task, chosen.device, chosen.out, known)
                 tally = collector.collect(variants, chosen.threads, end)
                 device = tally.device or device
-                print_tally(name, tally)
+                rate = tally.rows / max(tally.elapsed_s, 1e-9)
+                print(f"{name:<14}{tally.rows:>6}{tally.elapsed_s:>6.0f}{rate:>8.1f}", flush=True)
+                for what, count in tally.out.most_common():
+                    print(f"    left out: {count} {what}, for example: {tally.why[what][-300:]!r}", flush=True)
             except Exception:  # noqa: BLE001 (the other tasks' rows are still wanted)
                 print(f"{name}: failed\n{traceback.format_exc()}", flush=True)
     if not chosen.out.exists():
@@ -113,19 +110,6 @@ def show(chosen: argparse.Namespace) -> None:
         if path.suffix == ".xz":
             print(f"{path.name}: {samples.about(path)}")
     print_ranks(samples.read(chosen.files))
-
-
-def print_tally(name: str, tally: Tally) -> None:
-    plans = max(1, tally.rows)
-    each = ", ".join(f"{1e3 * s / plans:.0f}" for s in (tally.measuring_s, tally.sampling_s, tally.recording_s))
-    busy = tally.busy_s / max(tally.elapsed_s, 1e-9)
-    print(
-        f"{name:<14}{tally.rows:>6}{tally.elapsed_s:>6.0f}{tally.rows / max(tally.elapsed_s, 1e-9):>8.1f}"
-        f"{busy:>10.2f}{each:>32}",
-        flush=True,
-    )
-    for what, count in tally.out.most_common():
-        print(f"    left out: {count} {what}, for example: {tally.why[what][-300:]!r}", flush=True)
 
 
 def pack(chosen: argparse.Namespace) -> None:

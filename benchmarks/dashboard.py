@@ -1,12 +1,11 @@
 """The dashboard on a large population: how long pages take, and what it costs the run that it watches.
 
-    python benchmarks/dashboard.py [--candidates 100000] [--population FILE] [--pages 20] [--seconds 20]
+    python -m benchmarks.dashboard [--candidates 100000] [--population FILE] [--pages 20] [--seconds 20]
 
 An instant operator and an instant judge make the population (benchmarks/population.py); --population takes one that
 is there. Then `evo-kernel serve` runs in a process of its own: seconds from its start to the address it prints, and of
-each page the median and 95th percentile over HTTP, and what networkx takes for questions about the lineage, in ms.
-Last, a run that writes at 100 candidates a second in this process: the time of ask + record + tell an attempt, in turns
-with nobody watching and with so many open pages.
+each page the median and 95th percentile over HTTP, in ms. Last, a run that writes at 100 candidates a second in this
+process: the time of ask + record + tell an attempt, in turns with nobody watching and with so many open pages.
 """
 
 from __future__ import annotations
@@ -23,12 +22,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-import networkx as nx
-
-from benchmarks.population import grow, judge, open_toy
-from evo_kernel.types import Source
+from benchmarks.population import begin, grow, open_toy
 from populations.population import LineagePopulation
 from populations.reading import PopulationReader
 
@@ -40,11 +34,7 @@ ROUND_S = 5.0
 def make(path: Path, candidates: int) -> None:
     rng = random.Random(1)
     with open_toy(path) as population:
-        seed = population.plant(Source("# seed"))
-        evaluation = judge(seed.proposal.source, rng, 5.0)
-        while not evaluation.passed:
-            evaluation = judge(seed.proposal.source, rng, 5.0)
-        population.tell(seed, evaluation)
+        begin(population, rng)
         grow(population, candidates - 1, rng)
 
 
@@ -64,14 +54,11 @@ class Server:
 
     def get(self, path: str) -> float:
         """Milliseconds."""
+        wanted = urllib.request.Request(self._home + path, headers={"authorization": f"Bearer {self._token}"})
         began = time.perf_counter()
-        with self.open(path) as answer:
+        with urllib.request.urlopen(wanted, timeout=60) as answer:
             answer.read()
         return (time.perf_counter() - began) * 1e3
-
-    def open(self, path: str):
-        wanted = urllib.request.Request(self._home + path, headers={"authorization": f"Bearer {self._token}"})
-        return urllib.request.urlopen(wanted, timeout=60)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -96,25 +83,6 @@ def time_pages(server: Server, path: Path) -> None:
         spent = [server.get(one) for one in paths]
         late = statistics.quantiles(spent, n=20)[-1] if len(spent) > 1 else spent[0]
         print(f"{name:<28} {statistics.median(spent):>9.1f} {late:>7.1f} {max(spent):>7.1f}", flush=True)
-
-
-def time_graph(path: Path) -> None:
-    """What is asked of the lineage's graph, by networkx."""
-    with PopulationReader(path) as reader:
-        began = time.perf_counter()
-        graph = reader.graph()
-        last = len(graph)
-        for name, asked in (
-            ("graph from the file", None),
-            ("descendants of the first", lambda: nx.descendants(graph, 1)),
-            ("ancestors of the last", lambda: nx.ancestors(graph, last)),
-            ("path to the last", lambda: nx.shortest_path(graph, 1, last)),
-            ("dominators of all", lambda: nx.immediate_dominators(graph, 1)),
-        ):
-            if asked is not None:
-                began = time.perf_counter()
-                asked()
-            print(f"{name:<28} {(time.perf_counter() - began) * 1e3:>9.2f}", flush=True)
 
 
 def paced(population: LineagePopulation, rng: random.Random) -> list[float]:
@@ -172,7 +140,6 @@ def main() -> None:
         try:
             print(f"{path.stat().st_size / 1e6:.0f} MB; {server.start_s:.2f} s from the command to its address")
             time_pages(server, path)
-            time_graph(path)
             time_watched(path, server, arguments.pages, arguments.seconds)
         finally:
             server.stop()

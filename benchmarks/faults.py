@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.variants import narrowed, parser, variants, write_json
+from benchmarks.variants import narrowed, parser, variants
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
@@ -69,23 +68,17 @@ def main() -> None:
     options.add_argument("--deadline", type=float, default=5.0, help="seconds until a kernel counts as endless")
     options.add_argument("--threads", type=int, default=2 * (os.cpu_count() or 1))
     chosen = options.parse_args()
-    results: dict[str, Any] = {"command": sys.argv}
     with tempfile.TemporaryDirectory() as folder:
         task = narrowed("softmax", Path(folder))
         good = variants(task, chosen.good, chosen.seed)
-        try:
-            results["without"], alone = judged(task, [("good", source) for source in good], chosen)
-            print(f"without faults: {results['without']}", flush=True)
-            results["with"], mixed = judged(task, planted(task, good, chosen), chosen)
-            print(f"with faults:    {results['with']}", flush=True)
-            results |= compared(alone, mixed)
-        except Exception:  # noqa: BLE001 (what is known is still written)
-            results["error"] = traceback.format_exc()
-            print(results["error"])
-    write_json(chosen.json, results)
-    for name in ("differing", "faults", "error"):
-        print(f"{name}: {results.get(name, 'none')}")
-    sys.exit(bool(results.get("differing") or results.get("error") or results.get("misjudged")))
+        told, alone = judged(task, [("good", source) for source in good], chosen)
+        print(f"without faults: {told}", flush=True)
+        told, mixed = judged(task, planted(task, good, chosen), chosen)
+        print(f"with faults:    {told}", flush=True)
+        found = compared(alone, mixed)
+    for name, what in found.items():
+        print(f"{name}: {what or 'none'}")
+    sys.exit(bool(found["differing"] or found["misjudged"]))
 
 
 def planted(task: Task, good: list[Source], chosen: Any) -> list[tuple[str, Source]]:

@@ -1,29 +1,26 @@
 """Surveys imported problems: whether each loads and checks, whether it is degenerate, and its first kernel.
 
-python -m benchmarks.importing SPEC [--deadline SECONDS] [--memory GIGABYTES] [--json]
+python -m benchmarks.importing SPEC [--deadline SECONDS] [--memory GIGABYTES]
 
 SPEC is a checkout or a part of one, such as kernelbench:PATH/level1. Runs the problems' own code, at reduced sizes.
 """
 
 from __future__ import annotations
 
-import json
 import resource
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 import torch
 
-from evo_kernel.cli.options import JSON
 from evo_kernel.errors import LoweringError, TaskError
 from evo_kernel.observe.document import Table, markdown
 from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests
 from evo_kernel.tasks.loading import importer_of, load
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind
 
 FIRST = ("seed", "kernels", "mixed", "torch", "none")
 WARM_S = 300.0
@@ -43,13 +40,11 @@ class Survey:
     loads: bool = False
     checks: bool = False
     reason: str = ""  # why it does not load or check, or has no first kernel
-    allow: str = ""
-    check_sizes: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[str, ...] = ()  # of the probe, at check sizes
     first: str = "none"
     left: tuple[str, ...] = ()  # operations that stay PyTorch's in it
     origin: str = ""  # of the first kernel: seed, lowered, compiled (torch.compile's)
-    notes: tuple[str, ...] = ()
+    group: str = ""  # of the benchmark, such as level1
 
     @property
     def degenerate(self) -> bool:
@@ -65,23 +60,19 @@ class Survey:
         told.append(f"first kernel {self.first}{made}" + (f" ({', '.join(self.left)} stay)" if self.left else ""))
         return "; ".join([*told, self.reason] if self.reason else told)
 
-    def as_data(self) -> dict[str, Any]:
-        """For scripts."""
-        return asdict(self) | {"degenerate": self.degenerate}
 
-
-def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Counts by group of what `as_data` says, each with its `group`."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+def summary(rows: Sequence[Survey]) -> dict[str, dict[str, int]]:
+    """Counts by group."""
+    groups: dict[str, list[Survey]] = {}
     for row in rows:
-        groups.setdefault(row["group"], []).append(row)
+        groups.setdefault(row.group, []).append(row)
     return {
         group: {
             "problems": len(inside),
-            "load": sum(row["loads"] for row in inside),
-            "check": sum(row["checks"] for row in inside),
-            "degenerate": sum(row["degenerate"] for row in inside),
-            **{f"first_{kind}": sum(row["first"] == kind for row in inside) for kind in FIRST},
+            "load": sum(row.loads for row in inside),
+            "check": sum(row.checks for row in inside),
+            "degenerate": sum(row.degenerate for row in inside),
+            **{f"first: {kind}": sum(row.first == kind for row in inside) for kind in FIRST},
         }
         for group, inside in groups.items()
     }
@@ -123,8 +114,7 @@ def survey(spec: str) -> Survey:
         task = load(spec)
     except TaskError as error:
         return Survey(spec, reason=str(error))
-    check = task.cases_of(CaseKind.CHECK)[0]
-    known: dict[str, Any] = {"loads": True, "allow": task.allow, "check_sizes": dict(check.sizes), "notes": task.notes}
+    known: dict[str, Any] = {"loads": True}
     try:
         findings = probe(task)
     except (TaskError, RuntimeError, MemoryError) as error:
@@ -152,19 +142,14 @@ def _first(task: Task) -> dict[str, Any]:
 @click.argument("spec")
 @click.option("--deadline", "deadline_s", default=120.0, help="Seconds of processor time that one problem may take.")
 @click.option("--memory", "memory_gb", default=6.0, help="Gigabytes of memory that one problem may take.")
-@JSON
-def main(spec: str, deadline_s: float, memory_gb: float, as_json: bool) -> None:
+def main(spec: str, deadline_s: float, memory_gb: float) -> None:
     found = importer_of(spec).entries(spec.partition(":")[2])
-    rows: list[dict[str, Any]] = []
+    rows: list[Survey] = []
     for entry, one in zip(found, surveyed([entry.spec for entry in found], deadline_s, memory_gb), strict=True):
-        rows.append(one.as_data() | {"label": entry.label, "group": entry.group})
-        if not as_json:
-            click.echo(f"{entry.label:<12} {one.line}")
+        rows.append(replace(one, group=entry.group))
+        click.echo(f"{entry.label:<12} {one.line}")
     counts = summary(rows)
-    if as_json:
-        click.echo(json.dumps({"problems": rows, "summary": counts}))
-        return
-    head = ["group", *(name.replace("first_", "first: ") for name in next(iter(counts.values()), {}))]
+    head = ["group", *next(iter(counts.values()), {})]
     table = Table(head, [[group, *map(str, numbers.values())] for group, numbers in counts.items()])
     click.echo("\n" + markdown([table]).rstrip())
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import FIGURES_OF
-from benchmarks.variants import parser, write_json
+from benchmarks.variants import parser
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
@@ -54,23 +54,23 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=240.0, help="in all: what is left over is skipped")
     chosen = options.parse_args()
     end = time.monotonic() + chosen.seconds
-    results: dict[str, Any] = {"command": sys.argv}
+    verdicts: Counter[str] = Counter()
     compiler = Compiler(90, 60.0)
     recorder = Recorder(compiler, 90, 60.0)
     print(f"{'task':<14}{'us':>9}{'do_bench':>10}{'ratio':>8}{'A/A p50 p99 search':>22}{'p50 p99 claim':>18}  verdicts")
     try:
         for name in chosen.tasks.split(","):
             try:
-                results[name] = noise_of(load(name), recorder, chosen.pairs, chosen.comparisons, end)
-                print_row(name, results[name])
+                found = noise_of(load(name), recorder, chosen.pairs, chosen.comparisons, end)
+                print_row(name, found)
+                verdicts.update(found["verdicts"])
             except Exception:  # noqa: BLE001 (the other tasks' figures are still wanted)
-                results[name] = {"error": traceback.format_exc()}
-                print(f"{name}: failed\n{results[name]['error']}", flush=True)
-            write_json(chosen.json, results)
+                print(f"{name}: failed\n{traceback.format_exc()}", flush=True)
     finally:
         recorder.close()
         compiler.close()
-    print_totals([one for one in results.values() if isinstance(one, dict) and "verdicts" in one])
+    false = verdicts["faster"] + verdicts["slower"]
+    print(f"paired A/A: {false} false verdicts of {sum(verdicts.values())} ({dict(verdicts)})")
 
 
 def noise_of(task: Task, recorder: Recorder, pairs: int, comparisons: int, end: float) -> dict[str, Any]:
@@ -98,8 +98,7 @@ def noise_of(task: Task, recorder: Recorder, pairs: int, comparisons: int, end: 
     finally:
         runner.close()
     return {
-        "case": case.name, "us": time_us.median_us, "iqr_us": time_us.iqr_us, "state": dict(time_us.details),
-        "clock_mhz": time_us.clock_mhz, "power_w": time_us.power_w, "drift": time_us.drift,
+        "us": time_us.median_us, "clock_mhz": time_us.clock_mhz, "power_w": time_us.power_w, "drift": time_us.drift,
         "search": percentiles(search), "claim": percentiles(claim), "paired": percentiles(spread),
         "verdicts": dict(verdicts), "do_bench_us": do_bench(task, task.seed, case),
     }  # fmt: skip
@@ -154,14 +153,6 @@ def print_row(name: str, one: dict[str, Any]) -> None:
     print(f"    {one['clock_mhz']} MHz, {one['power_w']} W, drift {one['drift']}, paired {one['paired']}", flush=True)
     if not isinstance(other, float):
         print(f"    do_bench: {other}", flush=True)
-
-
-def print_totals(tasks: list[dict[str, Any]]) -> None:
-    verdicts: Counter[str] = Counter()
-    for one in tasks:
-        verdicts.update(one["verdicts"])
-    false = verdicts["faster"] + verdicts["slower"]
-    print(f"paired A/A: {false} false verdicts of {sum(verdicts.values())} ({dict(verdicts)})")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ processes together. `again` finds what the first one remembered (evo_kernel/user
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -21,17 +20,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from evo_kernel.app import early_start
+from evo_kernel.processes import adopt_orphans
 
 PHASES = ("imports", "judge", "recorded", "examined", "verdict", "closed")
 RUNS = 3
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: what outlives its parent is waited for, and so counted, by this process
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         _child(sys.argv[2], float(sys.argv[3]))
         return
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()  # what outlives its parent is waited for, and so counted, by this process
     tasks = sys.argv[1:] or ["softmax", "rmsnorm"]
     imported = [_timed([sys.executable, "-c", "import torch, triton"]) for _ in range(RUNS)]
     wall_s, cpu_s = (statistics.median(column) for column in zip(*[one[:2] for one in imported], strict=True))

@@ -1,6 +1,6 @@
 """The regret of policies on walks over a tree of stored transitions: those given, uniform choice, the bandit.
 
-python -m benchmarks.regret [--policy CHECKPOINT ...] [--tree FILE] [--seeds N] [--json]
+python -m benchmarks.regret [--policy CHECKPOINT ...] [--tree FILE] [--seeds N]
 
 The regret of an episode is the log gain that at most `steps` known steps can reach from the root, less the log gain of
 the fastest kernel on the policy's way (a population keeps that one). A policy is asked only about what the tree knows.
@@ -13,17 +13,16 @@ policy, not how much in the choice of the problems. Comparisons are paired by se
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
+from scipy.stats import t
 
-from evo_kernel.cli.options import JSON, PATH, TREE_FILE
+from evo_kernel.cli.options import PATH, TREE_FILE
 from evo_kernel.errors import UserError
 from evo_kernel.types import Credit, Decision, Status
 from operators.learning.trained_policy import TrainedPolicy
@@ -36,16 +35,11 @@ MakePolicy = Callable[[int], Policy]
 """From a seed: the policy as it is at the beginning of a problem."""
 
 SEEDS, EPISODES = 5, 10
-T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Student's t, 97.5 %, for 1 to 30 degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its 95 % interval; a mean of one value has an infinite one."""
+    """A mean with its 95 % interval (Student's t); a mean of one value has an infinite one."""
 
     mean: float
     low: float
@@ -56,8 +50,7 @@ class Interval:
         count, mean = len(values), math.fsum(values) / len(values)
         if count == 1:
             return Interval(mean, -math.inf, math.inf)
-        spread = math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (count - 1) / count)
-        reach = (T_975[count - 2] if count - 2 < len(T_975) else 1.96) * spread
+        reach = float(t.ppf(0.975, count - 1)) * float(np.std(values, ddof=1)) / math.sqrt(count)
         return Interval(mean, mean - reach, mean + reach)
 
     def __str__(self) -> str:
@@ -82,11 +75,6 @@ class Regret:
     def interval(self) -> Interval:
         return Interval.of(self.seeds)
 
-    @property
-    def by_problem(self) -> Mapping[str, Interval]:
-        problems = next(iter(self.by_seed.values()))
-        return {name: Interval.of([one[name] for one in self.by_seed.values()]) for name in problems}
-
     def less(self, other: Regret) -> Interval:
         """This regret less another's, paired by seed: below zero is better."""
         return Interval.of([a - b for a, b in zip(self.seeds, other.seeds, strict=True)])
@@ -95,19 +83,6 @@ class Regret:
         """This regret as a share of another's mean: 0.5 is half of it."""
         whole = other.interval.mean
         return Interval.of([one / whole for one in self.seeds])
-
-    def as_data(self, uniform: Regret, bandit: Regret) -> dict[str, Any]:
-        """For scripts. Comparisons are paired by seed: below zero is less regret."""
-        return {
-            "policy": self.policy,
-            "regret": vars(self.interval),
-            "share_of_uniform": vars(self.share_of(uniform)),
-            "less_than_uniform": vars(self.less(uniform)),
-            "less_than_bandit": vars(self.less(bandit)),
-            "reached": vars(self.reached),
-            "best": self.best,
-            "by_problem": {name: vars(interval) for name, interval in self.by_problem.items()},
-        }
 
 
 def contenders(checkpoints: Sequence[Path]) -> dict[str, MakePolicy]:
@@ -168,39 +143,24 @@ def credit_of(edge: Edge, decision: Decision) -> Credit:
 
 
 def table(found: Sequence[Regret]) -> str:
-    """Markdown: a line a policy; shares are of the first one's regret."""
-    rows = ["| policy | regret (log gain) | share of the first | reached of what can be |", "| --- | --- | --- | --- |"]
+    """Markdown: a line a policy, beside the first two; "less": paired by seed, below zero is better."""
+    rows = ["| policy | regret (log gain) | share of the first | less than the second | reached of what can be |"]
+    rows += ["| --- | --- | --- | --- | --- |"]
     for one in found:
         part = one.share_of(found[0])
         share = f"{part.mean:.2f} [{part.low:.2f}, {part.high:.2f}]"
         reached = f"{math.exp(one.reached.mean):.3f}× of {math.exp(one.best):.3f}×"
-        rows.append(f"| {one.policy} | {one.interval} | {share} | {reached} |")
+        rows.append(f"| {one.policy} | {one.interval} | {share} | {one.less(found[1])} | {reached} |")
     return "\n".join(rows)
 
 
 @click.command()
 @TREE_FILE
 @click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint; repeatable.")
-@click.option(
-    "--split",
-    type=click.Choice(["held-out", "train"]),
-    default="held-out",
-    show_default=True,
-    help="Evaluate on held-out tasks or on training tasks.",
-)
-@click.option(
-    "--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Number of seeds, for intervals."
-)
+@click.option("--split", type=click.Choice(["held-out", "train"]), default="held-out", help="Tasks of this part.")
+@click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="For the intervals.")
 @click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Episodes per problem.")
-@JSON
-def main(
-    tree_file: Path,
-    policies: tuple[Path, ...],
-    split: Split,
-    seeds: int,
-    episodes: int,
-    as_json: bool,
-) -> None:
+def main(tree_file: Path, policies: tuple[Path, ...], split: Split, seeds: int, episodes: int) -> None:
     """Compare policies with uniform choice and the bandit on tasks that were not used for training.
 
     Regret: the best log gain within eight known steps from a task's first kernel, minus the policy's; intervals are
@@ -212,15 +172,10 @@ def main(
     found: list[Regret] = []
     for name, make in contenders(policies).items():
         found.append(regret(tree, make, name, range(seeds), episodes, split))
-        if not as_json:
-            click.echo(f"{name}: {found[-1].interval}", err=True)
+        click.echo(f"{name}: {found[-1].interval}", err=True)
     kinds = ", ".join(sorted({one.label for one in tree.environments.values()}))
-    if as_json:
-        told = {"tree": str(tree_file), "split": split, "environments": kinds, "episodes": episodes}
-        click.echo(json.dumps({**told, "policies": [one.as_data(*found[:2]) for one in found]}))
-    else:
-        click.echo(f"\n{split} problems of {tree_file.name}: {len(tree.roots(split))}; times: {kinds}\n")
-        click.echo(table(found))
+    click.echo(f"\n{split} problems of {tree_file.name}: {len(tree.roots(split))}; times: {kinds}\n")
+    click.echo(table(found))
 
 
 if __name__ == "__main__":

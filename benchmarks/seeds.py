@@ -35,17 +35,14 @@ def main() -> None:
         measured = {m.case: m for m in found.measurements} if found.environment.kind == "measured" else {}
         for case, guess in modeled.items():
             real = measured.get(case)
-            line = f"{name:14} {case:22} "
-            if real is None:
-                line += f"{found.reason[:11] or '-':>11} {guess.median_us:10.1f}"
-            else:
-                ratios.append(abs(math.log(guess.median_us / real.median_us)))
+            line = f"{found.reason[:11] or '-':>11} {guess.median_us:10.1f}"
+            if real is not None:
+                ratio = guess.median_us / real.median_us
+                ratios.append(abs(math.log(ratio)))
                 light = f"{real.light_share:.0%}" if real.light_share is not None else "-"
-                line += (
-                    f"{real.median_us:11.1f} {guess.median_us:10.1f} {guess.median_us / real.median_us:6.2f} {light:>6}"
-                )
-                line += "  " + ", ".join(f"{which} {us:.1f}" for which, us in sorted(real.baselines_us.items()))
-            print(line, flush=True)
+                baselines = ", ".join(f"{which} {us:.1f}" for which, us in sorted(real.baselines_us.items()))
+                line = f"{real.median_us:11.1f} {guess.median_us:10.1f} {ratio:6.2f} {light:>6}  {baselines}"
+            print(f"{name:14} {case:22} {line}", flush=True)
     if ratios:
         print(f"modeled off by a factor of {math.exp(sum(ratios) / len(ratios)):.2f} (geometric mean, either way)")
 

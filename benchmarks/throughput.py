@@ -8,18 +8,16 @@ after --seconds a task, so that it fits any machine's time.
 from __future__ import annotations
 
 import os
-import statistics
-import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.variants import CASES, narrowed, parser, variants, write_json
+from benchmarks.variants import CASES, narrowed, parser, variants
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.choose import open_runner
@@ -39,65 +37,42 @@ def main() -> None:
     options.add_argument("--gpus", default="1")
     options.add_argument("--device", default="cuda")
     chosen = options.parse_args()
-    results: dict[str, Any] = {"command": sys.argv}
-    titles = ("task", "verdicts", "passed", "plans", "/s", "target", "GPU busy", "ms on GPU")
-    print("{:<11}{:>9}{:>8}{:>7}{:>8}{:>8}{:>10}{:>11}".format(*titles))
+    print("task       verdicts  passed  plans      /s  target  GPU busy  ms on GPU")
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen.tasks.split(","):
             try:
-                task = narrowed(name, Path(folder))
-                results[name] = one = measured(task, chosen)
-                print_row(name, one)
+                print_row(name, measured(narrowed(name, Path(folder)), chosen))
             except Exception:  # noqa: BLE001 (the other tasks' figures are still wanted)
-                results[name] = {"error": traceback.format_exc()}
-                print(f"{name}: failed\n{results[name]['error']}", flush=True)
-            write_json(chosen.json, results)
+                print(f"{name}: failed\n{traceback.format_exc()}", flush=True)
 
 
 def measured(task: Task, chosen: Any) -> dict[str, Any]:
     """Judge variants until the time is over."""
-    began = time.monotonic()
     sources = variants(task, chosen.candidates, chosen.seed)
-    made_s = time.monotonic() - began
     settings = JudgeSettings(tune_plans=0, deadline_s=20.0)
     with PlanJudge(task, open_runner(task, chosen.device, 20.0, chosen.gpus), settings) as judge:
         judge.start()
-        warm_s = -time.monotonic()
         first = judge.evaluate(sources[0], Purpose.SCORE)
-        warm_s += time.monotonic()
         if not first.passed:
             raise RuntimeError(f"the seed of {task.name} does not pass: {first.status}: {first.reason}")
         runner: Any = judge._runner
         before = dict(getattr(runner, "spent_s", {}))
         done, elapsed = evaluated(judge, sources[1:], chosen.threads, chosen.seconds)
         spent = {k: v - before.get(k, 0.0) for k, v in dict(getattr(runner, "spent_s", {})).items()}
-    statuses = Counter(str(e.status) for _, e in done)
-    plans = {(case, plan) for _, e in done for case, _, plan in e.plans}
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for _, e in done:
-        if not e.passed:
-            reasons[str(e.status)].append(e.reason[:200])
+    statuses = Counter(str(e.status) for e in done)
+    plans = {(case, plan) for e in done for case, _, plan in e.plans}
     return {
-        "sources": len(sources), "making_s": made_s, "first_s": warm_s, "elapsed_s": elapsed,
         "verdicts": len(done), "passed": statuses["passed"], "statuses": dict(statuses), "plans": len(plans),
         "per_s": len(done) / elapsed, "target_per_s": TARGETS[task.name], "spent_s": spent,
         "busy": spent.get("request", 0.0) / elapsed,
         "gpu_ms": 1e3 * spent.get("request", 0.0) / max(1, len(done)),
-        "wall_ms_of_one": 1e3 * statistics.median(e.wall_s for _, e in done) if done else None,
-        "seed_us": first.measurements[0].median_us, "baselines_us": dict(first.measurements[0].baselines_us),
-        "best_us": min((e.measurements[0].median_us for _, e in done if e.passed), default=None),
-        "samples": statistics.median([e.measurements[0].n for _, e in done if e.passed] or [0]),
-        "respawns": getattr(runner, "respawns", None),
-        "reasons": {status: Counter(texts).most_common(8) for status, texts in reasons.items()},
     }  # fmt: skip
 
 
-def evaluated(
-    judge: PlanJudge, sources: list[Source], threads: int, seconds: float
-) -> tuple[list[tuple[Source, Evaluation]], float]:
+def evaluated(judge: PlanJudge, sources: list[Source], threads: int, seconds: float) -> tuple[list[Evaluation], float]:
     """Evaluations that ended within the time, and how long it took."""
     began = time.monotonic()
-    done: list[tuple[Source, Evaluation]] = []
+    done: list[Evaluation] = []
     over = threading.Event()
 
     def work(source: Source) -> None:
@@ -109,7 +84,7 @@ def evaluated(
             print(f"infra: {str(error)[:500]}", flush=True)
             return
         if not over.is_set():
-            done.append((source, evaluation))
+            done.append(evaluation)
 
     with ThreadPoolExecutor(threads) as pool:
         futures = [pool.submit(work, source) for source in sources]
@@ -133,10 +108,7 @@ def print_row(name: str, one: dict[str, Any]) -> None:
         flush=True,
     )
     phases = ", ".join(f"{k} {1e3 * v / max(1, one['verdicts']):.2f}" for k, v in sorted(one["spent_s"].items()))
-    print(f"    ms of the GPU process a candidate: {phases}")
-    print(f"    statuses {one['statuses']}; best {one['best_us']} us, {one['samples']} samples")
-    print(f"    seed {one['seed_us']:.1f} us, baselines {one['baselines_us']}")
-    print(f"    wall ms of one evaluation {one['wall_ms_of_one']}; first request {one['first_s']:.1f} s", flush=True)
+    print(f"    ms of the GPU process a candidate: {phases}; statuses {one['statuses']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -92,14 +89,6 @@ def walks(task: Task, count: int, rng: np.random.Generator) -> list[Source]:
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Options that every GPU benchmark has."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--json", type=Path, help="write everything that is printed, and more, here")
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seed", type=int, default=0)
     return made
-
-
-def write_json(path: Path | None, data: Any) -> None:
-    """Write what is known so far: called after every part, so that a run that is cut short leaves what it had."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"at": time.strftime("%Y-%m-%d %H:%M"), **data}, indent=1, default=str))

@@ -80,7 +80,7 @@ class OperatorsConfig(_Section):
     use: tuple[str, ...] = Field(
         default=(),
         description="these operators alone, each at the same weight, instead of the mix: mtmc, crossover, llm-mtmc, "
-        "llm-crossover, avo, external (docs/guides/agents.md), or installed ones",
+        "llm-crossover, avo (docs/guides/agents.md), or installed ones",
     )
     installed: Mapping[str, _Weight] = Field(
         default={}, description="weights of operators that other packages offer (evo_kernel.operators), by name"
@@ -189,21 +189,6 @@ class KnowledgeConfig(_Section):
     )
 
 
-class ExternalConfig(_Section):
-    """Command-line coding agents as an operator (docs/guides/agents.md)."""
-
-    command: str | None = Field(default=None, description="what /bin/sh runs in an attempt's workspace")
-    name: str = Field(default="external", description="whose kernels they are, in the lineage")
-    minutes: Annotated[float, Field(gt=0)] = Field(default=30.0, description="that one attempt may take")
-    evaluations: _Count = Field(default=40, description="evaluations that one attempt may ask for")
-    submits: _Count = Field(default=12, description="submissions that one attempt may make")
-    pass_env: tuple[str, ...] = Field(default=(), description="environment variables that the agent is given, by name")
-    folder: Path | None = Field(
-        default=None, description="where workspaces and logs lie; POPULATION.agents if left out"
-    )
-    keep: bool = Field(default=False, description="keep the workspaces of attempts that are over")
-
-
 class Config(_Section):
     """One run."""
 
@@ -235,11 +220,10 @@ class Config(_Section):
     )
     agents: AgentsConfig = Field(default=AgentsConfig(), description="operators with a language model")
     judge: JudgeConfig = Field(default=JudgeConfig(), description="the judge")
-    external: ExternalConfig = Field(default=ExternalConfig(), description="command-line coding agents")
     knowledge: KnowledgeConfig = Field(default=KnowledgeConfig(), description="what agents can look up")
 
 
-_GONE = ("best-of-n", "sequential", "session")  # operators of earlier versions
+_GONE = ("best-of-n", "sequential", "session", "external")  # operators of earlier versions
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:

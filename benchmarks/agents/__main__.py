@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.agents import macro, micro
 from benchmarks.agents.notebook import Counted, Notebook
 from benchmarks.agents.report import print_no_model, print_report
-from benchmarks.agents.situations import EACH, Situation, situations
+from benchmarks.agents.situations import Situation, situations
 from evo_kernel.errors import EvoKernelError, UserError
 from operators.learning import TREE
 from operators.learning.tree import Tree
@@ -26,7 +26,7 @@ from operators.open_model import open_model
 
 PARTS = ("macro", "micro")
 A_PAIR = 2  # calls that a pair takes, about
-ANSWER_S = 300.0
+ANSWER_S = 300.0  # that one answer may take
 TRIES = 3  # that a call's deadline leaves room for
 
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     chosen = options().parse_args(arguments)
     try:
-        found = situations(Tree.load(chosen.tree), chosen.each)
+        found = situations(Tree.load(chosen.tree))
         if not found:
             raise UserError(f"no state in {chosen.tree} has all its offers judged: let `train collect` go on")
         if chosen.no_model:
@@ -54,14 +54,11 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--base-url", help="of a server that speaks chat completions")
     made.add_argument("--api-key-env", help="the environment variable that holds its key")
     made.add_argument("--calls", type=int, default=300, help="in all sessions, shared evenly among the parts")
-    made.add_argument("--answer-s", type=float, default=ANSWER_S, help="that one answer may take")
     made.add_argument("--out", type=Path, default=Path("agents-bench.jsonl"), help="what is found out, a row each")
     made.add_argument("--parts", default=",".join(PARTS), help="of these")
     made.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="judges what is written")
     made.add_argument("--width", type=int, default=4, help="conversations at once")
-    made.add_argument("--tune-plans", type=int, default=0, help="knob settings for parent and child each, in micro")
     made.add_argument("--tree", type=Path, default=TREE, help="what `evo-kernel train collect` made")
-    made.add_argument("--each", type=int, default=EACH, help="parents of a task, at most")
     return made
 
 
@@ -79,7 +76,7 @@ def bench(chosen: argparse.Namespace, found: list[Situation]) -> None:
         if "micro" in parts:
             asked = Counted(model, notebook, "micro", limit)
             some = micro.pairs(found)[: max(1, limit // A_PAIR)]
-            micro.ask(some, asked, notebook, chosen.device, chosen.tune_plans, chosen.width)
+            micro.ask(some, asked, notebook, chosen.device, chosen.width)
     finally:
         print_report(notebook, found)
 
@@ -97,7 +94,7 @@ def check(chosen: argparse.Namespace, parts: list[str]) -> None:
 
 
 def open_chosen_model(chosen: argparse.Namespace) -> Model:
-    patience = Patience(deadline_s=TRIES * chosen.answer_s, try_s=chosen.answer_s)
+    patience = Patience(deadline_s=TRIES * ANSWER_S, try_s=ANSWER_S)
     return open_model(chosen.model, base_url=chosen.base_url, api_key_env=chosen.api_key_env, patience=patience)
 
 

@@ -22,7 +22,6 @@ from operators.micro.session import SessionLimits
 
 REPAIRS = 2
 FASTER = 0.01  # log gain that counts as faster: above the noise of the clock
-EVERY_KERNEL = 1e9  # tune_within: slow kernels are tuned too, since parent and child must be treated alike
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,11 @@ def pairs(found: Sequence[Situation], seed: int = 0) -> list[Pair]:
     return in_turn(((pair.situation.task.name, pair.action.strategy.name), pair) for pair in drawn)
 
 
-def ask(found: Sequence[Pair], model: Counted, notebook: Notebook, device: str, tune_plans: int, width: int) -> None:
+def ask(found: Sequence[Pair], model: Counted, notebook: Notebook, device: str, width: int) -> None:
     """Each pair that is not known yet, one task after the other, so that one judge is open."""
     known = notebook.items("micro")
     left = [pair for pair in found if pair.id not in known]
-    settings = JudgeSettings(deadline_s=30.0, tune_plans=tune_plans, tune_within=EVERY_KERNEL)
+    settings = JudgeSettings(deadline_s=30.0, tune_plans=0)
     for name in dict.fromkeys(pair.situation.task.name for pair in left):
         mine = [pair for pair in left if pair.situation.task.name == name]
         with open_judge(load(name), device=device, settings=settings) as judge, ThreadPoolExecutor(width) as pool:

@@ -1,4 +1,4 @@
-"""The tables of the bench, from what its notebook holds: paired, with 95 % bootstrap intervals."""
+"""The tables of the bench, from what its notebook holds: paired, with 95 % intervals over parents."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Sequence
 from benchmarks.agents.macro import OWN, PLACEBO
 from benchmarks.agents.micro import FASTER, REPAIRS
 from benchmarks.agents.notebook import Notebook, Row
-from benchmarks.agents.situations import NO_MODEL, Mean, Situation, mean_of
+from benchmarks.agents.situations import NO_MODEL, Situation
+from benchmarks.regret import Interval
 
 WITNESSED_BAR = 0.70
 
 
 def print_no_model(found: Sequence[Situation]) -> None:
     """The table of `--no-model`."""
-    best = mean_of([one.best for one in found])
+    best = Interval.of([one.best for one in found])
     tasks = len({one.task.name for one in found})
     print(f"{len(found)} parents of {tasks} tasks, {sum(len(one.actions) for one in found)} actions")
     print(f"the best action gains {best} (log)")
     print(f"{'policy':<18}{'regret (log gain)':>44}{'of what there is':>18}")
     for name, regrets_of in NO_MODEL.items():
-        regrets = mean_of(regrets_of(found))
-        left = regrets.value / best.value if best.value > 0 else 0.0
+        regrets = Interval.of(regrets_of(found))
+        left = regrets.mean / best.mean if best.mean > 0 else 0.0
         print(f"{name:<18}{regrets!s:>44}{left:>18.0%}", flush=True)
 
 
@@ -46,23 +47,23 @@ def print_macro(notebook: Notebook, found: Sequence[Situation]) -> None:
     print(f"\nmacro: regret in log gain on {len(asked)} parents; difference: the model's minus the policy's")
     mine = [own[name]["regret"] for _, name in asked]
     fallen = sum(not own[name]["by_model"] for _, name in asked)
-    print(f"{'the model':<18}{mean_of(mine)!s:>44}    {fallen} answers could not be used")
+    print(f"{'the model':<18}{Interval.of(mine)!s:>44}    {fallen} answers could not be used")
     for name, regrets_of in NO_MODEL.items():
         every = regrets_of(found)
         theirs = [every[at] for at, _ in asked]
-        less = mean_of([a - b for a, b in zip(mine, theirs, strict=True)])
-        print(f"{name:<18}{mean_of(theirs)!s:>44}    difference {less}")
+        less = Interval.of([a - b for a, b in zip(mine, theirs, strict=True)])
+        print(f"{name:<18}{Interval.of(theirs)!s:>44}    difference {less}")
         if name == "bandit":
             print(f"bar, macro regret below the bandit's: {_verdict(less)}")
     both = [name for _, name in asked if name in other]
     if both:
-        more = mean_of([other[name]["regret"] - own[name]["regret"] for name in both])
+        more = Interval.of([other[name]["regret"] - own[name]["regret"] for name in both])
         said = "the evidence is used" if more.low > 0 else "not shown that the evidence is used"
         print(f"placebo: another kernel's evidence changes regret by {more}: {said}")
 
 
-def _verdict(less: Mean) -> str:
-    if less.value >= 0:
+def _verdict(less: Interval) -> str:
+    if less.mean >= 0:
         return "MISSED"
     return "reached" if less.high < 0 else "reached, but the interval holds 0"
 
@@ -75,13 +76,13 @@ def print_micro(notebook: Notebook) -> None:
     judged = ", ".join(sorted({row["judged"] for row in rows}))
     print(f"\nmicro: {len(rows)} (parent, strategy) pairs; times are {judged}; within {REPAIRS} repairs")
     for name in ("applied", "correct"):
-        print(f"{name:<24}{mean_of([float(row[name]) for row in rows])}")
-    good = mean_of([float(row["correct"] and row["witnessed"]) for row in rows])
+        print(f"{name:<24}{Interval.of([float(row[name]) for row in rows])}")
+    good = Interval.of([float(row["correct"] and row["witnessed"]) for row in rows])
     print(f"{'correct and witnessed':<24}{good}")
-    print(f"{'faster':<24}{mean_of([float((row['log_gain'] or 0.0) > FASTER) for row in rows])}")
-    print(f"{'log gain kept':<24}{mean_of([_kept(row) for row in rows])}")
-    print(f"{'    the rewriter, as in the tree':<24} {mean_of([row['reference'] for row in rows])}")
-    said = "reached" if good.value >= WITNESSED_BAR else "MISSED"
+    print(f"{'faster':<24}{Interval.of([float((row['log_gain'] or 0.0) > FASTER) for row in rows])}")
+    print(f"{'log gain kept':<24}{Interval.of([_kept(row) for row in rows])}")
+    print(f"{'    the rewriter, as in the tree':<24} {Interval.of([row['reference'] for row in rows])}")
+    said = "reached" if good.mean >= WITNESSED_BAR else "MISSED"
     print(f"bar, correct and witnessed at least {WITNESSED_BAR:.0%}: {said}")
 
 

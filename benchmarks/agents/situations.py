@@ -6,7 +6,6 @@ parent. Regret is the best action's value minus the chosen one's, averaged over 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,7 +19,6 @@ from operators.macro.features import MacroState
 
 EACH = 8  # parents of a task, at most
 ORDERS = 20  # in which the bandit meets the parents; its regret is the mean
-RESAMPLES = 10_000
 T = TypeVar("T")
 
 
@@ -142,30 +140,3 @@ NO_MODEL: Mapping[str, Callable[[Sequence[Situation]], list[float]]] = {
     "bandit": bandit,
 }
 """Regret by situation of every policy that needs no language model."""
-
-
-# -- intervals -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean with a 95 % bootstrap interval over situations."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}], n = {self.n}"
-
-
-def mean_of(values: Sequence[float], seed: int = 0) -> Mean:
-    """Percentile bootstrap (Efron 1979); of paired differences, give the differences."""
-    if not values:
-        return Mean(math.nan, math.nan, math.nan, 0)
-    data = np.asarray(values, dtype=float)
-    rng = np.random.default_rng(seed)
-    means = data[rng.integers(len(data), size=(RESAMPLES, len(data)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Mean(float(data.mean()), float(low), float(high), len(data))

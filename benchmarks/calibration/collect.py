@@ -59,10 +59,6 @@ class Tally:
 
     rows: int = 0
     elapsed_s: float = 0.0
-    measuring_s: float = 0.0
-    sampling_s: float = 0.0
-    recording_s: float = 0.0
-    busy_s: float = 0.0  # of the GPU process
     out: Counter[str] = field(default_factory=Counter)  # plans left out, by why
     why: dict[str, str] = field(default_factory=dict)  # one example each
     device: str = ""
@@ -161,7 +157,6 @@ class Collector:
             pool.shutdown(wait=False, cancel_futures=True)
         finally:
             self._over.set()
-            self.tally.busy_s = dict(getattr(runner, "spent_s", {})).get("request", 0.0)
             for part in (recorder, compiler, sampler, runner):
                 part.close()
         wait(futures, timeout=10.0)
@@ -181,9 +176,7 @@ class Collector:
         cases = [case for case in variant.cases if (self._task.name, case.name, sha) not in self._known]
         if self._over.is_set() or not cases:
             return
-        began = time.monotonic()
         recording = recorder.record(variant.source, [record_case(self._task, case) for case in cases], [()])
-        self._spend("recording_s", began)
         for case in cases:
             plan = recording.plans[(case.name, ())]
             if self._over.is_set():
@@ -194,9 +187,7 @@ class Collector:
                 self._plan(variant, case, plan, runner, sampler)
 
     def _plan(self, variant: Variant, case: Case, plan: CompiledPlan, runner: Runner, sampler: CpuRunner) -> None:
-        began = time.monotonic()
         traffic = sampler.traffic(plan, case)
-        self._spend("sampling_s", began)
         if isinstance(traffic, Checked):
             return self._leave_out(f"sample {traffic.status}", traffic.reason)
         facts = facts_of(plan, traffic)
@@ -204,9 +195,7 @@ class Collector:
             return self._leave_out("far too slow", f"modeled {modeled:.0f} us")
         if self._over.is_set():
             return None
-        began = time.monotonic()
         found = runner.measure(plan, case, 17, checked=False, against_us=self._best_us.get(case.name))
-        self._spend("measuring_s", began)
         if isinstance(found, Checked):
             return self._leave_out(f"measure {found.status}", found.reason)
         row = Sample(
@@ -237,10 +226,6 @@ class Collector:
                 return False
             self._plans.add((case.name, plan.hash))
             return True
-
-    def _spend(self, what: str, began: float) -> None:
-        with self._lock:
-            setattr(self.tally, what, getattr(self.tally, what) + time.monotonic() - began)
 
     def _leave_out(self, what: str, why: str) -> None:
         if self._over.is_set():

@@ -3,7 +3,6 @@
 live       new programs, shrunk by Hypothesis where executor and compiler disagree (with a GPU: results too)
 record     compile and launch programs on this GPU, store the results
 compare    stored results against the executor
-select     a diverse part of stored results, for CI
 undefined  store programs with a fault, which the executor must find
 """
 
@@ -13,12 +12,11 @@ import argparse
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.fuzz.farm import Farm, report
-from benchmarks.fuzz.stored import Case, read, write
+from benchmarks.fuzz.stored import read, write
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -33,8 +31,6 @@ def main() -> None:
         _record(options)
     elif options.mode == "compare":
         raise SystemExit(_compare(options.source or sorted(RESULTS.glob("*.xz")), options.workers))
-    elif options.mode == "select":
-        write(options.out, select((case for path in options.source for case in read(path)), options.count), preset=9)
     else:
         _undefined(options.out, options.count)
 
@@ -43,14 +39,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("mode", choices=("live", "record", "compare", "select", "undefined"))
-    parser.add_argument("source", type=Path, nargs="*", help="files of cases (compare, select)")
+    parser.add_argument("mode", choices=("live", "record", "compare", "undefined"))
+    parser.add_argument("source", type=Path, nargs="*", help="files of cases (compare)")
     parser.add_argument("--out", type=Path, help="folder (record) or file of what is made")
     parser.add_argument("--name", default="h200", help="begins the names of files in the folder")
     parser.add_argument("--seconds", type=float, default=480.0, help="after which no program is begun")
     parser.add_argument("--seeds", default="0:1000", help="FIRST:END (record)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--count", type=int, default=2000, help="cases that are made (select, undefined)")
+    parser.add_argument("--count", type=int, default=2000, help="cases that are made (undefined)")
     parser.add_argument("--examples", type=int, default=300, help="programs that Hypothesis draws (live)")
     return parser
 
@@ -66,16 +62,14 @@ def _compare(paths: list[Path], workers: int) -> int:
     """Prints what differs; the number of such cases."""
     from benchmarks.fuzz.comparing import judged
 
-    began, kinds, shown = time.monotonic(), Counter[str](), Counter[str]()
+    began, kinds = time.monotonic(), Counter[str]()
     with ProcessPoolExecutor(workers, initializer=_one_thread) as pool:
         cases = [case for path in paths for case in read(path)]
         for case, verdict in zip(cases, pool.map(judged, cases, chunksize=32), strict=True):
             kinds[verdict.kind] += 1
-            if verdict.kind != "same":
-                shown[verdict.kind] += 1
-                if shown[verdict.kind] <= 60:
-                    made_of = " ".join(case.operations)
-                    print(f"{verdict.kind}\t{case.triton}\t{verdict.seed}\t{verdict.detail[:200]}\t{made_of}")
+            if verdict.kind != "same" and kinds[verdict.kind] <= 60:
+                made_of = " ".join(case.operations)
+                print(f"{verdict.kind}\t{case.triton}\t{verdict.seed}\t{verdict.detail[:200]}\t{made_of}")
     print(f"{len(cases)} programs in {time.monotonic() - began:.0f} s: {dict(kinds)}")
     return len(cases) - kinds["same"]
 
@@ -84,26 +78,6 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-def select(cases: Iterable[Case], count: int) -> list[Case]:
-    """Cases whose operations are rare among those taken so far, until there are enough; sorted by seed."""
-    left = {(case.triton, case.seed): case for case in cases}
-    taken: list[Case] = []
-    seen: Counter[str] = Counter()
-    groups: dict[str, list[Case]] = {}
-    for case in left.values():
-        for operation in set(case.operations):
-            groups.setdefault(operation, []).append(case)
-    while len(taken) < min(count, len(left) + len(taken)) and groups:
-        rarest = min(groups, key=lambda name: (seen[name], name))
-        case = groups[rarest].pop()
-        if not groups[rarest]:
-            del groups[rarest]
-        if left.pop((case.triton, case.seed), None) is not None:
-            taken.append(case)
-            seen.update(set(case.operations))
-    return sorted(taken, key=lambda case: (case.triton, case.seed))
 
 
 def _undefined(out: Path, count: int) -> None:

@@ -1,15 +1,22 @@
-"""A generated program to IR and code, by Triton's own stages; nothing is cached, no GPU is needed."""
+"""A generated program to IR and code, by Triton's own stages, and the child that compiles programs by their seeds.
+
+Nothing is cached, no GPU is needed.
+"""
 
 from __future__ import annotations
 
 import linecache
 from typing import Any
 
+import triton
 from triton._C.libtriton import ir  # pyright: ignore[reportMissingImports]
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
+from benchmarks.fuzz.generate import from_seed
 from benchmarks.fuzz.programs import ENTRY, Compiled, Program
+from benchmarks.fuzz.stored import Case, case_of
+from evo_kernel.tasks.helper_process import answer_requests
 
 PREAMBLE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\n"
 
@@ -34,7 +41,7 @@ def compiled(program: Program, arch: int = 90, until: str = "cubin") -> Compiled
         if stage == "ttir":
             text = module.str_nodebug()
             if until == "ttir":
-                return Compiled(text, b"", "", 0, 0, 0, 1)
+                return Compiled(text, b"", "", 0, 0, 0)
     return Compiled(
         text,
         bytes(module),
@@ -42,7 +49,6 @@ def compiled(program: Program, arch: int = 90, until: str = "cubin") -> Compiled
         32 * metadata["num_warps"],
         metadata["shared"],
         metadata.get("global_scratch_size", 0),
-        metadata.get("global_scratch_align", 1),
     )
 
 
@@ -63,3 +69,17 @@ def _hints(program: Program) -> dict[tuple[int], list[list[object]]]:
         if kind.startswith("*") and isinstance(arg, tuple) and arg[1] % 16 == 0:
             aligned[(at,)] = [["tt.divisibility", 16]]
     return aligned
+
+
+def child() -> None:
+    answer_requests(answer)
+
+
+def answer(seed: int) -> tuple[Case | None, str]:
+    program = from_seed(seed)
+    # A generated program that Triton refuses is counted and left out, whatever it raises.
+    try:
+        return case_of(program, compiled(program), triton.__version__), ""
+    except Exception as error:  # noqa: BLE001
+        text = str(error.__cause__ or error).strip().splitlines()
+        return None, f"{type(error).__name__}: {text[-1] if text else ''}"

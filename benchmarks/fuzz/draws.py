@@ -1,9 +1,9 @@
-"""Where a generator's choices come from: a seed, or Hypothesis, which can shrink them."""
+"""Where a generator's choices come from: a seed, or Hypothesis, which can shrink them (live.py)."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -25,16 +25,6 @@ class Seeded:
 
     def integer(self, low: int, high: int) -> int:
         return low + int(self._random.random() * (high - low + 1))
-
-
-class Drawn:
-    """Choices by a function of bounds, as Hypothesis offers: `Drawn(lambda a, b: data.draw(st.integers(a, b)))`."""
-
-    def __init__(self, draw: Callable[[int, int], int]) -> None:
-        self._draw = draw
-
-    def integer(self, low: int, high: int) -> int:
-        return self._draw(low, high)
 
 
 def choice(draws: Draws, items: Sequence[T]) -> T:

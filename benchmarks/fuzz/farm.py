@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import lzma
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.fuzz.children import Child, Lost
 from benchmarks.fuzz.stored import Case, write
+from evo_kernel.tasks.helper_process import HelperLost, HelperProcess
 
-COMPILE_S, LAUNCH_S = 30.0, 20.0
+COMPILE_S, LAUNCH_S = 30.0, 20.0  # processor time
 SHARD = 5000  # cases of a file
+
+
+def gpu_child() -> HelperProcess:
+    """The process that launches cases on the GPU, one at a time."""
+    return HelperProcess("from benchmarks.fuzz.gpu import child; child()", environment={})
 
 
 class Farm:
@@ -25,52 +30,46 @@ class Farm:
         self.out, self.name = out, name
         self.until = time.monotonic() + seconds
         self.failures: Counter[str] = Counter()
-        self.failed: list[str] = []
+        self.failed: dict[str, int] = {}
         self.done = 0
         self._cases: list[Case] = []
         self._shards = itertools.count()
-        self._writers: list[threading.Thread] = []
         self._lock, self._gpu_lock = threading.Lock(), threading.Lock()
-        self._gpu = Child("benchmarks.fuzz.gpu")
+        self._gpu = gpu_child()
 
     def record(self, seeds: Iterable[int], workers: int) -> None:
         """Compile and launch the programs of these seeds."""
         left = iter(seeds)
-        threads = [threading.Thread(target=self._work, args=(left,)) for _ in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self._gpu.close()
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(self._work, [left] * workers))
+        self._gpu.end()
         self._flush()
-        for writer in self._writers:
-            writer.join()
 
-    def _work(self, seeds: Iterable[int]) -> None:
-        compiler = Child("benchmarks.fuzz.compiler")
+    def _work(self, seeds: Iterator[int]) -> None:
+        compiler = HelperProcess("from benchmarks.fuzz.compiling import child; child()")
         while time.monotonic() < self.until:
             with self._lock:
-                seed = next(seeds, None)  # type: ignore[call-overload]
+                seed = next(seeds, None)
             if seed is None:
                 break
             try:
                 case, problem = compiler.ask(seed, COMPILE_S)
-            except Lost as lost:
-                case, problem = None, f"the compiler was lost: {lost}"
+            except HelperLost as lost:
+                case, problem = None, f"the compiler was lost: {lost.code}"
             if case is None:
                 self._fail(seed, problem)
             else:
                 self._launch(case)
-        compiler.close()
+        compiler.end()
 
     def _launch(self, case: Case) -> None:
         with self._gpu_lock:
             try:
                 results, problem = self._gpu.ask(case, LAUNCH_S)
-            except Lost as lost:
-                results, problem = None, f"the launch was lost: {lost}"
+            except HelperLost as lost:
+                results, problem = None, f"the launch was lost: {lost.code}"
             if problem.startswith("CudaError"):
-                self._gpu.close()  # its context is not to be trusted
+                self._gpu.end()  # its context is not to be trusted
         if results is None:
             self._fail(case.seed, problem)
             return
@@ -80,25 +79,21 @@ class Farm:
             if len(self._cases) == SHARD:
                 self._flush()
             if self.done % 500 == 0:
-                print(f"{self.done} done, {sum(self.failures.values())} failed", flush=True)
+                print(f"{self.done} done, {self.failures.total()} failed", flush=True)
 
     def _fail(self, seed: int, problem: str) -> None:
         with self._lock:
             self.failures[problem[:80]] += 1
-            self.failed.append(f"{seed}\t{problem}")
+            self.failed[problem[:80]] = seed
 
     def _flush(self) -> None:
         cases, self._cases = sorted(self._cases, key=lambda case: case.seed), []
         if cases:
-            path = self.out / f"{self.name}-{next(self._shards)}.jsonl.xz"
-            writer = threading.Thread(target=write, args=(path, cases))
-            writer.start()
-            self._writers.append(writer)
+            write(self.out / f"{self.name}-{next(self._shards)}.jsonl.xz", cases)
 
 
 def report(farm: Farm) -> None:
-    """What failed, to a file and to the screen."""
-    (farm.out / f"{farm.name}-failed.txt.xz").write_bytes(lzma.compress("\n".join(farm.failed).encode()))
-    print(f"{farm.done} programs, {len(farm.failed)} failed")
+    """What failed, the most frequent first, each with one seed."""
+    print(f"{farm.done} programs, {farm.failures.total()} failed")
     for problem, count in farm.failures.most_common(12):
-        print(f"  {count}\t{problem}")
+        print(f"  {count}\t{problem}\tseed {farm.failed[problem]}")

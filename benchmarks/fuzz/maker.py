@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.fuzz.draws import Draws, chance, choice
+from benchmarks.fuzz.draws import Draws, choice
 from benchmarks.fuzz.programs import Argument, Output
-from benchmarks.fuzz.values import FLOATS, INTS, TYPES, Recipe, Type
+from benchmarks.fuzz.values import TYPES, Recipe, Type
 
 INF = math.inf
 OUTPUT_BYTES = 640  # of one output
@@ -232,9 +232,3 @@ def numbers(draws: Draws, type: Type) -> str:
         low = 0 if type.kind == "u" else -100
         return str(draws.integer(low, 100))
     return choice(draws, ("0.5", "-2.0", "3.0", "1.5", "-0.25", "7.0"))
-
-
-__all__ = [
-    "FLOATS", "INF", "INTS", "Make", "Maker", "Shape", "Value", "chance", "exact", "is_block", "is_float", "is_int",
-    "numbers",
-]  # fmt: skip

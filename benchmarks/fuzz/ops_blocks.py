@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from benchmarks.fuzz.draws import choice
-from benchmarks.fuzz.maker import INF, Maker, Value, chance, exact, is_block, numbers
+from benchmarks.fuzz.draws import chance, choice
+from benchmarks.fuzz.maker import INF, Maker, Value, is_block, numbers
 from benchmarks.fuzz.values import TYPES
 
 MOST = 512  # elements of a block
@@ -211,9 +212,9 @@ _COMBINERS = {
 _ORDERED = {**_COMBINERS, "right": "b", "left": "a", "last_set": "tl.where(b != 0, b, a)"}
 
 
-def _combiner(m: Maker, which: dict[str, str]) -> str:
+def _combiner(m: Maker, which: Mapping[str, str], parameters: str = "a, b") -> str:
     name = choice(m.draws, tuple(which))
-    m.helper(f"@triton.jit\ndef {name}(a, b):\n    return {which[name]}\n")
+    m.helper(f"@triton.jit\ndef {name}({parameters}):\n    return {which[name]}\n")
     return name
 
 
@@ -225,36 +226,35 @@ def custom_reduction(m: Maker) -> Value:
 
 
 _PAIRS = {
-    "sum_and_most": ("a0 + b0", "tl.maximum(a1, b1)"),
-    "least_pair": (
-        "tl.where((a0 < b0) | ((a0 == b0) & (a1 < b1)), a0, b0)",
-        "tl.where((a0 < b0) | ((a0 == b0) & (a1 < b1)), a1, b1)",
-    ),
-    "complex_product": ("a0 * b0 - a1 * b1", "a0 * b1 + a1 * b0"),
+    "sum_and_most": "a0 + b0, tl.maximum(a1, b1)",
+    "least_pair": "tl.where((a0 < b0) | ((a0 == b0) & (a1 < b1)), a0, b0), "
+    "tl.where((a0 < b0) | ((a0 == b0) & (a1 < b1)), a1, b1)",
+    "complex_product": "a0 * b0 - a1 * b1, a0 * b1 + a1 * b0",
 }
 _ORDERED_PAIRS = {
     **_PAIRS,
-    "affine": ("a0 * b0", "a1 * b0 + b1"),
-    "segments": ("tl.where(b1 != 0, b0, a0 + b0)", "a1 | b1"),
+    "affine": "a0 * b0, a1 * b0 + b1",
+    "segments": "tl.where(b1 != 0, b0, a0 + b0), a1 | b1",
 }
 
 
-def _pair_combiner(m: Maker, which: dict[str, tuple[str, str]]) -> str:
-    name = choice(m.draws, tuple(which))
-    body = ", ".join(which[name])
-    m.helper(f"@triton.jit\ndef {name}(a0, a1, b0, b1):\n    return {body}\n")
-    return name
-
-
-def pair_reduction(m: Maker) -> Value:
+def _two(m: Maker, call: str, which: Mapping[str, str], reverse: str, *, keeps: bool) -> Value:
+    """A reduction or a scan of two blocks at once; `keeps`: the axis."""
     a = m.pick(is_block, lambda v: v.type.name in ("i32", "i64")) or m.load(TYPES["i32"], m.shape())
     b = m.same(a)
     axis = m.draws.integer(0, len(a.shape) - 1)
+    if reverse:
+        reverse = choice(m.draws, ("", reverse))
     first, second = m.fresh(), m.fresh()
-    m.line(f"{first}, {second} = tl.reduce(({a.name}, {b.name}), {axis}, {_pair_combiner(m, _PAIRS)})")
-    shape = (*a.shape[:axis], *a.shape[axis + 1 :])
+    combiner = _combiner(m, which, "a0, a1, b0, b1")
+    m.line(f"{first}, {second} = tl.{call}(({a.name}, {b.name}), {axis}, {combiner}{reverse})")
+    shape = a.shape if keeps else (*a.shape[:axis], *a.shape[axis + 1 :])
     m.let(first, a, shape=shape, bound=2.0**a.type.bits)
     return m.let(second, a, shape=shape, bound=2.0**a.type.bits)
+
+
+def pair_reduction(m: Maker) -> Value:
+    return _two(m, "reduce", _PAIRS, "", keeps=False)
 
 
 def scan(m: Maker) -> Value:
@@ -282,15 +282,7 @@ def float_scan(m: Maker) -> Value:
 
 
 def pair_scan(m: Maker) -> Value:
-    a = m.pick(is_block, lambda v: v.type.name in ("i32", "i64")) or m.load(TYPES["i32"], m.shape())
-    b = m.same(a)
-    axis = m.draws.integer(0, len(a.shape) - 1)
-    reverse = choice(m.draws, ("", ", reverse=True"))
-    first, second = m.fresh(), m.fresh()
-    call = f"tl.associative_scan(({a.name}, {b.name}), {axis}, {_pair_combiner(m, _ORDERED_PAIRS)}{reverse})"
-    m.line(f"{first}, {second} = {call}")
-    m.let(first, a, bound=2.0**a.type.bits)
-    return m.let(second, a, bound=2.0**a.type.bits)
+    return _two(m, "associative_scan", _ORDERED_PAIRS, ", reverse=True", keeps=True)
 
 
 def softmax(m: Maker) -> Value:
@@ -319,4 +311,3 @@ OPERATIONS = (
     (bits_total, 2), (custom_reduction, 4), (pair_reduction, 3), (scan, 4), (float_scan, 2), (pair_scan, 3),
     (softmax, 2), (random_numbers, 1),
 )  # fmt: skip
-__all__ = ["OPERATIONS", "exact"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.fuzz.draws import choice, weighted
-from benchmarks.fuzz.maker import INF, Make, Maker, Value, chance, exact, is_block, is_int
+from benchmarks.fuzz.draws import chance, choice, weighted
+from benchmarks.fuzz.maker import INF, Make, Maker, Value, exact, is_block, is_int
 from benchmarks.fuzz.values import TYPES
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.fuzz.draws import choice
-from benchmarks.fuzz.maker import Maker, Value, chance
+from benchmarks.fuzz.draws import chance, choice
+from benchmarks.fuzz.maker import Maker, Value
 from benchmarks.fuzz.values import TYPES
 
 # operand: the relative error of one product and its place in the sum, against exact products summed exactly

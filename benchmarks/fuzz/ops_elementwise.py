@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.fuzz.draws import choice
-from benchmarks.fuzz.maker import INF, Maker, Value, chance, exact, is_float, is_int, numbers
+from benchmarks.fuzz.draws import chance, choice
+from benchmarks.fuzz.maker import INF, Maker, Value, exact, is_float, is_int, numbers
 from benchmarks.fuzz.values import EIGHTS, FLOATS, TYPES, Type
 
 

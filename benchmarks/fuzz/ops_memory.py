@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.fuzz.draws import choice
-from benchmarks.fuzz.maker import INF, Maker, Value, chance, is_block, is_int
+from benchmarks.fuzz.draws import chance, choice
+from benchmarks.fuzz.maker import INF, Maker, Value, is_block, is_int
 from benchmarks.fuzz.programs import Output
 from benchmarks.fuzz.values import TYPES, Type
 

@@ -46,4 +46,3 @@ class Compiled:
     threads: int
     shared_bytes: int
     scratch_bytes: int  # global scratch of one program
-    scratch_align: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 Array = np.ndarray
 
@@ -26,6 +26,12 @@ class Type:
     @property
     def bytes(self) -> int:
         return max(1, self.bits // 8)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of floats."""
+        names = {"e4": "float8_e4m3fn", "e5": "float8_e5m2"}
+        return getattr(torch, names.get(self.name) or self.triton.removeprefix("tl."))
 
     @property
     def is_int(self) -> bool:
@@ -61,7 +67,6 @@ TYPES = {
         Type("i1", "tl.int1", "i1", 1, "b"),
     )
 }
-INTS = [t for t in TYPES.values() if t.is_int]
 FLOATS = [t for t in TYPES.values() if t.is_float]
 EIGHTS = [t for t in TYPES.values() if t.kind == "8"]
 
@@ -94,25 +99,10 @@ class Recipe:
 
 def decode(kind: Type, data: bytes) -> Array:
     """Elements as float64 (floats) or Python-exact integers (int64, uint64)."""
-    codes = np.frombuffer(data, f"<u{kind.bytes}").astype(np.uint64)
     if kind.kind in "iub":
-        if kind.kind != "i":
-            return codes
-        return np.frombuffer(data, f"<i{kind.bytes}").astype(np.int64)
-    if kind.name == "f64":
-        return codes.view(np.float64)
-    exponent_bits, fraction_bits = _FIELDS[kind.name]
-    sign = np.where(codes >> np.uint64(exponent_bits + fraction_bits), -1.0, 1.0)
-    exponent = ((codes >> np.uint64(fraction_bits)) & np.uint64((1 << exponent_bits) - 1)).astype(np.int64)
-    fraction = (codes & np.uint64((1 << fraction_bits) - 1)).astype(np.float64) / (1 << fraction_bits)
-    bias = (1 << (exponent_bits - 1)) - 1
-    number = np.where(
-        exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, np.maximum(exponent, 1) - bias)
-    )
-    if kind.name == "e4":
-        return sign * np.where((exponent == 15) & (fraction == 7 / 8), np.nan, number)
-    special = np.where(fraction == 0, np.inf, np.nan)
-    return sign * np.where(exponent == (1 << exponent_bits) - 1, special, number)
+        code = "<i" if kind.kind == "i" else "<u"
+        return np.frombuffer(data, f"{code}{kind.bytes}").astype(np.int64 if kind.kind == "i" else np.uint64)
+    return torch.frombuffer(bytearray(data), dtype=kind.dtype).double().numpy()
 
 
 def _codes(kind: Type, what: str, raw: Array, limit: int) -> Array:
@@ -148,14 +138,7 @@ def _code(kind: Type, number: int) -> int:
     """The code of a small whole number."""
     if kind.kind in "iu":
         return number & ((1 << kind.bits) - 1)
-    exponent_bits, fraction_bits = _FIELDS[kind.name]
-    if number == 0:
-        return 0
-    mantissa, exponent = math.frexp(abs(number))
-    biased = exponent - 1 + (1 << (exponent_bits - 1)) - 1
-    fraction = round((2 * mantissa - 1) * (1 << fraction_bits))
-    biased, fraction = (biased + 1, 0) if fraction == 1 << fraction_bits else (biased, fraction)
-    return (number < 0) << (kind.bits - 1) | biased << fraction_bits | fraction
+    return int.from_bytes(torch.tensor([number], dtype=kind.dtype).view(torch.uint8).numpy().tobytes(), "little")
 
 
 def _special(kind: Type) -> list[int]:

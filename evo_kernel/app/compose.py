@@ -147,15 +147,9 @@ def ledger_of(config: Config, population: LineagePopulation, began: float | None
     )
 
 
-def search(
-    config: Config,
-    parts: Prepared,
-    observer: Observer,
-    ledger: Ledger,
-    settings: EngineSettings | None = None,
-) -> RunSummary:
+def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) -> RunSummary:
     """Run the loop with signals: the first finishes what is in flight, a second stops now."""
-    settings = settings or EngineSettings(width=config.width, barren=BARREN[bool(config.models)])
+    settings = EngineSettings(width=config.width, barren=BARREN[bool(config.models)])
     stop, population = threading.Event(), parts.population
     stages = parts.judge.stages
     with operating(config, population, parts.judge, ledger, observer.trouble, stages, stop) as operator:

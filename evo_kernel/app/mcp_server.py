@@ -1,7 +1,8 @@
 """One attempt after another over the Model Context Protocol, on standard input and output.
 
 A submission becomes a candidate, and the next attempt begins. An attempt is a ticket: when this process ends in the
-middle, the next one goes on with it, files and counts as they were. Imported only by `mcp`: the SDK is an extra.
+middle, the next one goes on with it, files and counts as they were. Each call of a tool runs in a thread of its own, so
+that a slow one holds up no other. Imported only by `mcp`: the SDK is an extra.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import anyio
+import anyio.to_thread
+from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp_types import Tool
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
 
+import evo_kernel
 from evo_kernel.app import external_session
 from evo_kernel.app.compose import Prepared
 from evo_kernel.app.external_session import ExternalSession
-from evo_kernel.app.mcp_tools import server_of
 from evo_kernel.app.workbench import open_workbench, rooms_of
 from operators.external import ExternalAttempt, brief_text, limits_text
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.tool import ToolFailed, checked
+from operators.workbench.tool import ToolFailed, WorkTool, checked
 from operators.workbench.toolset import ToolOutcome
 from populations.reading import PopulationReader
 
@@ -113,6 +116,7 @@ class McpSession:
         )
 
 
+JUDGED = 16  # calls at once that wait for the judge, or for their turn
 LAST_S = 5.0
 """Seconds that a call under way is given to end, once the server is told to stop."""
 INSTRUCTIONS = (
@@ -164,6 +168,41 @@ def _call(session: McpSession, tool: str, arguments: Mapping[str, Any]) -> tuple
         return (session.brief() if tool == "brief" else session.give_up(given["reason"])), False
     outcome = session.call(tool, arguments)
     return outcome.text, outcome.failed
+
+
+def server_of(
+    tools: Callable[[], Mapping[str, WorkTool]],
+    call: Callable[[str, Mapping[str, Any]], tuple[str, bool]],
+    own: Mapping[str, Tool],
+    instructions: str,
+) -> Server[Any]:
+    """The protocol's side. `tools`: of the workbench at hand. `own`: of the session besides. `call`: of either kind, by
+    name and arguments: the text, and whether it failed."""
+    judged = anyio.CapacityLimiter(JUDGED)
+
+    async def listed(context: Any, parameters: PaginatedRequestParams | None) -> ListToolsResult:
+        del context, parameters
+        shown = [
+            Tool(name=tool.name, description=tool.description, input_schema=dict(tool.parameters))
+            for tool in tools().values()
+        ]
+        return ListToolsResult(tools=[*own.values(), *shown])
+
+    async def called(context: Any, parameters: CallToolRequestParams) -> CallToolResult:
+        del context
+        work = functools.partial(call, parameters.name, parameters.arguments or {})
+        found = tools().get(parameters.name)
+        room = judged if found is not None and found.slow else None  # however many wait for the judge, others read
+        text, failed = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=room)
+        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
+
+    return Server(
+        "evo-kernel",
+        version=evo_kernel.version(),
+        instructions=instructions,
+        on_list_tools=listed,
+        on_call_tool=called,
+    )
 
 
 async def over_stdio(session: McpSession) -> None:

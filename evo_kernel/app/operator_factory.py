@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from operators.prompts.writer import Prompts
     from populations.population import LineagePopulation
 
-EXTERNAL = "external"  # a command-line coding agent, see app/external_agent.py
-OWN = ("mtmc", "crossover", *WITH_MODEL, EXTERNAL)
+OWN = ("mtmc", "crossover", *WITH_MODEL)
 POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
 TRAINED = "trained"
 
@@ -107,9 +106,7 @@ def check(config: Config, *, keys: bool = True) -> None:
     keep the mistake. `keys`: missing keys of models are a mistake, too."""
     weights = weights_of(config)
     for name in weights:
-        if name == EXTERNAL:
-            _check_external(config, weights)
-        elif name not in ("mtmc", "crossover", *WITH_MODEL):
+        if name not in ("mtmc", "crossover", *WITH_MODEL):
             plugins.factory(plugins.OPERATORS, name, OWN)
     if "mtmc" in weights:
         policy_of(config.operators.policy, config)
@@ -122,16 +119,6 @@ def check(config: Config, *, keys: bool = True) -> None:
         knowledge_of(config)
         with models.opened(config, NoLimit(), threading.Event(), keys=keys):
             pass
-
-
-def _check_external(config: Config, weights: Mapping[str, float]) -> None:
-    from evo_kernel.app.external_agent import settings_of
-
-    settings_of(config)
-    if not config.external.name.strip() or config.external.name in weights.keys() - {EXTERNAL}:
-        raise ConfigError(
-            f"external.name is {config.external.name!r}: give the agent a name that no other operator of the mix has"
-        )
 
 
 def _llm_mtmc(config: Config, model: Model, prompts: Prompts, limits: SessionLimits) -> MtmcOperator:
@@ -164,15 +151,9 @@ def operating(
 ) -> Iterator[Operator]:
     """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
     memory = StrategyMemory()
-
-    def outside() -> Operator:
-        from evo_kernel.app.external_agent import external_operator
-
-        return external_operator(config, population, judge, knowledge_of(config), ledger.charge)
-
     with contextlib.ExitStack() as stack:
         if not config.models:
-            yield RunOperator(build_operator(config, {EXTERNAL: outside}), stages, memory)
+            yield RunOperator(build_operator(config), stages, memory)
             return
         from evo_kernel.app import models, workbench
         from operators.avo.attempt import AttemptLimits, AvoSettings
@@ -207,7 +188,6 @@ def operating(
             )
 
         makers = {
-            EXTERNAL: outside,
             "llm-mtmc": lambda: _llm_mtmc(config, model, prompts, limits),
             "llm-crossover": lambda: LlmCrossover(model, prompts, limits),
             "avo": agent,

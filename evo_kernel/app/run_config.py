@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,3 @@ def _total(addition: re.Match[str], spent: Spent) -> str:
         return f"budget.{name}={getattr(spent, name) + (float(more) if '.' in more else int(more))}"
     except ValueError:
         raise ConfigError(f"--set {addition.group()}: write it like budget.{name}=+2") from None
-
-
-def without_command(stored: Mapping[str, Any], overrides: Sequence[str], tell: Callable[[str], None]) -> dict[str, Any]:
-    """A stored configuration without the shell command in it: files are handed on, and nobody expects one there."""
-    external = dict(stored.get("external", {}))
-    command = external.pop("command", None)
-    if command and not any(override.startswith("external.command=") for override in overrides):
-        tell(f"external.command is not taken from the file; to run it again: --set external.command={command!r}")
-    return {**stored, "external": external}

@@ -14,7 +14,7 @@ import click
 
 from evo_kernel.app import compose, operator_factory, summary
 from evo_kernel.app.preflight import nobody_at
-from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration, without_command
+from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
@@ -61,7 +61,7 @@ def resume(
     evaluations = sum(status.evaluations.values())
     spent = Spent(evaluations, status.wall_s / 3600, status.dollars, status.tokens, status.gpu_s)
     overrides = with_additions(overrides, spent)
-    config = compose.resumed_config(path, without_command(stored, overrides, _complain))
+    config = compose.resumed_config(path, stored)
     options = [f"{key}={value}" for key, value in named.items() if value is not None]
     config = with_overrides(models.put_into(config), [*options, *overrides])
     config = with_duration(config, for_s / 3600 if for_s else None, overrides, spent.hours)

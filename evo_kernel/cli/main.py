@@ -63,7 +63,6 @@ COMMANDS = {
     "ask": ("agent", "Ask a population for an attempt: a brief as JSON."),
     "tell": ("agent", "Hand in a kernel for an attempt, and get its verdict."),
     "mcp": ("agent", "Serve the workbench to coding agents over MCP."),
-    "agent": ("agent", "Let any command-line coding agent work on a population."),
     "train": ("train", "Grow a tree of transitions, and train policies and coders on it."),
     "doctor": ("doctor", "Check what this machine can do, and what to fix."),
 }

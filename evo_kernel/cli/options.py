@@ -49,12 +49,6 @@ WAIT = click.option(
     type=click.FloatRange(0),
     help="Seconds to wait while another process writes the population.",
 )
-EVALUATIONS = click.option(
-    "--evaluations", default=40, show_default=True, type=click.IntRange(1), help="Evaluations in one attempt, at most."
-)
-SUBMITS = click.option(
-    "--submits", default=12, show_default=True, type=click.IntRange(1), help="Submissions in one attempt, at most."
-)
 DEADLINE = click.option(
     "--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording, check or timing."
 )

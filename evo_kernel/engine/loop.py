@@ -67,7 +67,7 @@ class Engine(RunSession):
         super().__init__(population, operator, judge, ledger, settings, observer)
         self._attempts, self._known = Attempts(self), Reevaluation(self)
         self._time_is_up = time_is_up
-        self._confirming_s, self._begun = 0.0, 0
+        self._confirming_s = 0.0
         self._late_root, self._is_late = late_root, late_root is not None
         self._taking_up = 0  # threads that judge what is pending
         self._untuned: list[Recorded] = []  # roots that are tuned beside the first attempts
@@ -222,8 +222,6 @@ class Engine(RunSession):
             if self.population.dry():
                 self._known.use_what_is_left()
                 continue
-            if not self._may_begin():
-                return
             reached = self.ledger.reserve()
             if reached:
                 self.stop(reached, "budget")
@@ -233,18 +231,6 @@ class Engine(RunSession):
                 cost = self._known.remeasure() + self._attempts.make()
             finally:
                 self.ledger.settle(cost)
-
-    def _may_begin(self) -> bool:
-        """Take one of the attempts that this run may make; the last one taken ends it."""
-        limit = self.settings.attempts
-        if limit is None:
-            return True
-        with self.lock:
-            if self._begun >= limit:
-                self.stop(f"{limit} attempt{'s' * (limit != 1)} made", "budget")
-                return False
-            self._begun += 1
-            return True
 
     # ---- confirmation ----------------------------------------------------------------------------------------------
 

@@ -125,7 +125,6 @@ class EngineSettings:
     """How the loop runs, and when it gives up."""
 
     width: int = 1  # attempts in flight
-    attempts: int | None = None  # so many end the run; None: no limit
     barren: int = 200  # so many attempts in a row that cost nothing end the run: there is nothing new left to try
     infra_retries: int = 2  # further tries of an evaluation that the machine failed, beyond the judge's own
     infra_wait_s: float = 2.0  # before each of them

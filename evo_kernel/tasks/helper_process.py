@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -36,11 +36,11 @@ class HelperLost(Exception):
 class HelperProcess:
     """The process, seen from its owner: started when first asked, and again when it was lost. Thread-safe.
 
-    `statement`: Python that calls `answer_requests`. It sees no GPU.
+    `statement`: Python that calls `answer_requests`. It sees no GPU, unless `environment` says otherwise.
     """
 
-    def __init__(self, statement: str) -> None:
-        self._command = [sys.executable, "-P", "-c", statement]
+    def __init__(self, statement: str, environment: Mapping[str, str] = NO_GPU) -> None:
+        self._command, self._environment = [sys.executable, "-P", "-c", statement], environment
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0  # a forked process starts its own
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class HelperProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=os.environ | NO_GPU,
+                env={**os.environ, **self._environment},
             )
             self._owner = os.getpid()
         return self._process

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.fuzz.__main__ import RESULTS, select
+from benchmarks.fuzz.__main__ import RESULTS
 from benchmarks.fuzz.comparing import difference, executed, judged
 from benchmarks.fuzz.generate import from_seed
 from benchmarks.fuzz.programs import Output
@@ -98,12 +98,6 @@ def test_cases_survive_the_file(tmp_path: Path) -> None:
     case = _copying((b"\0\1\2",), args=((0, 0), 2.5))
     write(tmp_path / "cases.xz", [case])
     assert list(read(tmp_path / "cases.xz")) == [case]
-
-
-def test_a_selection_covers_rare_operations() -> None:
-    common = [_copying(seed=seed) for seed in range(50)]
-    rare = _copying(seed=99, operations=("sort", "load"))
-    assert rare in select([*common, rare], 2)
 
 
 def test_executed_returns_what_was_stored() -> None:

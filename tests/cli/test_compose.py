@@ -63,6 +63,9 @@ def test_one_first_kernel_does_where_torch_compile_has_none(task, tmp_path, monk
 def test_first_kernels_of_earlier_versions_are_those_of_now():
     kept = {"both": "all", "compiled": "all", "auto": "auto"}
     assert {name: stored_config({"first": name}, "old.db")[0].first for name in kept} == kept
+    command = {"operators": {"use": ["mtmc", "external"]}, "external": {"command": "sh evil.sh", "minutes": 5.0}}
+    config, gone = stored_config(command, "old.db")  # `agent` is gone: nothing of a stored shell command is run
+    assert config.operators.use == ("mtmc",) and gone == ["operators.use=external", "external"]
 
 
 def test_settings_that_are_no_more_are_ignored_in_a_file_and_named(tmp_path, capsys):

@@ -103,8 +103,7 @@ def test_mistakes_with_models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         evo("run", f"{NAME}.py", "--model", "openai/gpt-4o", "--population", "keyless.db", *QUICK)
     with pytest.raises(UserError, match="name one"):
         evo("run", f"{NAME}.py", "--base-url", "http://localhost:1/v1")
-    for mistake in ("operators.use=['nope']", "operators.policy=llm", "operators.use=['avo']", "external.name=''"):
-        use = ["--set", "operators.use=['external']"] if mistake.startswith("external") else []
+    for mistake in ("operators.use=['nope']", "operators.policy=llm", "operators.use=['avo']"):
         with pytest.raises(UserError):  # before there is a population that would keep it
-            evo("run", f"{NAME}.py", "--population", "bad.db", "--set", mistake, *use, "--set", "external.command=sh")
+            evo("run", f"{NAME}.py", "--population", "bad.db", "--set", mistake)
         assert not Path("bad.db").exists()

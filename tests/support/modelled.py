@@ -131,14 +131,13 @@ def search(
     config: Config,
     judge: CommentJudge | None = None,
     stop: threading.Event | None = None,
-    attempts: int | None = None,
 ) -> Ended:
     judge, heard = judge or CommentJudge(), Notebook()
     with opened(file, config) as population:
         population.plant(FIRST)
         ledger = compose.ledger_of(config, population)
         with operating(config, population, judge, ledger, heard.trouble, Stages(), stop) as operator:
-            settings = EngineSettings(width=config.width, attempts=attempts, remeasured=0.0, barren=20)
+            settings = EngineSettings(width=config.width, remeasured=0.0, barren=20)
             ended = Engine(population, operator, judge, ledger, settings, heard).run()
     return Ended(ended, heard.lines, judge)
 

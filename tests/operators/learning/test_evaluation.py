@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -48,7 +47,7 @@ def test_regret_is_the_oracles_gain_less_the_best_on_the_way(tree: Tree) -> None
     assert regret(tree, lambda _: Fixed(HOIST, HINTS), steps=2).seeds == pytest.approx([0.2] * 5), "a failure is a step"
     found = regret(tree, lambda _: Fixed(HINTS))
     assert found.best == pytest.approx(0.4) and found.reached.mean == pytest.approx(0.2)
-    assert set(found.by_problem) == {"held", "too"}
+    assert set(found.by_seed[0]) == {"held", "too"}
 
 
 def test_uniforms_regret_is_what_enumeration_says(tree: Tree) -> None:
@@ -76,7 +75,7 @@ def test_a_bandit_learns_within_a_problem() -> None:
 
 
 def test_intervals() -> None:
-    assert Interval.of([1.0, 3.0]).high == pytest.approx(2.0 + 12.706)
+    assert Interval.of([1.0, 3.0]).high == pytest.approx(2.0 + 12.706, abs=1e-3)
     assert Interval.of([2.0] * 40).low == 2.0 and math.isinf(Interval.of([1.0]).high)
 
 
@@ -107,10 +106,9 @@ def test_a_policy_is_told_of_every_step(tree: Tree) -> None:
 def test_the_benchmark_holds_policies_against_uniform_choice_and_the_bandit(tmp_path) -> None:
     planted(problems=4, steps=1, held_out=2).save(tmp_path / "tree.gz")
     save_policy(tmp_path / "p.pt", PolicyNetwork(), {})
-    words = ["--tree", tmp_path / "tree.gz", "--policy", tmp_path / "p.pt", "--seeds", 2, "--episodes", 1, "--json"]
-    found = json.loads(CliRunner().invoke(main, list(map(str, words))).stdout)
-    assert [one["policy"] for one in found["policies"]] == ["uniform", "bandit", "p"]
-    assert found["environments"] == "modeled (sm_90)" and found["split"] == "held-out"
-    for one in found["policies"]:
-        assert one["regret"]["low"] <= one["regret"]["mean"] <= one["regret"]["high"]
-        assert set(one["by_problem"]) == {"task2", "task3"}
+    words = ["--tree", tmp_path / "tree.gz", "--policy", tmp_path / "p.pt", "--seeds", 2, "--episodes", 1]
+    said = CliRunner().invoke(main, list(map(str, words))).stdout
+    assert "held-out problems of tree.gz: 2; times: modeled (sm_90)" in said
+    rows = [line.strip("| ").split(" | ") for line in said.splitlines() if line.startswith("| ")]
+    assert [row[0] for row in rows[2:]] == ["uniform", "bandit", "p"]
+    assert rows[3][3] == "0.0000 [0.0000, 0.0000]", "the bandit beside itself"
