@@ -122,7 +122,7 @@ class Rounds:
         every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
         if by is None and not (launch.loops and launch.traffic.loops):
             return launch.threads / 32 * (every - inside + inside * self._walked)
-        iterations = launch.traffic.loops if by is None else by.iterations
+        iterations = self._with_calls(launch.traffic.loops if by is None else by.iterations)
         outside = every - sum(loop.get(family, 0) for loop in launch.loops if self._any_may_be(loop))
         taken = {
             name: [
@@ -136,6 +136,11 @@ class Rounds:
         once = sum(map(max, zip(*(taken[name] for name in own), strict=True))) if own else 0.0
         by_loop = outside + sum(dearest.values()) - max(0.0, sum(dearest[name] for name in own) - once)
         return launch.threads / 32 * by_loop
+
+    def _with_calls(self, iterations: Mapping[str, float]) -> dict[str, float]:
+        """Each function at least once: code outside loops counts so too, whether or not it runs."""
+        once = {name: 1.0 for name in self._names if name.startswith("call")}
+        return dict(iterations) | {name: max(least, iterations.get(name, 0.0)) for name, least in once.items()}
 
     def _may_be(self, loop: Mapping[str, int], name: str) -> bool:
         """Whether a loop of the code may be that of the IR."""
