@@ -121,7 +121,7 @@ class Rounds:
         launch, counts = self._launch, self._launch.instructions
         every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
         if by is None and not (launch.loops and launch.traffic.loops):
-            return launch.threads / 32 * (every - inside + inside * self._walked)
+            return launch.threads / 32 * (every - inside + inside * self._walked) + self._in_library(family, by)
         iterations = self._with_calls(launch.traffic.loops if by is None else by.iterations)
         outside = every - sum(loop.get(family, 0) for loop in launch.loops if self._any_may_be(loop))
         taken = {
@@ -135,7 +135,12 @@ class Rounds:
         own = [name for name in taken if name in launch.kinds]
         once = sum(map(max, zip(*(taken[name] for name in own), strict=True))) if own else 0.0
         by_loop = outside + sum(dearest.values()) - max(0.0, sum(dearest[name] for name in own) - once)
-        return launch.threads / 32 * by_loop
+        return launch.threads / 32 * by_loop + self._in_library(family, by)
+
+    def _in_library(self, family: str, by: ProgramWork | None) -> float:
+        """Warp instructions in the loops of library functions. Every thread has an element of a smaller tensor."""
+        told = (by or self._launch.traffic).library if family == "all" else {}
+        return sum(amount * max(int(elements), self._launch.threads) / 32 for elements, amount in told.items())
 
     def _with_calls(self, iterations: Mapping[str, float]) -> dict[str, float]:
         """Each function at least once: code outside loops counts so too, whether or not it runs."""

@@ -49,6 +49,10 @@ class ExecutionObserver(Protocol):
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
 
+    def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
+        """Loops inside a library function, for a tensor of `elements`: `instructions` of a warp, for 32 of them."""
+        ...
+
 
 Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes]"]
 HANDLERS: dict[str, Handler] = {}
