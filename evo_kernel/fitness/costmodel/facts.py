@@ -283,10 +283,16 @@ def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
         for operation in module.operations() if operation.name in _COMBINING
         for region in operation.regions for block in region.blocks for inner in block.operations
     }  # fmt: skip
+    times = {
+        inner.ordinal: max(1.0, operation.results[0].type.elements / threads / max(1, operation.integer("pack", 1)))
+        for operation in module.operations() if operation.name == "tt.map_elementwise"
+        for inner in operation.regions[0].walk()
+    }  # fmt: skip
     found: dict[str, Counter[str]] = {}
     for operation in module.operations():
         if operation.ordinal in around and operation.ordinal not in combined:
-            found.setdefault(around[operation.ordinal], Counter()).update(_work(operation, threads))
+            each = {kind: times.get(operation.ordinal, 1.0) * n for kind, n in _work(operation, threads).items()}
+            found.setdefault(around[operation.ordinal], Counter()).update(each)
     return {name: dict(work) for name, work in found.items()}
 
 

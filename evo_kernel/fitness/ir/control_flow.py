@@ -174,5 +174,5 @@ def _call(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     if function is None:
         raise IRError(f"{operation.attributes['callee']} is called but not defined")
     if machine.combining:
-        raise Unsupported("a combiner that calls a function which is not inlined")
+        raise Unsupported("a combiner, or a function of elements, that calls a function which is not inlined")
     return machine.call(function, operands, frame.programs)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import casts, control_flow, reductions, shapes  # noqa: F401  they register handlers
+from evo_kernel.fitness.ir import casts, control_flow, mapping, reductions, shapes  # noqa: F401  they register handlers
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
