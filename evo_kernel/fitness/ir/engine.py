@@ -239,7 +239,15 @@ def skip_operation(machine: Machine, frame: Frame, operation: Operation, operand
     return [nothing(value.type) for value in operation.results]
 
 
-_TERMINATORS = {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return", "scf.condition", "cf.nothing"}
+_TERMINATORS = {
+    "scf.yield",
+    "tt.return",
+    "tt.reduce.return",
+    "tt.scan.return",
+    "tt.map_elementwise.return",
+    "scf.condition",
+    "cf.nothing",
+}
 _NOTHING = Operation("cf.nothing", (), (), {}, (), (), "", 0, 0)
 
 

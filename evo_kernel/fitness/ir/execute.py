@@ -66,8 +66,8 @@ class Traits:
 
 def unsupported(module: IRModule) -> str:
     """The first unsupported operation; empty if all are supported."""
-    known = HANDLERS.keys() | {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition",
-                               "cf.br", "cf.cond_br"}  # fmt: skip
+    known = HANDLERS.keys() | {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return",
+                               "tt.map_elementwise.return", "scf.condition", "cf.br", "cf.cond_br"}  # fmt: skip
     return next((o.name for o in module.operations() if o.name not in known), "")
 
 
