@@ -334,6 +334,24 @@ def test_a_loop_of_the_code_stands_for_one_loop_of_the_ir():
     assert Rounds(launch).instructions() == 1 + 2 * 50 * 100
 
 
+def test_code_of_a_function_whose_calls_were_not_counted_counts_once():
+    function = {"all": 100, "called": 1, "load_bytes": 0}
+    seen = dataclasses.replace(counted_traffic(softmax_plan(64, 64))[0], loops={"1": 5.0}, load_bytes=0.0)
+    launch = LaunchFacts(32, 0, 1, 1, {"all": 110}, seen, loops=(function,), work={"call0": {"all": 1.0}})
+    assert Rounds(launch).instructions() == 110
+    called = dataclasses.replace(seen, loops={"call0": 7.0})
+    assert Rounds(dataclasses.replace(launch, traffic=called)).instructions() == 10 + 7 * 100
+
+
+def test_loops_of_the_library_take_instructions_of_all_warps():
+    seen = dataclasses.replace(counted_traffic(softmax_plan(64, 64))[0], loops={}, library={"256": 100.0, "1": 10.0})
+    launch = LaunchFacts(32, 0, 4, 1, {"all": 50}, seen)
+    assert Rounds(launch).instructions() == 4 * 50 + 8 * 100 + 4 * 10
+    assert Rounds(launch).instructions("mufu") == 0
+    program = ProgramWork(rounds=1.0, iterations={}, flops={}, library={"32": 1000.0})
+    assert Rounds(launch).instructions("all", program) == 4 * 50 + 4 * 1000
+
+
 def test_what_l2_cannot_hold_is_read_from_memory_again():
     (seen,) = counted_traffic(softmax_plan(4096, 4096, 256))
     assert sum(seen.rereads) == pytest.approx(2.0)  # three passes

@@ -9,7 +9,9 @@ SEED = "../honest/table_places.py"
 
 def inputs(case, generator, device):
     draw = {"generator": generator, "device": device, "dtype": torch.int32}
-    return torch.randint(0, 1 << 30, (case["t"],), **draw).sort().values, torch.randint(0, 1 << 30, (case["n"],), **draw)
+    return torch.randint(0, 1 << 30, (case["t"],), **draw).sort().values, torch.randint(
+        0, 1 << 30, (case["n"],), **draw
+    )
 
 
 def reference(table, x):
