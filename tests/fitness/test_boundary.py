@@ -129,6 +129,10 @@ FAULTS = {
     "a comment": (COPY.replace("    tt.return", '    // "\n    tt.return'), "comments"),
     "resources": (COPY + '{-#\n  dialect_resources: {\n    builtin: {\n      tt.b: "0x00"\n    }\n  }\n#-}\n', "resources"),
     "the use of one": (COPY.replace("    tt.return", "    tt.return {tt.x = dense_resource<tt.b> : tensor<4xi32>}"), "resources"),
+    "a hint to loops": (COPY.replace("module {", "#loop_licm = #llvm.loop_licm<disable = true, versioningDisable = true>\n#loop_annotation = #llvm.loop_annotation<licm = #loop_licm>\nmodule {", 1).replace("    tt.return", "    tt.return {llvm.loop_annotation = #loop_annotation}"), ""),
+    "another hint to loops": (COPY.replace("module {", "#loop_licm = #llvm.loop_licm<disable = false>\nmodule {", 1), "llvm.loop_licm"),
+    "a hint that says more": (COPY.replace("module {", "#loop_annotation = #llvm.loop_annotation<licm = #loop_licm, mustProgress = true>\nmodule {", 1), "llvm.loop_annotation"),
+    "a hint of its own": (COPY.replace("    tt.return", "    tt.return {llvm.loop_annotation = #llvm.loop_annotation<mustProgress = true>}"), "llvm.loop_annotation"),
     "a file": (COPY.replace("    tt.store", '    %w = tt.extern_elementwise %v {libname = "", libpath = "/tmp/evil.bc", pure = true, symbol = "__nv_erff"} : (f32) -> f32\n    tt.store'), "/tmp/evil.bc"),
     "the driver's memory": (COPY.replace("    tt.store", '    %w = tt.extern_elementwise %v {libname = "", libpath = "", pure = true, symbol = "malloc"} : (f32) -> f32\n    tt.store'), "malloc"),
 }  # fmt: skip

@@ -148,6 +148,52 @@ def test_sorting_passes_over_its_bytes_and_series_are_computed():
     assert torch_cost(summed).flops >= 100 * view.elements and torch_cost(node).flops == 0
 
 
+FOUR_MILLION = 1 << 22
+MEASURED_US = {
+    ("searchsorted", 16): 28.1, ("searchsorted", 1024): 56.4, ("searchsorted", 1 << 14): 116.0,
+    ("searchsorted", 1 << 18): 216.1, ("searchsorted", 1 << 22): 377.0, ("searchsorted", 1 << 25): 671.3,
+    ("bucketize", 1 << 22): 377.0, ("isin", 4): 163.3, ("isin", 64): 1791.1, ("isin", 1024): 1056.6,
+    ("isin", 1 << 20): 1183.8, ("sort", 0): 301.2, ("_unique2", 0): 220.7, ("unique_consecutive", 0): 47.5,
+    ("bincount", 4096): 133.2, ("histc", 4096): 49.1, ("segment_reduce", 1 << 18): 247.4,
+    ("segment_reduce", 4): 107.7, ("kthvalue", 1): 94.6, ("topk", 1 << 16): 118.9, ("cumsum", 0): 85.3,
+    ("cummax", 0): 150.5, ("logcumsumexp", 0): 146.5, ("randperm", 0): 546.3,
+}  # fmt: skip
+"""Of 2^22 elements, on an H100: searches in tables, tests in sets, bins, segments or selected elements."""
+
+
+@pytest.mark.parametrize(("name", "size"), MEASURED_US)
+def test_what_searches_sorts_counts_and_scans_costs_what_was_measured(name, size):
+    def view(buffer: int, count: int, dtype: str = "int32") -> View:
+        return View(buffer=buffer, dtype=dtype, shape=(count,), strides=(1,))  # pyright: ignore[reportArgumentType]
+
+    data, other = view(0, FOUR_MILLION), view(1, max(1, size))
+    views = (other, data) if name == "searchsorted" else (data, other)
+    outputs = (data,)
+    if name in ("isin", "bincount", "histc", "segment_reduce"):
+        outputs = (view(2, FOUR_MILLION, "bool") if name == "isin" else view(2, size),)
+    elif name in ("sort", "cummax", "kthvalue", "topk"):
+        outputs = tuple(view(2, size or FOUR_MILLION, dtype) for dtype in ("int32", "int64"))
+    if name in ("bincount", "histc", "segment_reduce") or not size or len(outputs) > 1:
+        views = (data,)
+    if name == "randperm":
+        views, outputs = (), (view(2, FOUR_MILLION, "int64"),)
+    args = [{"view": place} for place in range(len(views))]
+    overload = {"searchsorted": "Tensor", "bucketize": "Tensor", "isin": "Tensor_Tensor"}.get(name, "default")
+    node = Aten(op=f"aten.{name}.{overload}", views=views, args=args, kwargs={}, outputs=outputs)
+    us = time_of(PlanFacts((), (torch_cost(node),)), H200).total_us
+    assert 0.55 < us / MEASURED_US[name, size] < 1.8
+
+
+def test_a_search_is_no_cheaper_where_its_table_is_named_otherwise():
+    table, data = (View(buffer=i, dtype="float32", shape=(n,), strides=(1,)) for i, n in enumerate((1 << 20, 1 << 10)))
+    node = Aten(
+        op="aten.bucketize.Tensor", views=(data, table), args=[{"view": 0}, {"view": 1}], kwargs={}, outputs=(data,)
+    )
+    named = node.model_copy(update={"args": [{"view": 0}], "kwargs": {"boundaries": {"view": 1}}})
+    unnamed = node.model_copy(update={"args": [], "kwargs": {}})
+    assert torch_cost(node) == torch_cost(named) == torch_cost(unnamed)
+
+
 def test_series_distances_and_gathers_cost_more_than_a_product_and_their_bytes():
     square = View(buffer=0, dtype="float32", shape=(512, 512), strides=(512, 1))
     table = View(buffer=1, dtype="float32", shape=(1 << 20,), strides=(1,))
@@ -286,6 +332,24 @@ def test_a_loop_of_the_code_stands_for_one_loop_of_the_ir():
     launch = LaunchFacts(32, 0, 1, 1, {"all": 111, "in_loop.all": 110, "loops": 2}, seen, loops=(sums, stores))
     assert Rounds(dataclasses.replace(launch, kinds=kinds)).instructions() == 1 + 50 * 110
     assert Rounds(launch).instructions() == 1 + 2 * 50 * 100
+
+
+def test_code_of_a_function_whose_calls_were_not_counted_counts_once():
+    function = {"all": 100, "called": 1, "load_bytes": 0}
+    seen = dataclasses.replace(counted_traffic(softmax_plan(64, 64))[0], loops={"1": 5.0}, load_bytes=0.0)
+    launch = LaunchFacts(32, 0, 1, 1, {"all": 110}, seen, loops=(function,), work={"call0": {"all": 1.0}})
+    assert Rounds(launch).instructions() == 110
+    called = dataclasses.replace(seen, loops={"call0": 7.0})
+    assert Rounds(dataclasses.replace(launch, traffic=called)).instructions() == 10 + 7 * 100
+
+
+def test_loops_of_the_library_take_instructions_of_all_warps():
+    seen = dataclasses.replace(counted_traffic(softmax_plan(64, 64))[0], loops={}, library={"256": 100.0, "1": 10.0})
+    launch = LaunchFacts(32, 0, 4, 1, {"all": 50}, seen)
+    assert Rounds(launch).instructions() == 4 * 50 + 8 * 100 + 4 * 10
+    assert Rounds(launch).instructions("mufu") == 0
+    program = ProgramWork(rounds=1.0, iterations={}, flops={}, library={"32": 1000.0})
+    assert Rounds(launch).instructions("all", program) == 4 * 50 + 4 * 1000
 
 
 def test_what_l2_cannot_hold_is_read_from_memory_again():

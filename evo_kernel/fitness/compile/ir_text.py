@@ -11,6 +11,12 @@ from dataclasses import dataclass
 DIALECTS = frozenset({"builtin", "tt", "ttg", "ttng", "gluon", "arith", "math", "scf", "cf", "ub", "nvg", "nvws"})
 _OTHERS = {"llvm.intr.assume", "gpu.barrier"}
 """Allowed operations of other dialects: from tl.assume, and from tl.debug_barrier in Triton 3.6."""
+_LOOP_HINT = re.compile(
+    r"#llvm\.loop_licm<disable = true, versioningDisable = true>$|#llvm\.loop_annotation<licm = #loop_licm\d*>$"
+    r"|llvm\.loop_annotation = #loop_annotation\d*[,}]",
+    re.MULTILINE,
+)
+"""Attributes of another dialect, in the only form that is allowed: from `disable_licm=True`."""
 _PROMISES = frozenset({"nsw", "nuw", "nneg", "exact", "fast", "nnan", "ninf", "nsz", "arcp", "afn", "reassoc"})
 """Arithmetic flags that allow results to differ from the operation's definition. Triton's front end emits none."""
 POINTER_DIVISIBILITY = 16
@@ -126,7 +132,8 @@ def _words_fault(text: str) -> str:
         if match["word"] in _PROMISES:
             return f"its IR has the arithmetic flag {word}, which Triton never emits"
         dialect, dot, _ = word.partition(".")
-        if (dot or match["operation"]) and dialect not in DIALECTS and word not in _OTHERS:
+        known = dialect in DIALECTS or word in _OTHERS or _LOOP_HINT.match(text, match.start())
+        if (dot or match["operation"]) and not known:
             return f"its IR holds {word[:80]}, which is of none of the dialects {', '.join(sorted(DIALECTS))}"
     if modules > 1:
         return "its IR holds more than one module"

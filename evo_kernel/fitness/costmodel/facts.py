@@ -121,8 +121,8 @@ class Rounds:
         launch, counts = self._launch, self._launch.instructions
         every, inside = counts.get(family, 0), counts.get(f"in_loop.{family}", 0)
         if by is None and not (launch.loops and launch.traffic.loops):
-            return launch.threads / 32 * (every - inside + inside * self._walked)
-        iterations = launch.traffic.loops if by is None else by.iterations
+            return launch.threads / 32 * (every - inside + inside * self._walked) + self._in_library(family, by)
+        iterations = self._with_calls(launch.traffic.loops if by is None else by.iterations)
         outside = every - sum(loop.get(family, 0) for loop in launch.loops if self._any_may_be(loop))
         taken = {
             name: [
@@ -135,7 +135,17 @@ class Rounds:
         own = [name for name in taken if name in launch.kinds]
         once = sum(map(max, zip(*(taken[name] for name in own), strict=True))) if own else 0.0
         by_loop = outside + sum(dearest.values()) - max(0.0, sum(dearest[name] for name in own) - once)
-        return launch.threads / 32 * by_loop
+        return launch.threads / 32 * by_loop + self._in_library(family, by)
+
+    def _in_library(self, family: str, by: ProgramWork | None) -> float:
+        """Warp instructions in the loops of library functions. Every thread has an element of a smaller tensor."""
+        told = (by or self._launch.traffic).library if family == "all" else {}
+        return sum(amount * max(int(elements), self._launch.threads) / 32 for elements, amount in told.items())
+
+    def _with_calls(self, iterations: Mapping[str, float]) -> dict[str, float]:
+        """Each function at least once: code outside loops counts so too, whether or not it runs."""
+        once = {name: 1.0 for name in self._names if name.startswith("call")}
+        return dict(iterations) | {name: max(least, iterations.get(name, 0.0)) for name, least in once.items()}
 
     def _may_be(self, loop: Mapping[str, int], name: str) -> bool:
         """Whether a loop of the code may be that of the IR."""
@@ -273,10 +283,16 @@ def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
         for operation in module.operations() if operation.name in _COMBINING
         for region in operation.regions for block in region.blocks for inner in block.operations
     }  # fmt: skip
+    times = {
+        inner.ordinal: max(1.0, operation.results[0].type.elements / threads / max(1, operation.integer("pack", 1)))
+        for operation in module.operations() if operation.name == "tt.map_elementwise"
+        for inner in operation.regions[0].walk()
+    }  # fmt: skip
     found: dict[str, Counter[str]] = {}
     for operation in module.operations():
         if operation.ordinal in around and operation.ordinal not in combined:
-            found.setdefault(around[operation.ordinal], Counter()).update(_work(operation, threads))
+            each = {kind: times.get(operation.ordinal, 1.0) * n for kind, n in _work(operation, threads).items()}
+            found.setdefault(around[operation.ordinal], Counter()).update(each)
     return {name: dict(work) for name, work in found.items()}
 
 

@@ -12,9 +12,9 @@ from evo_kernel.fitness.ir.types import Type
 
 
 def require_defined_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: str) -> None:
-    """Raise MemoryFault if an active lane's address or mask is undefined, Unsupported inside a combiner."""
+    """Raise MemoryFault if an active lane's address or mask is undefined, Unsupported inside a function of elements."""
     if machine.combining:
-        raise Unsupported(f"a combiner that {what}")
+        raise Unsupported(f"a combiner, or a function of elements, that {what}")
     if mask is not None and mask.undefined is not None and bool(mask.undefined.any()):
         raise MemoryFault("undefined", f"{what} with an undefined mask")
     if pointer.undefined is not None:

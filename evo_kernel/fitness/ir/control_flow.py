@@ -13,6 +13,7 @@ from evo_kernel.fitness.ir.engine import (
     Machine,
     OutOfTime,
     Stuck,
+    Unsupported,
     handles,
     merged,
     skip_operation,
@@ -172,4 +173,6 @@ def _call(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     function = machine.module.functions.get(operation.attributes["callee"])
     if function is None:
         raise IRError(f"{operation.attributes['callee']} is called but not defined")
+    if machine.combining:
+        raise Unsupported("a combiner, or a function of elements, that calls a function which is not inlined")
     return machine.call(function, operands, frame.programs)

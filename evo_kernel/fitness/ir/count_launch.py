@@ -160,6 +160,7 @@ def _summary(
         iterations=mean_of(everyone, "iterations", counted),
         imbalance=float(work.max() / work.mean()) if float(work.mean()) > 0 else 1.0,
         flops={n[6:]: mean_of(everyone, n, counted) for n in sorted(everyone.by_program) if n.startswith("flops.")},
+        library={n[8:]: mean_of(everyone, n, counted) for n in sorted(everyone.by_program) if n.startswith("library.")},
         elements={kind: everyone.elements[kind] / counted.numel() for kind in ("fp", "mufu", "int", "reduce")},
         loops=loops_in(everyone, counted),
         few_load_bytes=near.footprints.different("load", few),

@@ -117,6 +117,9 @@ class Counter:
     def _begin(self, operation: Operation, programs: torch.Tensor) -> None:
         self._by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += 1
 
+    def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
+        self._by_program[f"library.{elements}"][programs] += instructions
+
     def access(
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
         shape: tuple[int, ...],
@@ -256,7 +259,7 @@ def _whole(counter: Counter, name: str) -> torch.Tensor:
 def _lasting(counts: Mapping[str, torch.Tensor]) -> list[str]:
     """Counts that determine how long a single program takes."""
     ends = ("rounds", ".iterations")
-    return sorted(n for n in counts if n.startswith("flops.") or n.endswith(ends))
+    return sorted(n for n in counts if n.startswith(("flops.", "library.")) or n.endswith(ends))
 
 
 def busiest_of(counter: Counter, programs: torch.Tensor) -> tuple[ProgramWork, ...]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
@@ -29,9 +30,9 @@ def flushed(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     return lambda *operands: function(*(_without_denormals(x) if x.dtype is torch.float32 else x for x in operands))
 
 
-def _flushing(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+def _flushing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The function as an .ftz instruction of float32: denormal operands and results are zeros."""
-    return lambda x: _without_denormals(function(_without_denormals(x)))
+    return lambda *values: _without_denormals(function(*map(_without_denormals, values)))
 
 
 def flushed_exp2(x: torch.Tensor) -> torch.Tensor:
@@ -190,6 +191,75 @@ def _fast_quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where(large, x * 0.0 * y.sign(), x / y)
 
 
+def _denormal(x: torch.Tensor) -> torch.Tensor:
+    """Where a float32 is denormal; nowhere of float64, whose instructions know denormals."""
+    return (x != 0) & (x.abs() < torch.finfo(x.dtype).smallest_normal) & (x.dtype is torch.float32)
+
+
+def _inverse_cube_root(x: torch.Tensor) -> torch.Tensor:
+    root = torch.copysign(x.abs().double().pow(-1 / 3), x.double()).to(x.dtype)
+    return torch.where(_denormal(x), torch.nan, root)  # an infinity is multiplied by zero
+
+
+def _exponent(x: torch.Tensor) -> torch.Tensor:
+    return torch.frexp(x).exponent - 1
+
+
+def _logb(x: torch.Tensor) -> torch.Tensor:
+    """Of a denormal float32 what its flushed bits give, 32 leading zeros."""
+    known = torch.where(_denormal(x), -150, _exponent(x)).to(x.dtype)
+    return torch.where(x == 0, -torch.inf, torch.where(x.isfinite(), known, x * x))
+
+
+def _ilogb(x: torch.Tensor) -> torch.Tensor:
+    limits = torch.iinfo(torch.int32)
+    nothing = (x == 0) | x.isnan() | _denormal(x)
+    return torch.where(nothing, limits.min, torch.where(x.isinf(), limits.max, _exponent(x)))
+
+
+def _scaled(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """x * 2^n with one rounding. A denormal float32 is added to itself, whatever the exponent."""
+    data, powers = torch.broadcast_tensors(x, n.clamp(-5000, 5000).int())
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = torch.from_numpy(np.asarray(np.ldexp(data.numpy(), powers.numpy())))
+    return torch.where(_denormal(x), x + x, scaled)
+
+
+def _gamma(x: torch.Tensor) -> torch.Tensor:
+    if x.dtype is torch.float64:
+        return torch.tensor([_gamma_of(value) for value in x.reshape(-1).tolist()], dtype=x.dtype).reshape(x.shape)
+    wide = _without_denormals(x).double()
+    odd = (wide < 0) & (torch.floor(wide).remainder(2) == 1)
+    made = torch.where(odd, -1.0, 1.0) * torch.exp(torch.lgamma(wide))
+    pole = (wide < 0) & ((wide == torch.floor(wide)) | wide.isinf())
+    return torch.where(pole, torch.nan, torch.where(wide == 0, 1.0 / wide, made)).to(x.dtype)
+
+
+def _gamma_of(value: float) -> float:
+    if value == 0:
+        return math.copysign(math.inf, value)
+    try:
+        return math.gamma(value)
+    except OverflowError:
+        return math.inf
+    except ValueError:  # at a pole
+        return math.nan
+
+
+def _erfcinv(x: torch.Tensor) -> torch.Tensor:
+    wide = (_without_denormals(x) if x.dtype is torch.float32 else x).double()
+    return (torch.special.ndtri(wide / 2) * -math.sqrt(0.5)).to(x.dtype)
+
+
+def _inverse_length(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    a, b = (_without_denormals(v) if v.dtype is torch.float32 else v for v in (x, y))
+    return torch.reciprocal(torch.hypot(a.double(), b.double())).to(x.dtype)
+
+
+def _bits_as(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x.contiguous().view(dtype)
+
+
 _UNARY = {
     name: getattr(torch, name)
     for name in (
@@ -231,6 +301,22 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "pow": torch.pow,
     "powi": lambda x, n: torch.pow(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
     "fmod": torch.fmod,
+    **dict.fromkeys(("float_as_int", "float_as_uint"), _bits_as(torch.int32)),
+    **dict.fromkeys(("int_as_float", "uint_as_float"), _bits_as(torch.float32)),
+    "double_as_longlong": _bits_as(torch.int64),
+    "longlong_as_double": _bits_as(torch.float64),
+    "double2hiint": lambda x: (x.contiguous().view(torch.int64) >> 32).int(),
+    "double2loint": lambda x: x.contiguous().view(torch.int64).to(torch.int32),
+    "hiloint2double": lambda high, low: (high.long() << 32 | low.long() & 0xFFFFFFFF).view(torch.float64),
+    "rcbrt": _inverse_cube_root,
+    "ilogb": _ilogb,
+    "logb": _logb,
+    "ldexp": _scaled,
+    "scalbn": _scaled,
+    "tgamma": _gamma,
+    "rhypot": _inverse_length,
+    "erfcinv": _erfcinv,
+    "normcdfinv": lambda x: _erfcinv(x + x) * -math.sqrt(2.0),
     "atan2": flushed(torch.atan2),
     "hypot": flushed(torch.hypot),
     "copysign": torch.copysign,
@@ -273,7 +359,7 @@ def device_function(symbol: str) -> Callable[..., torch.Tensor] | None:
     return None
 
 
-_INSTRUCTION = re.compile(r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|-?\d{1,9}))+) *;?\s*")
+_INSTRUCTION = re.compile(r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|0[fF][0-9a-fA-F]{8}|-?\d{1,9}))+) *;?\s*")
 _LOW = 0xFFFFFFFF
 
 
@@ -305,6 +391,11 @@ _ON_INTEGERS: dict[str, Callable[..., torch.Tensor]] = {
 _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     **{f"{name}{mode}.f32": made for mode in ("", ".rn") for name, made in (
         ("add", torch.add), ("sub", torch.sub), ("mul", torch.mul))},
+    **{f"{name}.rn.ftz.f32": _flushing(made) for name, made in (
+        ("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("fma", fused))},
+    "fma.rn.f32": fused,
+    "abs.ftz.f32": _flushing(torch.abs),
+    "neg.ftz.f32": _flushing(torch.neg),
     "min.f32": torch.fmin,
     "max.f32": torch.fmax,
     "abs.f32": torch.abs,
@@ -328,8 +419,10 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
         raise Unsupported(f"the executor does not know the inline assembly {operation.head[:80]}")
     marks = any_undefined(operands)
     values = []
-    for word in re.findall(r"[$\d-]+", match[2]):
-        if word[0] != "$":
+    for word in re.findall(r"[$\w-]+", match[2]):
+        if word[:2].lower() == "0f" and letter == "f":
+            values.append(torch.tensor(int(word[2:], 16)).int().view(torch.float32))
+        elif word[0] != "$":
             number = torch.tensor(int(word))
             values.append(number if letter == "r" else number.int().view(torch.float32))  # moved as bits
         elif 1 <= int(word[1:]) <= len(operands):

@@ -49,6 +49,10 @@ class ExecutionObserver(Protocol):
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
 
+    def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
+        """Loops inside a library function, for a tensor of `elements`: `instructions` of a warp, for 32 of them."""
+        ...
+
 
 Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes]"]
 HANDLERS: dict[str, Handler] = {}
@@ -89,7 +93,9 @@ class Machine:
     promising: bool = False  # the kernel has hints about its values
     depth: int = 0
     _orders: dict[int, torch.Tensor] = field(default_factory=dict)
-    combining: bool = False  # inside a combiner, whose operations represent many: it must not access memory
+    combining: bool = (
+        False  # inside a combiner or a function of elements, whose operations represent many: no memory, no calls
+    )
 
     def __post_init__(self) -> None:
         self.promising = self.memory.strict and any(map(hint_checks.made_by, self.module.operations()))
@@ -157,6 +163,12 @@ class Machine:
             results = [hint_checks.believed(operation, value) for value in results]
         return results
 
+    def mapped(self, frame: Frame, region: Region, results: int) -> Sequence[Lanes]:
+        """Run a function's region, of one block or of several that branch to each other."""
+        if len(region.blocks) == 1:
+            return self.block(frame, region.operations)
+        return self._blocks(frame, region, results)
+
     def region(self, frame: Frame, region: Region, arguments: Sequence[Lanes] = ()) -> Sequence[Lanes]:
         """Run a region with one block in its own frame."""
         inner = Frame(frame.programs, frame)
@@ -188,7 +200,7 @@ class Machine:
                 raise OutOfTime
             *before, last = block.operations
             self.block(current, [*before, _NOTHING])
-            if last.name == "tt.return":
+            if last.name in ("tt.return", "tt.map_elementwise.return"):
                 returned.append((rows, [current.lookup(n) for n in last.operands]))
                 continue
             if last.name == "cf.br":
@@ -227,7 +239,15 @@ def skip_operation(machine: Machine, frame: Frame, operation: Operation, operand
     return [nothing(value.type) for value in operation.results]
 
 
-_TERMINATORS = {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition", "cf.nothing"}
+_TERMINATORS = {
+    "scf.yield",
+    "tt.return",
+    "tt.reduce.return",
+    "tt.scan.return",
+    "tt.map_elementwise.return",
+    "scf.condition",
+    "cf.nothing",
+}
 _NOTHING = Operation("cf.nothing", (), (), {}, (), (), "", 0, 0)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import casts, control_flow, reductions, shapes  # noqa: F401  they register handlers
+from evo_kernel.fitness.ir import casts, control_flow, mapping, reductions, shapes  # noqa: F401  they register handlers
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
@@ -66,8 +66,8 @@ class Traits:
 
 def unsupported(module: IRModule) -> str:
     """The first unsupported operation; empty if all are supported."""
-    known = HANDLERS.keys() | {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return", "scf.condition",
-                               "cf.br", "cf.cond_br"}  # fmt: skip
+    known = HANDLERS.keys() | {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return",
+                               "tt.map_elementwise.return", "scf.condition", "cf.br", "cf.cond_br"}  # fmt: skip
     return next((o.name for o in module.operations() if o.name not in known), "")
 
 

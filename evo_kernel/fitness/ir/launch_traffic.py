@@ -28,6 +28,7 @@ class ProgramWork:
     iterations: Mapping[str, Amount]  # of each loop, by name
     flops: Mapping[str, Amount]  # of tl.dot, by operand kind
     waiting_rounds: Amount = 0.0  # as of `LaunchTraffic`
+    library: Mapping[str, Amount] = field(default_factory=dict)  # as of `LaunchTraffic`
 
 
 def work_of(amounts: Mapping[str, float]) -> ProgramWork:
@@ -37,6 +38,7 @@ def work_of(amounts: Mapping[str, float]) -> ProgramWork:
         waiting_rounds=amounts.get("waiting_rounds", 0.0),
         iterations={n.split(".")[1]: amount for n, amount in amounts.items() if n.startswith("loop.")},
         flops={n[6:]: amount for n, amount in amounts.items() if n.startswith("flops.")},
+        library={n[8:]: amount for n, amount in amounts.items() if n.startswith("library.")},
     )
 
 
@@ -78,6 +80,9 @@ class LaunchTraffic:
     new_rounds: Amount | None = (
         None  # share of rounds with lines that the program reads first; missing in calibration data
     )
+    library: Mapping[str, Amount] = field(
+        default_factory=dict
+    )  # instructions of a warp in loops of library functions, for 32 elements, by the elements of their tensors
     busiest: tuple[ProgramWork, ...] = ()  # programs with the maximum of some count
 
 
@@ -95,6 +100,7 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
     """
     wave, whole = min(counted.programs, WAVE_PROGRAMS), counted.programs
     flops = {name[6:]: amount for name, amount in executed.items() if name.startswith("flops.")}
+    library = {name[8:]: amount for name, amount in executed.items() if name.startswith("library.")}
     loops = {name.split(".")[1]: amount for name, amount in executed.items() if name.startswith("loop.")}
 
     def raised_by(name: str, fields: Mapping[str, int]) -> dict[str, float]:
@@ -112,6 +118,7 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
         **raised_by("waiting_rounds", {"waiting_rounds": 1}),
         **raised_by("atomic", {"atomic_elements": 1}),
         flops=dict(counted.flops) | _each_at_least(counted.flops, flops, flops),
+        library=_each_at_least(counted.library, library, sorted(counted.library.keys() | library.keys())),
         loops=_each_at_least(counted.loops, loops, sorted(counted.loops.keys() | loops.keys())),
         busiest=_busiest_at_least(counted.busiest, executed),
     )  # fmt: skip
@@ -153,6 +160,8 @@ def _amount(work: ProgramWork, name: str) -> float:
     kind, _, rest = name.partition(".")
     if kind == "loop":
         return work.iterations.get(rest.split(".")[0], 0.0)
+    if kind == "library":
+        return work.library.get(rest, 0.0)
     return work.flops.get(rest, 0.0) if kind == "flops" else work.rounds if kind == "rounds" else work.waiting_rounds
 
 

@@ -208,7 +208,8 @@ def _check_branches(blocks: Sequence[IRBlock]) -> None:
             raise IRError("a branch stands within a block")
 
 
-_REGIONS = {"scf.for": (1,), "scf.while": (2,), "scf.if": (1, 2), "tt.reduce": (1,), "tt.scan": (1,)}
+_REGIONS = {"scf.for": (1,), "scf.while": (2,), "scf.if": (1, 2), "tt.reduce": (1,), "tt.scan": (1,),
+            "tt.map_elementwise": (1,)}  # fmt: skip
 _OPERANDS = {
     "tt.load": (1, 2, 3), "tt.store": (2, 3), "tt.atomic_rmw": (2, 3), "tt.atomic_cas": (3,),
     "scf.condition": range(1, MAX_OPERATIONS), "tt.descriptor_load": range(1, 8), "tt.descriptor_store": range(2, 9),

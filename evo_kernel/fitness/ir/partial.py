@@ -48,6 +48,8 @@ class Seeker:
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
 
+    def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None: ...
+
     def access(
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int,
         shape: tuple[int, ...],

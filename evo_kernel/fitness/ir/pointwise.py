@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from evo_kernel.fitness.ir import library_loops
 from evo_kernel.fitness.ir.device_functions import (
     device_function,
     flushed,
@@ -277,6 +278,7 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
 
 @handles(*_FLOAT)
 def _float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    library_loops.observe(machine, operation.name, frame.programs, operands)
     return elementwise_result(operation, _FLOAT[operation.name](*(value.data for value in operands)), operands)
 
 
@@ -378,5 +380,6 @@ def _device_function(machine: Machine, frame: Frame, operation: Operation, opera
     function = device_function(symbol)
     if function is None:
         raise Unsupported(f"the executor does not know the device function {symbol[:80]}")
+    library_loops.observe(machine, symbol, frame.programs, operands)
     data = function(*(value.data for value in operands))
     return elementwise_result(operation, data.to(operation.results[0].type.dtype), operands)

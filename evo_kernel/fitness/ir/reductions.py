@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.device_functions import tf32
-from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, any_undefined, taken
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import Operation, Region
@@ -126,7 +126,8 @@ def _combined(
     ]
     inner = Frame(frame.programs, frame)
     inner.bind(region.arguments, arguments)
-    observer, machine.observer, machine.combining = machine.observer, None, True
+    observer, machine.combining = machine.observer, True
+    machine.observer = None if observer is None else _LibraryOnly(observer)
     try:
         results = machine.block(inner, _lifted_operations(region, tuple(left[0].shape[1:])))
     finally:
@@ -134,6 +135,19 @@ def _combined(
     if machine.memory.strict and any(r.undefined is not None and bool(r.undefined.any()) for r in results):
         raise MemoryFault("undefined", "combines defined values to an undefined one")
     return [result.data.expand(left[0].shape) for result in results]
+
+
+class _LibraryOnly:
+    """Observes a combiner: its operations are many, but the loops of functions take what each element needs."""
+
+    def __init__(self, observer: ExecutionObserver) -> None:
+        self.library = observer.library
+
+    def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None: ...
+
+    def access(self, *_: object) -> None: ...
+
+    def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
 
 
 @lru_cache(maxsize=1024)

@@ -71,6 +71,8 @@ class Watcher:
 
     def iteration(self, operation, programs): ...
 
+    def library(self, programs, elements, instructions): ...
+
     def access(self, operation, pointer, mask, programs, item, shape):
         self.seen.append(max(term.data.numel() for term in pointer.sum.terms))
 

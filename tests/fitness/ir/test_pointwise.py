@@ -329,6 +329,47 @@ def test_what_device_functions_do_at_the_edges():
     assert difference(torch.tensor([torch.inf, 3.0, 1.0]), torch.tensor([torch.inf, 1.0, 3.0])).tolist() == [0, 2, 0]
 
 
+def test_more_functions_of_the_library_do_what_their_code_does():
+    x = torch.tensor([1.0, -8.0, 0.25, 3.5, -1.5, 0.0, torch.inf, 1e-39])
+    made = {name: device_function(f"__nv_{name}f") for name in ("rcbrt", "logb", "ilogb", "tgamma", "erfcinv")}
+    told = {name: function(x) for name, function in made.items() if function}
+    assert told["rcbrt"][:2].tolist() == [1.0, -0.5] and told["rcbrt"][5] == torch.inf
+    assert told["rcbrt"][7].isnan()  # a denormal number is taken for zero, whose inverse is multiplied by zero
+    assert told["logb"].tolist() == [0, 3, -2, 1, 0, -torch.inf, torch.inf, -150]
+    assert told["ilogb"].tolist() == [0, 3, -2, 1, 0, -(1 << 31), (1 << 31) - 1, -(1 << 31)]
+    torch.testing.assert_close(told["tgamma"][[0, 2, 3, 4]], torch.tensor([1.0, 3.6256099, 3.3233509, 2.3632718]))
+    assert told["tgamma"][1].isnan() and told["tgamma"][5:].tolist() == [torch.inf] * 3
+    torch.testing.assert_close(torch.erfc(told["erfcinv"][[0, 2]]), x[[0, 2]])
+    assert told["erfcinv"][[5, 7]].tolist() == [torch.inf] * 2 and told["erfcinv"][3].isnan()
+    scaled, length, gamma = (device_function(f"__nv_{name}") for name in ("ldexpf", "rhypotf", "tgamma"))
+    quantile, bits = device_function("__nv_normcdfinvf"), device_function("__nv_float_as_int")
+    assert scaled and length and gamma and quantile and bits
+    assert scaled(x[:4], torch.tensor([3, -1, 200, -200])).tolist() == [8, -4, torch.inf, 3.5 * 2.0**-200 * 0]
+    assert scaled(x[7:], torch.tensor([5])) == 2 * x[7]
+    assert length(torch.tensor([3e30, torch.inf]), torch.tensor([4e30, 1.0])).tolist() == pytest.approx([2e-31, 0])
+    assert gamma(torch.tensor([5.0, -0.0, 200.0, -3.0], dtype=torch.float64))[:3].tolist() == [
+        24,
+        -torch.inf,
+        torch.inf,
+    ]
+    assert quantile(torch.tensor([0.5, 0.975, 0.0])).tolist() == pytest.approx([0, 1.959964, -torch.inf], abs=1e-6)
+    assert torch.equal(bits(x), x.view(torch.int32))
+    high, low = (device_function(f"__nv_double2{part}int") for part in ("hi", "lo"))
+    joined, wide = device_function("__nv_hiloint2double"), x.double() / 3
+    assert high and low and joined and torch.equal(joined(high(wide), low(wide)), wide)
+
+
+def test_assembly_takes_constants_as_bits_and_flushes_where_it_says():
+    x = torch.tensor([1.5, -2.0, 1e-39, -1e-39] * (SIZE // 4))
+    how = '{{constraints = "=f,f", packed_element = 1 : i32, pure = true}} {0} : {t} -> {r}'
+
+    def made(text: str) -> list[float]:
+        return pointwise(f'tt.elementwise_inline_asm "{text}" {how}', x, out=torch.float32)[:4].tolist()
+
+    assert made("fma.rn.f32 $0, $1, 0f40000000, 0f3F800000;") == [4.0, -3.0, 1.0, 1.0]
+    assert made("abs.ftz.f32 $0, $1;") == [1.5, 2.0, 0.0, 0.0]
+
+
 def test_instructions_that_flush_know_no_denormals():
     ((power,), (root,), (inverse,)) = (
         pointwise(f"{name} {{0}} : {{t}}", torch.tensor([value]), out=torch.float32)
