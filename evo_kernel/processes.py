@@ -90,6 +90,32 @@ def _read(stream: IO[bytes], output: Callable[[bytes], None]) -> None:
             output(chunk)
 
 
+class BoundedOutput:
+    """Writes the first half and, at the end, the last half of what fits into a file. What a full disk does not take is
+    lost without a word: whoever prints goes on."""
+
+    def __init__(self, file: IO[bytes], limit: int) -> None:
+        self._file, self._half = file, max(limit // 2, 1)
+        self._room, self._tail = self._half, bytearray()
+        self.seen = 0  # bytes
+
+    def take(self, chunk: bytes) -> None:
+        self.seen += len(chunk)
+        first, rest = chunk[: self._room], chunk[self._room :]
+        self._room -= len(first)
+        with contextlib.suppress(OSError):
+            self._file.write(first)
+        self._tail += rest
+        del self._tail[: -self._half]
+
+    def finish(self) -> None:
+        left_out = self.seen - (self._half - self._room) - len(self._tail)
+        with contextlib.suppress(OSError):
+            if left_out:
+                self._file.write(f"\n[… {left_out} bytes left out …]\n".encode())
+            self._file.write(self._tail)
+
+
 # ---- whole trees ----------------------------------------------------------------------------------------------------
 
 
