@@ -80,7 +80,9 @@ class _OfElements:
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None:
         self._observer.operation(operation, programs, result)
 
-    def access(self, *_: object) -> None: ...
+    def access(
+        self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple
+    ) -> None: ...
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
 
