@@ -96,7 +96,7 @@ def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) ->
 
 def path_lines(path: Sequence[PathStep]) -> list[str]:
     """How a candidate was made: the score of its root, and what each step gained."""
-    lines = ["path from the root; its score, as it came, times the gains is the score:"]
+    lines = ["path from the root: its score as it came, times the gains (tuning of knobs included), is the score:"]
     for number, step in enumerate(path):
         gain = math.exp(step.log_gain) if step.log_gain is not None else None
         value, sign = (gain, "×") if number else (step.score, " ")
@@ -212,7 +212,7 @@ def comparison_lines(confirmation: Evaluation) -> list[str]:
         gain = Gain(one.ratio, one.low, one.high)
         claim = f", {one.claimed:.3f}x claimed" if one.claimed is not None else ""
         pairs = f", {one.pairs} pairs" if one.pairs else ""
-        lines.append(f"  {one.case:<{width}}  {one.kind}, to the {one.against}: {gain} {one.verdict}{pairs}{claim}")
+        lines.append(f"  {one.case:<{width}}  {one.kind}, to the {one.against}: {gain}, {one.verdict}{pairs}{claim}")
     return lines
 
 

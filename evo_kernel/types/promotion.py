@@ -62,6 +62,9 @@ def refutation(confirmation: Evaluation, candidate: int | None = None) -> str:
     older = confirmation.gain_over(Rival.CHAMPION, CaseKind.CONFIRM)
     if older is not None and older.high < 1.0:
         return f"fresh pairs show it slower than the champion on the confirm cases: {older}"
+    unseen = confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)
+    if candidate != FIRST and unseen is not None and unseen.high < 1.0 / NOTICEABLE:
+        return f"fresh pairs show it slower than the first kernel on the confirm cases: {unseen}"
     return ""
 
 
@@ -100,14 +103,13 @@ def stands(confirmation: Evaluation, regress: float = REGRESS) -> GateVerdict:
         return GateVerdict(False, f"On shapes that are not shown here it does not stand: {confirmation.status}. Check "
                               "masks, strides and sizes that are no multiple of a block.")  # fmt: skip
     if refutation(confirmation):
-        older = confirmation.gain_over(Rival.CHAMPION, CaseKind.CONFIRM)
-        if older is not None and older.high < 1.0:
-            said = (
-                "On the shapes that are not shown here it is, on the whole, slower than the version to beat: look at "
-            )
-            return GateVerdict(
-                False, said + "sizes that do not fill a block, and at branches that no shown shape takes."
-            )
+        for rival, name in ((Rival.CHAMPION, "the version to beat"), (Rival.FIRST, "the first kernel")):
+            unseen = confirmation.gain_over(rival, CaseKind.CONFIRM)
+            if unseen is not None and unseen.high < 1.0:
+                said = f"On the shapes that are not shown here it is, on the whole, slower than {name}: look at "
+                return GateVerdict(
+                    False, said + "sizes that do not fill a block, and at branches that no shown shape takes."
+                )
         return GateVerdict(False, "Timed anew on fresh inputs, it is not surely faster than the first kernel.")
     hidden = [one for one in confirmation.comparisons if one.against is Rival.CHAMPION and one.kind is CaseKind.CONFIRM]
     if any(one.high < 1.0 / (1.0 + regress) for one in hidden):

@@ -76,7 +76,7 @@ def test_show_says_what_survived(searched: Path) -> None:
         "1.210x (1.200 to 1.220) on search cases, 1.100x (1.090 to 1.110) on hidden cases; 50% of the claimed 1.464x"
     )
     assert "\nconfirmed\n" in plain and headline in plain
-    assert "large  search, to the first kernel: 1.210x (1.200 to 1.220) faster, 40 pairs, 1.464x claimed" in plain
+    assert "large  search, to the first kernel: 1.210x (1.200 to 1.220), faster, 40 pairs, 1.464x claimed" in plain
     assert json.loads(evo("show", searched, "1", "--json").stdout)["confirmation"] is None
 
 

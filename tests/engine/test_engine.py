@@ -27,6 +27,7 @@ from evo_kernel.types import (
     Rival,
     Source,
     Status,
+    promotion,
 )
 from populations.population import LineagePopulation, open_population
 from tests.support.scripted import (
@@ -114,6 +115,17 @@ def compared(source: Source, against: Source | None, first: float, champion: flo
         rest = (champion, champion, champion, 0, "-")
         found.append(PairedComparison("hidden", CaseKind.CONFIRM, Rival.CHAMPION, against.sha256[:16], *rest))
     return replace(scored(source, Purpose.CONFIRM), comparisons=tuple(found))
+
+
+@pytest.mark.parametrize(("ratio", "stands"), [(1.2, True), (0.995, True), (0.43, False)])
+def test_what_is_slower_than_the_first_kernel_on_hidden_cases_is_no_champion(ratio, stands) -> None:
+    confirmation = compared(FIRST, None, 2.0, 1.0)
+    hidden = PairedComparison("hidden", CaseKind.CONFIRM, Rival.FIRST, "first", ratio, ratio, ratio, 0, "-")
+    confirmation = replace(confirmation, comparisons=(*confirmation.comparisons, hidden))
+    reason = promotion.refutation(confirmation, 7)
+    assert (reason == "") == stands == promotion.stands(confirmation).passed
+    assert stands or "slower than the first kernel on the confirm cases: 0.430x" in reason
+    assert promotion.refutation(confirmation, promotion.FIRST) == ""
 
 
 def test_a_gain_that_pairs_do_not_show_makes_no_champion(population) -> None:
