@@ -49,7 +49,8 @@ def choose(path: Path, candidate: int | None, unconfirmed: bool) -> list[Exporte
         if number is None:
             raise UserError(f"{path} has no candidate that passed; `evo-kernel status {path}` says more")
         leader = _read(reader, number)
-        if not unconfirmed and (reason := _doubt(leader.confirmation, path)):
+        fastest = reader.best()
+        if not unconfirmed and (reason := _doubt(leader, fastest.candidate if fastest else None)):
             raise UserError(f"candidate {number} {reason}, or export it as it is with --unconfirmed")
         if candidate is not None or leader.evaluation.environment.kind != "measured":
             return [leader]
@@ -95,12 +96,14 @@ def _read(reader: PopulationReader, number: int) -> ExportedCandidate:
     )
 
 
-def _doubt(confirmation: Evaluation | None, population: Path) -> str:
+def _doubt(chosen: ExportedCandidate, best: int | None) -> str:
     """Why a candidate should not be exported, and what else to do; empty where it is confirmed."""
-    if confirmation is None:
-        return f"is not confirmed: `{_confirms(population)}` confirms the best"
-    if not confirmation.passed:
-        return f"was refuted by its confirmation ({confirmation.reason}): leave out --candidate"
+    if chosen.confirmation is None and chosen.view.candidate == best:
+        return f"is not confirmed: `{_confirms(chosen.population)}` confirms it"
+    if chosen.confirmation is None:
+        return f"is not confirmed, and only the best is, candidate {best}: leave out --candidate"
+    if not chosen.confirmation.passed:
+        return f"was refuted by its confirmation ({chosen.confirmation.reason}): leave out --candidate"
     return ""
 
 
