@@ -57,7 +57,7 @@ def mapped(x, y, z, n, KIND: tl.constexpr, N: tl.constexpr):
     elif KIND == "loops":
         r = tl.map_elementwise(halved, a)
     else:
-        r = tl.map_elementwise(remainder, a)
+        r = tl.map_elementwise(remainder, a)  # pyright: ignore[reportArgumentType]
     tl.store(z + at, r, mask=at < n)
 
 
