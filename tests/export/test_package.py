@@ -171,6 +171,23 @@ def test_a_changed_file_is_told(imported, folder: Path) -> None:
     path.write_text(text)
 
 
+def test_the_check_of_a_package_knows_wrong_outputs(imported) -> None:
+    fault = importlib.import_module("doubling_kernel.verify").fault
+    tolerance = {"relative_multiple": 4.0, "max_multiple": 8.0, "absolute": 0.0, "precision": "ieee", "dtype": ""}
+    truth = torch.randn(64, 4096, dtype=torch.float64)
+    own = truth.bfloat16()
+    for factor, right in ((1.0, True), (1.1, False), (0.5, False)):
+        reason, _ = fault((truth * factor).bfloat16(), own, truth, truth, tolerance=tolerance, length=4096)
+        assert (reason == "") is right, factor
+    whole = torch.randint(-127, 127, (64, 4096), dtype=torch.int8)
+    moved, near, far = whole.clone(), whole.clone(), whole.clone()
+    moved[0, :3] += 1
+    near[1, :3] += 1
+    far[:, :3] += 1
+    found = [fault(got, whole, whole, moved, tolerance=tolerance, length=4096)[0] for got in (whole, near, far)]
+    assert found == ["", "", "differs at 192 of 262144 integers"]
+
+
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty"):
