@@ -83,9 +83,9 @@ def verify(
 def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as_json: bool) -> None:
     """Time a plan file, as `verify --save-plan` and `export` write it, without running its author's Python.
 
-    Inputs are drawn at random for the plan's shapes; with --task they are the task's, and the outputs are checked. The
-    sizes of search and confirm cases are too large to execute without a GPU: there such a plan is only timed, and the
-    answer is `timed` (in JSON `unchecked`), not `passed`. Exit code 1 if something is wrong.
+    Inputs are drawn at random for the plan's shapes; with --task they are the task's, and the outputs are checked.
+    Where a search or confirm case takes more than 30 s to execute without a GPU, the plan is only timed, and the answer
+    is `timed` (in JSON `unchecked`), not `passed`. Exit code 1 if something is wrong.
 
     \b
     evo-kernel replay plans/m4096-n4096.plan --task softmax
