@@ -16,8 +16,14 @@ from tests.support.commands import ROOT
 
 def test_the_demo_ends_with_one_table_and_the_next_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "FOLDER", tmp_path)
+    (tmp_path / "softmax.py").write_text(
+        "import torch\n\nCASES = {'check': [{'m': 5, 'n': 127}], 'search': [{'m': 512, 'n': 1024}]}\n\n\n"
+        "def inputs(case, generator, device):\n"
+        "    return torch.randn(case['m'], case['n'], generator=generator, device=device)\n\n\n"
+        "def reference(x):\n    return torch.softmax(x, -1)\n"
+    )
     limits = ["--set", "budget.evaluations=3", "--set", "judge.tune_plans=0"]
-    found = demo.searched("run", "softmax", "--device", "cpu", *limits)
+    found = demo.searched("run", "softmax.py", "--device", "cpu", *limits)
     monkeypatch.setattr(demo, "FOLDER", ROOT / "demo")
     out, nothing = io.StringIO(), {**found, "task": "matmul", "best": None}
     demo.show(Console(file=out, width=120), [found, nothing], 61.0)
