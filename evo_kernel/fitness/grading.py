@@ -18,6 +18,7 @@ from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.references import SeedPool, fresh_seed
 from evo_kernel.fitness.evaluation_context import PASSED, EvaluationContext, PartialEvaluation
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan
+from evo_kernel.fitness.plan.torch_operations import waits
 from evo_kernel.fitness.record.recorder import Recorder, Recording, record_case
 from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, Round, Runner, TimePart
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
@@ -261,6 +262,8 @@ def rule_fault(task: Task, plan: CompiledPlan) -> str:
             f"run calls torch operations ({', '.join(names[:5])}); this task allows kernels only: "
             "compute it in a kernel, or set ALLOW = 'mixed' in the task"
         )
+    if waiting := sorted({node.op.removeprefix("aten.") for node in plan.plan.aten_nodes if waits(node)}):
+        return f"torch's {waiting[0]} waits for the GPU, so the launches cannot be timed as one: write a kernel for it"
     if not plan.plan.launches:
         return "run launches no kernel of its own"
     if task.allow == "kernels" and plan.plan.copied_outputs:

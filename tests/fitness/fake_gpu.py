@@ -187,7 +187,7 @@ class FakeDevice:
         self.noise, self.drift, self.tick_us, self.skew = noise, drift, tick_us, skew
         self.rng = np.random.default_rng(7)
         self.us = 0.0  # of the simulated clock
-        self.lost = self.stuck = self.timing = False
+        self.lost = self.stuck = self.timing = self.waiting = False
         self.closed = self.wipes = self.samples = self.released = self.launches = 0
         self.cleared, self.torch_cleared = False, True  # since the last launch
         self.clears = self.unpins = self.unprepared = self.stale_results = 0
@@ -212,6 +212,8 @@ class FakeDevice:
     def capture(
         self, work: Callable[[], Any], rehearse: bool = False, pool: tuple[int, int] | None = None
     ) -> Callable[[], Any]:
+        if self.waiting:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         if rehearse:
             before = self.stale_results
             work()
@@ -225,6 +227,10 @@ class FakeDevice:
                 self.run_for(30.0)
 
         return replay
+
+    def waits(self, work: Callable[[], Any]) -> bool:
+        work()
+        return self.waiting
 
     def synchronize(self) -> None:
         if self.lost:

@@ -80,6 +80,12 @@ def test_faults_are_answers_and_end_the_request(handler, name, status, reason):
     assert answer["fatal"] == (name == "illegal")
 
 
+def test_a_torch_operation_that_no_graph_can_hold_is_named(handler):
+    handler.state.device.waiting = True
+    answer = handler.state.guarded(lambda: handler.state.device.capture(lambda: None))
+    assert answer["reason"].startswith("a torch operation cannot be timed: CUDA error: operation not permitted")
+
+
 SECOND = {"plan": 1, "case": "m4-n33", "rounds": [[21, "nominal"]]}
 
 
@@ -373,7 +379,9 @@ def test_pairs_check_both(handler):
     assert answer["status"] == Status.WRONG
 
 
-def test_a_baseline_is_timed_by_the_same_clock(task, handler):
+@pytest.mark.parametrize("waits", [False, True], ids=["replayed", "waits for the GPU"])
+def test_a_baseline_is_timed_by_the_same_clock(task, handler, waits):
+    handler.state.device.waiting = waits
     case = task.case("m64-n128")
     answer = handler.timer.time_function(case, timed(task.reference_function, handler.state.device, 70.0), CLAIM)
     assert summarise(answer["samples_us"]).median_us == pytest.approx(70, rel=0.01)

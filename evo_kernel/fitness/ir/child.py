@@ -335,7 +335,11 @@ def _raw(memory: DeviceMemory, view: View) -> torch.Tensor:
 def _same(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Raise _Refused if two runs differ."""
     if not all(torch.equal(once, again) for once, again in outputs):
-        raise _Refused("wrong", "two runs on the same inputs differ: the result depends on the order of atomics")
+        raise _Refused(
+            "wrong",
+            "two runs on the same inputs differ: the result depends on the order of atomics, which "
+            "TOLERANCE = 'atomics' in the task allows",
+        )
 
 
 def _has_atomics(module: IRModule) -> bool:

@@ -91,6 +91,20 @@ class CudaDevice:
             graph.capture_end()
         return partial(_replay, graph, work)
 
+    def waits(self, work: Callable[[], Any]) -> bool:
+        """Whether `work`, called once, waits for the GPU, so that no graph can hold it."""
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            work()
+        except RuntimeError as error:
+            if "synchroniz" not in str(error):
+                raise
+            return True
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+        return False
+
     def pool(self) -> Any:
         """Torch's id, (int, int), of new memory for graphs."""
         return torch.cuda.graph_pool_handle()

@@ -162,7 +162,9 @@ class PlanChecker:
         first, second = ([arena.tensor(view) for view in plan.plan.outputs] for arena in ran.arenas)
         atomics = self._state.task.tolerance.atomics
         differ = PlanFailed(
-            Status.WRONG, "two runs on the same inputs differ: a race, a read of memory nothing wrote, or atomics"
+            Status.WRONG,
+            "two runs on the same inputs differ: a race, a read of memory nothing wrote, or an order of atomics, which "
+            "TOLERANCE = 'atomics' in the task allows",
         )
         same = atomics or equal_each([(first, second)])[0]
         if not same and not any(bool(poisoned(output).any()) for output in first):

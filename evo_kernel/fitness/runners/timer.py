@@ -127,12 +127,18 @@ class Timer:
         }
 
     def time_function(self, case: Case, function: Callable[..., Any], settings: TimingSettings) -> Answer:
-        """Time a torch function on a case, with the clock of plans: a baseline. Raises TaskError."""
+        """Time a torch function on a case, with the clock of plans: a baseline. Raises TaskError.
+
+        A function that waits for the GPU, such as `torch.isin`, is called each time instead of replayed as a graph.
+        """
         size = size_of(self._state.draw(case, 0))
         sets = [self._state.draw(case, seed) for seed in range(self.sets(3 * size))]
         for _ in range(2):
             function(*sets[0])
-        replays = [self._state.device.capture(partial(function, *inputs), n == 0) for n, inputs in enumerate(sets)]
+        calls = [partial(function, *inputs) for inputs in sets]
+        replays: Sequence[Callable[[], Any]] = calls
+        if not self._state.device.waits(calls[0]):
+            replays = [self._state.device.capture(call, n == 0) for n, call in enumerate(calls)]
         self._state.dirty = True
         drawn = [checksum(inputs) for inputs in sets]
 

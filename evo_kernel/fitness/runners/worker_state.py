@@ -101,7 +101,8 @@ class WorkerState:
             answer = {"status": Status.RUNTIME_ERROR, "reason": reason, "out of memory": True}
         except self.device.broken as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            reason = f"the GPU stopped: {lines[0]}"
+            captured = "captur" in lines[0]  # of a graph, in which torch's operation may not wait or copy to the host
+            reason = f"{'a torch operation cannot be timed' if captured else 'the GPU stopped'}: {lines[0]}"
             fatal = isinstance(error, CudaFault) or not self.device.healthy()  # the driver's own state may be damaged
             answer = {"status": Status.RUNTIME_ERROR, "reason": reason, "fatal": fatal}
         self.dirty = True  # its buffers were freed without being overwritten

@@ -1,8 +1,8 @@
-"""torch sorts both sets, for the price of its bytes; a kernel copies the flags.
+"""torch sorts both sets, for the price of its bytes, and waits for the GPU; a kernel copies the flags.
 
 row: 62
-ends: honest
-no faster than: memberships
+ends: rejected
+says: waits for the GPU
 task: memberships
 """
 
