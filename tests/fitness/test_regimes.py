@@ -23,9 +23,9 @@ def test_what_each_regime_does():
 
     assert torch.equal(of("nominal"), x)
     assert torch.equal(of("large"), x * 64)
-    assert torch.allclose(of("uneven")[[0, -1]], x[[0, -1]] * torch.tensor([1 / 64, 2**17]))
-    filled = regimes.apply("uneven", (torch.zeros(3, 4, dtype=torch.float16),))[0]
-    assert filled[0, 0] == 0.25 / 64 and filled[-1, -1] == 16
+    assert torch.allclose(of("uneven")[[0, -1]], x[[0, -1]] * torch.tensor([2**17 / 1000, 2**17]))
+    filled = regimes.apply("uneven", (torch.zeros(3, 4000, dtype=torch.float16),))[0]
+    assert filled[0, 0] == 0.25 / 64 and filled[-1, -1] == 16 and filled[-2, -1] == filled[-1, -2] == 8
     assert of("positive").min() >= 0
     assert not of("zeros").any()
     assert of("ties").unique().numel() < 20

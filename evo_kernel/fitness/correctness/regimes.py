@@ -6,7 +6,6 @@ generator after the plan exists, so no kernel can be specialised to them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -36,18 +35,18 @@ def _denormals(x: torch.Tensor) -> torch.Tensor:
 
 
 def _uneven(x: torch.Tensor) -> torch.Tensor:
-    """Growing along every axis, as no independent draws do: from 1 / LARGE times the value to HUGE times, which
-    float16 does not hold, or LARGE times in narrow dtypes.
+    """Falling from the end of every axis as the inverse of the distance, as no independent draws do: from HUGE times the
+    value, which float16 does not hold, or LARGE times in narrow dtypes, to 1 / LARGE times.
 
+    So few terms make up a sum, however long it is, and errors of their roundings do not cancel: narrower operands show.
     Zeros are filled: a kernel may leave out what a task draws as zeros, such as a bias.
     """
-    low, high = -math.log2(LARGE), math.log2(HUGE if torch.finfo(x.dtype).max > HUGE**2 else LARGE)
-    axes = [axis for axis, size in enumerate(x.shape) if size > 1]
-    exponent = torch.full([1] * x.dim(), low, dtype=_wide(x).dtype, device=x.device)
-    for axis in axes:
-        ramp = torch.linspace(0, (high - low) / len(axes), x.shape[axis], dtype=exponent.dtype, device=x.device)
-        exponent = exponent + ramp.reshape([-1 if other == axis else 1 for other in range(x.dim())])
-    return (torch.where(x == 0, FILLING, _wide(x)) * torch.exp2(exponent)).to(x.dtype)
+    high = HUGE if torch.finfo(x.dtype).max > HUGE**2 else LARGE
+    factor = torch.full([1] * x.dim(), high, dtype=_wide(x).dtype, device=x.device)
+    for axis, size in enumerate(x.shape):
+        distance = torch.arange(size, 0, -1, dtype=factor.dtype, device=x.device)
+        factor = factor / distance.reshape([-1 if other == axis else 1 for other in range(x.dim())])
+    return (torch.where(x == 0, FILLING, _wide(x)) * factor.clamp(min=1 / LARGE)).to(x.dtype)
 
 
 _TRANSFORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
