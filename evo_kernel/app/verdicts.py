@@ -40,7 +40,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
                    "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
                    "speedup": m.speedup if m.baselines_us else None, "floor_us": m.floor_us,
-                   "light_share": m.light_share,
+                   "light_share": m.light_share, "compared": asdict(m.compared) if m.compared is not None else None,
                    "plan": m.plan} for m in evaluation.measurements],
         "evaluations": dict(evaluation.charged),
         "wall_s": evaluation.wall_s,
@@ -60,10 +60,23 @@ def show_evaluation(evaluation: Evaluation) -> None:
         mark = "ok" if check.passed else "NO"
         error = f": off by {check.error:.3g}x what is allowed" if _was_compared(check) else ""
         say(console, f"  {mark} {check.case}{error}")
+    say(console, *compared_lines(evaluation))
     if evaluation.score is not None:
         say(console, f"score {score_text(evaluation)}, {label}", style="bold")
         show_cases(console, evaluation, label)
     say(console, *comparison_lines(evaluation), *mixed_lines(evaluation))
+
+
+def compared_lines(evaluation: Evaluation) -> list[str]:
+    """For every timed size that was compared: which programs ran, how many elements were compared, and the error."""
+    lines = []
+    for m in evaluation.measurements:
+        if (found := m.compared) is not None:
+            ran = "all programs" if found.whole else "programs that were drawn"
+            part = "all" if found.elements == found.of else f"{found.elements:,} of"
+            looked = f"{ran}, {part} {found.of:,} output elements compared"
+            lines.append(f"  ok {m.case}, timed: off by {found.error:.3g}x what is allowed ({looked})")
+    return lines
 
 
 def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) -> None:

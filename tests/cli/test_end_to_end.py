@@ -186,6 +186,9 @@ def test_a_check_that_fails_before_comparing_has_no_error_number(exported: Path,
     found, good = told(both)
     assert both.exit_code == 1 and (found["file"], good["status"]) == ("flat.py", "passed")
     assert [check["error"] for check in found["checks"] if not check["passed"]] in ([], [None])
+    (timed,) = good["cases"]
+    assert timed["compared"] == {"error": timed["compared"]["error"], "elements": 256, "of": 256, "whole": True}
+    assert 0 < timed["compared"]["error"] <= 1
 
 
 def test_a_summary_says_what_its_best_is_and_how_to_go_on(searched: Result) -> None:
