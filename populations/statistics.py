@@ -156,6 +156,7 @@ class RunStatus:
 
     def as_data(self) -> dict[str, Any]:
         data = asdict(self)
+        data["baselines_us"] = data.pop("baselines")  # the name that the cases of evaluations have for it
         data["environment"] = None
         if self.environment is not None:
             data["environment"] = {**asdict(self.environment), "label": self.environment.label}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from evo_kernel.fitness.timing.ceilings import Ceilings
     from populations.lineage import PathStep
     from populations.statistics import ModelUse, OperatorUse, RunStatus
 
@@ -301,16 +302,30 @@ def times_text(status: RunStatus, case: str) -> str:
     return ", ".join(told)
 
 
-def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
-    """What shares of light refer to: as it was measured, else of the table where times are modeled."""
+def ceilings_of(environment: Environment | None, stored: Mapping[str, float]) -> tuple[Ceilings | None, str]:
+    """What shares of light refer to, and where that is from: as it was `measured`, else of the `table` where times are
+    modeled, else None and an empty text."""
     from evo_kernel.fitness.costmodel.targets import target_for
     from evo_kernel.fitness.timing.ceilings import Ceilings
 
-    told, arch = "not measured yet", environment.device.removeprefix("sm_")
+    arch = environment.device.removeprefix("sm_") if environment is not None else ""
     if measured := Ceilings.from_data(stored):
-        told = f"{measured.text}, measured"
-    elif environment.kind == "modeled" and arch.isdecimal():
-        told = f"{Ceilings.of_target(target_for(int(arch))).text}, from the table"
+        return measured, "measured"
+    if environment is not None and environment.kind == "modeled" and arch.isdecimal():
+        return Ceilings.of_target(target_for(int(arch))), "table"
+    return None, ""
+
+
+def ceilings_data(environment: Environment | None, stored: Mapping[str, float]) -> dict[str, Any]:
+    """For scripts: rates by name with unit, and where they are from."""
+    found, source = ceilings_of(environment, stored)
+    return {"ceilings": found.as_data() if found is not None else {}, "ceilings_from": source or None}
+
+
+def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
+    """For people."""
+    found, source = ceilings_of(environment, stored)
+    told = "not measured yet" if found is None else f"{found.text}, {'from the ' * (source == 'table')}{source}"
     return f"{told} ({environment.device})"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evo_kernel.app.verdicts import (
+    ceilings_data,
     ceilings_line,
     confirmed_data,
     confirmed_lines,
@@ -73,7 +74,7 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
     elif only_diff:
         click.echo(diff)
     elif as_json:
-        held = {"baseline_faults": faults, "ceilings": ceilings}
+        held = {"baseline_faults": faults} | ceilings_data(made_in, ceilings)
         click.echo(json.dumps(_view_data(view, path, confirmation, diff) | held))
     else:
         _show(view, path, confirmation, diff if parent else "", held_lines(made_in, faults, ceilings))
@@ -162,7 +163,7 @@ def status(population: Path, as_json: bool) -> None:
     with PopulationReader(population) as reader:
         found = reader.status()
     if as_json:
-        click.echo(json.dumps(found.as_data()))
+        click.echo(json.dumps(found.as_data() | ceilings_data(found.environment, found.ceilings)))
         return
     label = found.environment.label if found.environment else "not judged yet"
     for name, value in [*_counts(found, label), *_machine(found)]:

@@ -106,10 +106,14 @@ def test_looking_at_it(searched: Result, folder: Path) -> None:
     status, best = told(evo("status", f"{NAME}.db", "--json")), told(searched)["best"]
     assert status["attempts"] >= 1 and status["candidates"] >= 2 and status["evaluations"]["score"] >= 1
     assert status["best"]["score"] >= 1.0
-    assert {case: set(times) for case, times in status["baselines"].items()} == {"m256-n1000": {"torch.compile"}}
-    assert status["pipeline"] is None and status["ceilings"] == {}  # nobody writes it; nothing was measured
+    assert {case: set(times) for case, times in status["baselines_us"].items()} == {"m256-n1000": {"torch.compile"}}
+    assert status["pipeline"] is None and status["ceilings_from"] == "table"  # nobody writes it; nothing was measured
+    assert status["ceilings"]["copy_bytes/s"] == 4.26e12
     assert "from the table (sm_90)" in evo("show", f"{NAME}.db").output
     shown = told(evo("show", f"{NAME}.db", str(best["candidate"]), "--json"))
+    assert [shown[name] for name in ("ceilings", "ceilings_from")] == [status["ceilings"], "table"]
+    (case,) = shown["evaluation"]["cases"]
+    assert status["baselines_us"][case["case"]] == case["baselines_us"] and case["floor_us"] > 0
     assert shown["evaluation"]["status"] == "passed" and "def run(" in shown["source"]
     assert shown["evaluation"]["score"] == pytest.approx(best["score"])
     assert evo("tree", f"{NAME}.db", "--to", "tree.graphml").exit_code == 0
