@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel.observe.formatting import against, denominator, fault_lines, held_texts, score_text
 from evo_kernel.types import CaseKind, CheckResult, Environment, Evaluation, Gain, Measurement, Rival
+from evo_kernel.types.gpus import modeled_gpu
 from evo_kernel.types.promotion import FIRST
 
 if TYPE_CHECKING:
@@ -325,8 +326,11 @@ def ceilings_data(environment: Environment | None, stored: Mapping[str, float]) 
 def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
     """For people."""
     found, source = ceilings_of(environment, stored)
-    told = "not measured yet" if found is None else f"{found.text}, {'from the ' * (source == 'table')}{source}"
-    return f"{told} ({environment.device})"
+    if found is None:
+        return f"not measured yet ({environment.device})"
+    return f"{found.text}, " + (
+        f"from the table for {modeled_gpu(environment.device)}" if source == "table" else environment.label
+    )
 
 
 def held_lines(

@@ -38,6 +38,7 @@ from evo_kernel.observe.formatting import (
     stages_text,
 )
 from evo_kernel.types import Evaluation
+from evo_kernel.types.gpus import label_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -268,9 +269,8 @@ def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:
 
     from evo_kernel.observe.live import open_console
 
-    label = next((n["kind"] for n in nodes if n["kind"]), "")
-    device = next((n["device"] for n in nodes if n["device"]), "")
-    root = Tree(f"lineage, scores {label} ({device})")
+    label = next((label_of(n["kind"], n["device"]) for n in nodes if n["kind"]), "not known yet")
+    root = Tree(f"lineage, scores {label}")
     branches: dict[int, Any] = {}
     for node in nodes:
         score = f"{node['score']:.3f}" if node["score"] is not None else (node["status"] or "pending")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 from evo_kernel.types.comparisons import CLAIM_WORTH, Gain, PairedComparison, Rival, geometric_mean
+from evo_kernel.types.gpus import label_of
 from evo_kernel.types.kernels import Knobs, PlanFeatures, content_hash
 from evo_kernel.types.tasks import CaseKind
 
@@ -59,7 +60,7 @@ class Environment:
     @property
     def label(self) -> str:
         """What every surface shows beside a number made here."""
-        return f"{self.kind} ({self.device})"
+        return label_of(self.kind, self.device)
 
 
 DRIFT = 0.003

@@ -94,7 +94,7 @@ def test_its_kernels_are_executed_from_their_ir_where_evo_kernel_is(exported: Pa
 def test_a_search_of_a_users_own_file(searched: Result) -> None:
     assert searched.exit_code == 0, searched.output
     found = told(searched)
-    assert found["task"] == NAME and found["environment"] == {"kind": "modeled", "label": "modeled (sm_90)"}
+    assert found["task"] == NAME and found["environment"] == {"kind": "modeled", "label": "modeled for an H200 (sm_90)"}
     assert found["best"]["score"] >= 1.0
     assert sum(found["evaluations"].values()) >= 4 and found["attempts"] >= 1
     assert "Traceback" not in searched.output
@@ -109,7 +109,7 @@ def test_looking_at_it(searched: Result, folder: Path) -> None:
     assert {case: set(times) for case, times in status["baselines_us"].items()} == {"m256-n1000": {"torch.compile"}}
     assert status["pipeline"] is None and status["ceilings_from"] == "table"  # nobody writes it; nothing was measured
     assert status["ceilings"]["copy_bytes/s"] == 4.26e12
-    assert "from the table (sm_90)" in evo("show", f"{NAME}.db").output
+    assert "from the table for an H200 (sm_90)" in evo("show", f"{NAME}.db").output
     shown = told(evo("show", f"{NAME}.db", str(best["candidate"]), "--json"))
     assert [shown[name] for name in ("ceilings", "ceilings_from")] == [status["ceilings"], "table"]
     (case,) = shown["evaluation"]["cases"]
@@ -184,7 +184,7 @@ def test_a_check_that_fails_before_comparing_has_no_error_number(exported: Path,
     (folder / "flat.py").write_text(text + "\n\n_run = run\n\n\ndef run(x, y):\n    return _run(x, y).unsqueeze(0)\n")
     ended = evo("verify", "flat.py", "--task", f"{NAME}.py", "--device", "cpu")
     assert ended.exit_code == 1, ended.output
-    assert "wrong, judged where scores are modeled (sm_90): " in ended.output
+    assert "wrong, judged where scores are modeled for an H200 (sm_90): " in ended.output
     assert "error at 0" not in ended.output and "inf" not in ended.output, ended.output
     both = evo("verify", "flat.py", kernel_of(exported), "--task", f"{NAME}.py", "--device", "cpu", "--json")
     found, good = told(both)

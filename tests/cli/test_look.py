@@ -57,9 +57,9 @@ def test_status(searched: Path) -> None:
     assert (found["attempts"], found["candidates"]) == (11, 12)
     assert found["evaluations"] == {"score": 12, "confirm": 1}
     assert found["best"]["score"] > 1.0 and found["best"]["confirmed"]
-    assert found["environment"]["label"] == "modeled (sm_90)"
+    assert found["environment"]["label"] == "modeled for an H200 (sm_90)"
     plain = evo("status", searched).stdout
-    assert "modeled (sm_90)" in plain and "12 passed" in plain and "confirmed" in plain
+    assert "modeled for an H200 (sm_90)" in plain and "12 passed" in plain and "confirmed" in plain
     assert found["champion"]["survived"] == pytest.approx(0.5) and found["champion"]["claimed"] == 1.4641
     assert "survived     50% of the claimed 1.464x over the first kernel; 1.100x on hidden cases" in plain
 
@@ -113,7 +113,7 @@ def test_show(searched: Path) -> None:
     gains = [step["log_gain"] for step in found["path"] if step["log_gain"] is not None]
     assert sum(gains) == pytest.approx(math.log(best["score"]))
     plain = evo("show", searched, "best").stdout
-    assert "modeled (sm_90)" in plain and "shave@line 1" in plain and f"score {best['score']:.3f}" in plain
+    assert "modeled for an H200 (sm_90)" in plain and "shave@line 1" in plain and f"score {best['score']:.3f}" in plain
     assert evo("show", searched, "1", "--source").stdout == FIRST.text + "\n"
 
 
@@ -172,7 +172,7 @@ def test_start_from_takes_the_best_of_another_population_with_their_knobs(search
 
 def test_tree(searched: Path, tmp_path: Path) -> None:
     plain = evo("tree", searched, "--all").stdout
-    assert "modeled (sm_90)" in plain
+    assert "modeled for an H200 (sm_90)" in plain
     assert plain.count("scripted") + plain.count("shave") + plain.count("seed") >= 12
     for name in ("t.graphml", "t.jsonl"):
         assert evo("tree", searched, "--to", tmp_path / name).returncode == 0

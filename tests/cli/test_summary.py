@@ -33,13 +33,17 @@ def relative(candidate: int, source: Source) -> ScoredCandidate:
 @pytest.mark.parametrize(
     ("best", "champion", "says"),
     [
-        (relative(4, FAST), None, ["best: candidate 4, not confirmed, 2.500x first, modeled (sm_90)"]),
-        (relative(4, FAST), relative(4, FAST), ["champion: candidate 4, confirmed, 2.500x first, modeled (sm_90)"]),
+        (relative(4, FAST), None, ["best: candidate 4, not confirmed, 2.500x first, modeled for an H200 (sm_90)"]),
+        (
+            relative(4, FAST),
+            relative(4, FAST),
+            ["champion: candidate 4, confirmed, 2.500x first, modeled for an H200 (sm_90)"],
+        ),
         (
             relative(4, FAST),
             relative(3, SLOW),
             [
-                "champion: candidate 3, confirmed, 2.000x first, modeled (sm_90)",
+                "champion: candidate 3, confirmed, 2.000x first, modeled for an H200 (sm_90)",
                 "faster, not confirmed: candidate 4, 2.500x first",
             ],
         ),
@@ -133,7 +137,7 @@ def test_the_denominator_is_marked_and_every_baseline_has_its_time() -> None:
     cases = (_best_data(best) or {})["cases"]
     assert [cases[name]["denominator"] for name in "ab"] == ["torch.compile", "eager"]
     out.seek(0), out.truncate()
-    console.print(case_table(evaluation, "modeled (sm_90)"))
+    console.print(case_table(evaluation, "modeled for an H200 (sm_90)"))
     assert "*" not in out.getvalue()  # one alone needs no mark
 
 

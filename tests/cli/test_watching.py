@@ -102,7 +102,7 @@ def test_status_and_show_name_the_ceilings_that_shares_refer_to(tmp_path: Path) 
     with opened(modeled, ENVIRONMENT) as population:
         population.plant(FIRST)
     assert "copy 4.26 TB/s" in evo("status", modeled).stdout
-    assert "from the table (sm_90)" in evo("status", modeled).stdout
+    assert "from the table for an H200 (sm_90)" in evo("status", modeled).stdout
 
 
 # --- baselines ----------------------------------------------------------------------------------------------------
