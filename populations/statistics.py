@@ -103,7 +103,7 @@ class Best:
     score: float | None
     confirmed: bool
     claimed: float | None = None  # of what is confirmed: the gain over the first kernel that the search had measured,
-    survived: float | None = None  # and the share of it that the confirmation still found
+    survived: float | None = None  # and the share of it that the confirmation still found; None of modeled times
     hidden: float | None = None  # the gain over the first kernel on hidden cases
 
 

@@ -66,7 +66,7 @@ def show_evaluation(evaluation: Evaluation) -> None:
     if evaluation.score is not None:
         say(console, f"score {score_text(evaluation)}, {label}", style="bold")
         show_cases(console, evaluation, label)
-    say(console, *comparison_lines(evaluation), *mixed_lines(evaluation))
+    say(console, *comparison_lines(evaluation, in_population=False), *mixed_lines(evaluation))
 
 
 def compared_lines(evaluation: Evaluation) -> list[str]:
@@ -194,20 +194,28 @@ def _was_compared(check: CheckResult) -> bool:
     return check.error < 1e30 if check.passed else 1.0 < check.error < 1e30
 
 
-def survival_line(confirmation: Evaluation | None) -> str:
-    """One sentence: score on hidden cases, gain over the first kernel; empty where nothing was compared."""
+def survival_line(confirmation: Evaluation | None, in_population: bool = True) -> str:
+    """One sentence: score on hidden cases, gain over the first kernel, and how much of it survived, or what of a
+    modeled confirmation was new; empty where nothing was compared. `in_population`: candidates have numbers."""
     found = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH) if confirmation is not None else None
     if confirmation is None or found is None:
         return ""
-    how = "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"
-    line = f"gain over the first kernel (candidate {FIRST}), {how}: {found} on search cases"
-    if (hidden := confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)) is not None:
+    modeled = confirmation.environment.kind == "modeled"
+    first = f"the first kernel (candidate {FIRST})" if in_population else "the task's first kernel"
+    line = f"gain over {first}, {'modeled' if modeled else 'by fresh pairs'}: {found} on search cases"
+    hidden = confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)
+    if hidden is not None:
         line = f"hidden cases: {score_text(confirmation)}; {line}, {hidden} on hidden cases"
+    if modeled:
+        return f"{line}; {renewed_text(hidden is not None)}"
     if confirmation.survived is None or confirmation.claimed is None:
         return line
-    if how == "modeled" and confirmation.survived > 0.99:  # the same model again: this says nothing
-        return line
     return f"{line}; {confirmation.survived:.0%} of the claimed {confirmation.claimed:.3f}x survived"
+
+
+def renewed_text(hidden: bool) -> str:
+    """What a confirmation without a GPU does anew; `hidden`: the task has hidden sizes."""
+    return f"new: {'hidden sizes and ' * hidden}checks with new inputs of every kind; times are the same model's"
 
 
 def confirmed_lines(confirmation: Evaluation | None) -> list[str]:
@@ -218,9 +226,9 @@ def confirmed_lines(confirmation: Evaluation | None) -> list[str]:
     return [verdict, *comparison_lines(confirmation)]
 
 
-def comparison_lines(confirmation: Evaluation) -> list[str]:
-    """For people: what survived of the gain, and every comparison."""
-    line = survival_line(confirmation)
+def comparison_lines(confirmation: Evaluation, in_population: bool = True) -> list[str]:
+    """For people: what survived of the gain, and every comparison. `in_population`: see `survival_line`."""
+    line = survival_line(confirmation, in_population)
     lines = [line] if line else []
     width = max((len(one.case) for one in confirmation.comparisons), default=0)
     for one in confirmation.comparisons:

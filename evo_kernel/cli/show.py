@@ -22,6 +22,7 @@ from evo_kernel.app.verdicts import (
     model_lines,
     operator_lines,
     path_lines,
+    renewed_text,
     show_cases,
     times_text,
 )
@@ -178,7 +179,7 @@ def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
         ("population", f"{found.path} ({found.task}), {writer}"),
         ("best", _standing(found, found.best, label)),
         ("champion", _standing(found, found.champion, label)),
-        *_survived(found.champion),
+        *_survived(found),
         ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
                      f"{found.abandoned} abandoned" + f", {found.handed_out} handed out" * bool(found.handed_out)),
         ("candidates", f"{found.candidates}; {counts_text(found.verdicts) or 'none judged'}; {found.pending} pending"),
@@ -197,13 +198,18 @@ def _standing(status: RunStatus, found: Best | None, label: str) -> str:
     return f"{score} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
 
 
-def _survived(champion: Best | None) -> list[tuple[str, str]]:
-    if champion is None or champion.survived is None:
+def _survived(status: RunStatus) -> list[tuple[str, str]]:
+    """How much of the champion's gain its confirmation found; without a GPU, what of the confirmation was new."""
+    champion = status.champion
+    if champion is None:
         return []
-    hidden = f"; {champion.hidden:.3f}x on hidden cases" if champion.hidden is not None else ""
-    return [
-        ("survived", f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel{hidden}")
-    ]
+    hidden = f"{champion.hidden:.3f}x the first kernel on hidden cases" if champion.hidden is not None else ""
+    if status.environment is not None and status.environment.kind == "modeled":
+        return [("confirmed", "; ".join(filter(None, (hidden, renewed_text(bool(hidden))))))]
+    if champion.survived is None:
+        return []
+    share = f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel"
+    return [("survived", "; ".join(filter(None, (share, hidden))))]
 
 
 def _machine(found: RunStatus) -> list[tuple[str, str]]:

@@ -243,7 +243,9 @@ class Evaluation:
     @property
     def survived(self) -> float | None:
         """The share of the claimed log gain that fresh pairs still show: log(found) ÷ log(claimed). 1.0 is all of it;
-        None where nothing to speak of was claimed."""
+        None where nothing to speak of was claimed, and of modeled times: the same model says the same again."""
+        if self.environment.kind == "modeled":
+            return None
         claimed, found = self.claimed, self.gain_over(Rival.FIRST, CaseKind.SEARCH)
         if claimed is None or found is None or claimed < CLAIM_WORTH:
             return None

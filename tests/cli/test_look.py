@@ -16,6 +16,7 @@ from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
 from evo_kernel.types import (
     CaseKind,
+    Environment,
     Evaluation,
     PairedComparison,
     PlanFeatures,
@@ -33,12 +34,26 @@ from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge
 SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
 
 
+GPU = replace(ENVIRONMENT, kind="measured", device="NVIDIA H200")
+
+
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("look") / "scripted.db"
-    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+    return search(tmp_path_factory.mktemp("look") / "scripted.db", ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return search(tmp_path_factory.mktemp("look") / "measured.db", GPU)
+
+
+def search(path: Path, environment: Environment) -> Path:
+    def judge(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        return replace(judged(source, purpose, number), environment=environment)
+
+    with open_population(path, task=CARD, task_identity=TASK, environment=environment, seed=1) as population:
         population.plant(FIRST)
-        Engine(population, ScriptedOperator(), ScriptedJudge(judged), Ledger(Budget(evaluations=12))).run()
+        Engine(population, ScriptedOperator(), ScriptedJudge(judge), Ledger(Budget(evaluations=12))).run()
     return path
 
 
@@ -60,18 +75,39 @@ def test_status(searched: Path) -> None:
     assert found["environment"]["label"] == "modeled for an H200 (sm_90)"
     plain = evo("status", searched).stdout
     assert "modeled for an H200 (sm_90)" in plain and "12 passed" in plain and "confirmed" in plain
-    assert found["champion"]["survived"] == pytest.approx(0.5) and found["champion"]["claimed"] == 1.4641
-    assert "survived     50% of the claimed 1.464x over the first kernel; 1.100x on hidden cases" in plain
+    assert found["champion"]["survived"] is None and found["champion"]["claimed"] == 1.4641
+    assert (
+        "survived" not in plain
+        and (
+            "\nconfirmed    1.100x the first kernel on hidden cases; new: hidden sizes and checks with new inputs of every "
+            "kind; times are the same model's\n"
+        )
+        in plain
+    )
 
 
-def test_show_says_what_survived(searched: Path) -> None:
-    found = json.loads(evo("show", searched, "champion", "--json").stdout)["confirmation"]
+def test_status_says_what_survived_of_measured_times(measured: Path) -> None:
+    champion = json.loads(evo("status", measured, "--json").stdout)["champion"]
+    assert champion["survived"] == pytest.approx(0.5) and champion["claimed"] == 1.4641
+    plain = evo("status", measured).stdout
+    assert "50% of the claimed 1.464x over the first kernel; 1.100x the first kernel on hidden cases" in plain
+
+
+def test_nothing_survives_the_same_model_again(searched: Path) -> None:
+    assert json.loads(evo("show", searched, "champion", "--json").stdout)["confirmation"]["survived"] is None
+    plain = evo("show", searched, "champion").stdout
+    assert "survived" not in plain and "the first kernel (candidate 1), modeled: 1.210x" in plain
+    assert "; new: hidden sizes and checks with new inputs of every kind; times are the same model's\n" in plain
+
+
+def test_show_says_what_survived(measured: Path, searched: Path) -> None:
+    found = json.loads(evo("show", measured, "champion", "--json").stdout)["confirmation"]
     assert (found["status"], found["claimed"], found["survived"]) == ("passed", 1.4641, pytest.approx(0.5))
     assert [(one["against"], one["ratio"], one["pairs"]) for one in found["comparisons"]] == [
         ("first kernel", 1.21, 40),
         ("first kernel", 1.1, 40),
     ]
-    plain = evo("show", searched, "champion").stdout
+    plain = evo("show", measured, "champion").stdout
     headline = (
         "1.210x (1.200 to 1.220) on search cases, 1.100x (1.090 to 1.110) on hidden cases; 50% of the claimed 1.464x"
     )
