@@ -266,7 +266,8 @@ def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: b
     _print_tree(nodes if everything or not path else [n for n in nodes if n["candidate"] in shown_too], set(path))
     if set(ahead) - set(path):
         click.echo(
-            f"* the champion's path; candidate {ahead[-1]} is faster, and not confirmed: the next resume does that"
+            f"* the champion's path; candidate {ahead[-1]} is faster, and not confirmed: "
+            f"`evo-kernel confirm {population}` does that"
         )
 
 

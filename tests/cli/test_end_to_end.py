@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import Result
 
+from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind
 from tests.support.commands import evo, told
@@ -278,3 +279,26 @@ def test_a_population_is_not_overwritten(searched: Result) -> None:
     for option in ([], ["--dry-run"]):
         with pytest.raises(Exception, match="exists already: go on with `evo-kernel resume"):
             evo("run", f"{NAME}.py", "--device", "cpu", *option)
+
+
+def test_any_candidate_that_passed_can_be_confirmed_and_exported(exported: Path, folder: Path) -> None:
+    """After all that looks at the champion alone."""
+    champion = told(evo("status", f"{NAME}.db", "--json"))["champion"]["candidate"]
+    known = told(evo("confirm", f"{NAME}.db", champion, "--json"))
+    assert (known["candidate"], known["confirmed"], known["known"]) == (champion, True, True)
+    nodes = told(evo("tree", f"{NAME}.db", "--all", "--json"))["candidates"]
+    chosen = next(node["candidate"] for node in nodes if node["status"] == "passed" and node["candidate"] != champion)
+    with pytest.raises(
+        UserError, match=f"candidate {chosen} is not confirmed: `evo-kernel confirm {NAME}.db {chosen}`"
+    ):
+        evo("export", f"{NAME}.db", "--candidate", chosen, "--to", "chosen", "--device", "cpu")
+    ended = evo("confirm", f"{NAME}.db", chosen)
+    assert ended.exit_code == 0, ended.output
+    assert f"candidate {chosen}, modeled for an H200 (sm_90):\nconfirmed\n" in ended.stdout
+    assert "ok m5-n67, timed: off by " in ended.stdout
+    assert f"next: evo-kernel export {NAME}.db --candidate {chosen} --to DIR" in ended.stdout
+    after = evo("export", f"{NAME}.db", "--candidate", chosen, "--to", "chosen", "--device", "cpu", "--json")
+    assert after.exit_code == 0 and "m5-n67" in told(after)["serves"]
+    (provenance,) = json.loads((folder / "chosen" / f"{NAME}_kernel" / "provenance.json").read_text())
+    assert provenance["confirmed"] and provenance["candidate"] == chosen
+    assert told(evo("status", f"{NAME}.db", "--json"))["champion"]["candidate"] == champion

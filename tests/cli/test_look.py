@@ -118,7 +118,9 @@ def test_show_says_what_survived(measured: Path, searched: Path) -> None:
 
 def test_what_is_not_confirmed_is_exported_only_when_told(searched: Path, tmp_path: Path) -> None:
     refused = evo("export", searched, "--to", tmp_path / "out", "--candidate", "1")
-    assert refused.returncode == 2 and "candidate 1 is not confirmed" in refused.stderr
+    assert (
+        refused.returncode == 2 and f"candidate 1 is not confirmed: `evo-kernel confirm {searched} 1`" in refused.stderr
+    )
     assert "--unconfirmed" in refused.stderr and not (tmp_path / "out").exists()
 
 
@@ -135,7 +137,7 @@ def test_a_faster_candidate_that_is_not_exported_is_named_with_what_confirms_it(
     assert (
         f"candidate {told.candidate} of {path}, which is faster than candidate {champion.candidate} (200.000x" in said
     )
-    assert said.endswith(f"evo-kernel resume {path} --for 5m --set budget.evaluations=+0")
+    assert said.endswith(f"evo-kernel confirm {path}")
 
 
 def test_show(searched: Path) -> None:
