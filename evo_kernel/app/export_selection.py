@@ -71,6 +71,18 @@ def overtaken(path: Path) -> str:
     )
 
 
+def unconfirmed_line(chosen: ExportedCandidate, hidden: Sequence[str]) -> str:
+    """What is served of a candidate that is not confirmed, and what confirms it; empty of others. `hidden`: cases where
+    nothing was judged."""
+    if chosen.confirmed:
+        return ""
+    without = f", NOT the hidden sizes {', '.join(hidden)}: nothing was judged there" if hidden else ""
+    served = f"NOT CONFIRMED: candidate {chosen.view.candidate}. It serves the sizes that the search saw{without}."
+    if chosen.confirmation is not None:
+        return f"{served} Its confirmation refuted it: {chosen.confirmation.reason}"
+    return f"{served} Confirm it, then export again:\n  {confirms(chosen.population, chosen.view.candidate)}"
+
+
 def confirms(population: Path, candidate: int | None = None) -> str:
     """The command that confirms a candidate, the best if None, and does no more."""
     return f"evo-kernel confirm {population}" + (f" {candidate}" if candidate is not None else "")

@@ -292,6 +292,12 @@ def test_any_candidate_that_passed_can_be_confirmed_and_exported(exported: Path,
         UserError, match=f"candidate {chosen} is not confirmed: `evo-kernel confirm {NAME}.db {chosen}`"
     ):
         evo("export", f"{NAME}.db", "--candidate", chosen, "--to", "chosen", "--device", "cpu")
+    early = evo("export", f"{NAME}.db", "--candidate", chosen, "--to", "early", "--device", "cpu", "--unconfirmed")
+    assert early.exit_code == 0 and "its kernels serve the sizes of m256-n1000, m3-n129; other calls" in early.stdout
+    served = f"NOT CONFIRMED: candidate {chosen}. It serves the sizes that the search saw"
+    assert f"{served}, NOT the hidden sizes m5-n67: nothing was judged there. Confirm it" in early.stderr
+    assert early.stderr.endswith(f"then export again:\n  evo-kernel confirm {NAME}.db {chosen}\n")
+    assert "NOT served" not in early.stderr and not list((folder / "early").glob("*/plans/*.m5-n67.plan"))
     ended = evo("confirm", f"{NAME}.db", chosen)
     assert ended.exit_code == 0, ended.output
     assert f"candidate {chosen}, modeled for an H200 (sm_90):\nconfirmed\n" in ended.stdout
@@ -301,4 +307,9 @@ def test_any_candidate_that_passed_can_be_confirmed_and_exported(exported: Path,
     assert after.exit_code == 0 and "m5-n67" in told(after)["serves"]
     (provenance,) = json.loads((folder / "chosen" / f"{NAME}_kernel" / "provenance.json").read_text())
     assert provenance["confirmed"] and provenance["candidate"] == chosen
+    assert [case["case"] for case in provenance["hidden_cases"]] == ["m5-n67"]
+    assert re.search(r"^\| m5-n67, hidden \| \d+\.\d \|", (folder / "chosen" / "README.md").read_text(), re.MULTILINE)
+    (hidden,) = (folder / "chosen").glob("*/plans/*.m5-n67.plan")
+    replayed = evo("replay", hidden, "--task", f"{NAME}.py", "--device", "cpu")
+    assert replayed.exit_code == 0 and "outputs checked against the task" in replayed.output
     assert told(evo("status", f"{NAME}.db", "--json"))["champion"]["candidate"] == champion
