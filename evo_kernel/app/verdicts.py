@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel.observe.formatting import against, denominator, fault_lines, held_texts, score_text
 from evo_kernel.types import CaseKind, CheckResult, Environment, Evaluation, Gain, Measurement, Rival
+from evo_kernel.types.bottleneck import bottleneck_text
 from evo_kernel.types.gpus import modeled_gpu
 from evo_kernel.types.promotion import FIRST
 
@@ -43,7 +44,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
                    "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
                    "speedup": m.speedup if m.baselines_us else None, "floor_us": m.floor_us,
                    "light_share": m.light_share, "compared": asdict(m.compared) if m.compared is not None else None,
-                   "plan": m.plan} for m in evaluation.measurements],
+                   "bottleneck": bottleneck_text(m), "plan": m.plan} for m in evaluation.measurements],
         "evaluations": dict(evaluation.charged),
         "wall_s": evaluation.wall_s,
         "gpu_s": evaluation.gpu_s,
@@ -119,38 +120,12 @@ def path_lines(path: Sequence[PathStep]) -> list[str]:
     return lines
 
 
-TERMS = {
-    "dram": "memory traffic", "l2": "traffic of the L2", "tensor": "matrix products", "issue": "instructions",
-    "atomics": "atomics", "exposed": "loads that nothing hides", "tail": "the last round of programs",
-    "launch": "launches",
-}  # fmt: skip
-"""Terms of the time model in `Measurement.details` that can be a bottleneck."""
-
-
 def bottleneck_lines(evaluation: Evaluation) -> list[str]:
     """What takes a kernel's time: the largest modeled terms, launches, and what these hand on through memory."""
-    lines = [_bottleneck(m) for m in evaluation.measurements]
+    lines = [bottleneck_text(m) for m in evaluation.measurements]
     if len(set(lines)) == 1:
         return [f"bottleneck: {lines[0]}"]
     return [f"bottleneck on {m.case}: {line}" for m, line in zip(evaluation.measurements, lines, strict=True)]
-
-
-def _bottleneck(measured: Measurement) -> str:
-    terms = {name: us for name, us in measured.details.items() if name in TERMS and us > 0} if not measured.n else {}
-    large = sorted((us, TERMS[name]) for name, us in terms.items() if us >= max(terms.values()) / 2)[::-1]
-    told = []
-    if large:
-        told.append(
-            " and ".join(f"{name} ({us:.1f} µs alone)" for us, name in large) + f" of {measured.median_us:.1f} µs"
-        )
-    if plan := measured.features:
-        launches = plan.launches + plan.aten_nodes
-        told.append("1 launch" if launches == 1 else f"{launches} launches")
-        if plan.scratch_bytes:
-            told.append(f"{plan.scratch_bytes / 1e6:,.1f} MB of intermediate results are written and read again")
-        elif launches > 1:
-            told.append("no intermediate buffers")
-    return "; ".join(told) or "not known"
 
 
 def show_cases(console: Console, evaluation: Evaluation, label: str) -> None:

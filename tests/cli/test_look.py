@@ -162,7 +162,7 @@ def test_show_prints_what_was_scored_and_what_takes_its_time(tmp_path: Path) -> 
     with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
         seed = population.plant(source, "compiled")
         untuned = scored(Source("time_us = 80.0\n"), Purpose.SCORE)
-        terms = {"dram": 20.0, "issue": 12.0, "launch": 1.0, "latency": 60.0}
+        terms = {"dram": 20.0, "issue": 12.0, "launch": 1.0, "latency": 8.0, "compared.of": 64.0}
         measured = replace(untuned.measurements[0], median_us=40.0, low_us=40.0, high_us=40.0, features=plan,
                            details=terms, light_share=0.5)  # fmt: skip
         tuned = replace(untuned, score=2.5, knobs=(("BLOCK", 512),), measurements=(measured,), verdicts=())
@@ -171,8 +171,12 @@ def test_show_prints_what_was_scored_and_what_takes_its_time(tmp_path: Path) -> 
     assert evo("show", path, "--source").stdout == "BLOCK = 512\ndef run(x): ...\n\n"
     plain = evo("show", path).stdout
     assert "BLOCK = 512" in plain and "BLOCK = 64" not in plain
+    told = (
+        "no resource is busy for 60% of the time; memory traffic (20.0 µs alone, 50%) and instructions (12.0 µs alone"
+    )
     assert (
-        "bottleneck: memory traffic (20.0 µs alone) and instructions (12.0 µs alone) of 40.0 µs; 3 launches; " in plain
+        f"bottleneck: latency: {told}, 30%) of 40.0 µs, modeled; waiting most for loads one after another; 3 la"
+        in plain
     )
     assert "201.3 MB of intermediate results are written and read again" in plain
     assert "1.250x      1  compiled" in plain and "×  2.000x      1  tuning of its knobs" in plain
