@@ -103,7 +103,7 @@ class Best:
     score: float | None
     confirmed: bool
     claimed: float | None = None  # of what is confirmed: the gain over the first kernel that the search had measured,
-    survived: float | None = None  # and the share of it that the confirmation still found
+    survived: float | None = None  # and the share of it that the confirmation still found; None of modeled times
     hidden: float | None = None  # the gain over the first kernel on hidden cases
 
 
@@ -156,6 +156,7 @@ class RunStatus:
 
     def as_data(self) -> dict[str, Any]:
         data = asdict(self)
+        data["baselines_us"] = data.pop("baselines")  # the name that the cases of evaluations have for it
         data["environment"] = None
         if self.environment is not None:
             data["environment"] = {**asdict(self.environment), "label": self.environment.label}

@@ -49,8 +49,7 @@ def choose(path: Path, candidate: int | None, unconfirmed: bool) -> list[Exporte
         if number is None:
             raise UserError(f"{path} has no candidate that passed; `evo-kernel status {path}` says more")
         leader = _read(reader, number)
-        fastest = reader.best()
-        if not unconfirmed and (reason := _doubt(leader, fastest.candidate if fastest else None)):
+        if not unconfirmed and (reason := _doubt(leader)):
             raise UserError(f"candidate {number} {reason}, or export it as it is with --unconfirmed")
         if candidate is not None or leader.evaluation.environment.kind != "measured":
             return [leader]
@@ -68,13 +67,25 @@ def overtaken(path: Path) -> str:
     scores = [dashed(one.score, "{:.3f}x") for one in (best, chosen)]
     return (
         f"NOT exported: candidate {best.candidate} of {path}, which is faster than candidate {chosen.candidate} "
-        f"({scores[0]}, not {scores[1]}), but not confirmed. Confirm it, then export again:\n  {_confirms(path)}"
+        f"({scores[0]}, not {scores[1]}), but not confirmed. Confirm it, then export again:\n  {confirms(path)}"
     )
 
 
-def _confirms(population: Path) -> str:
-    """The command that confirms the best and does no more."""
-    return f"evo-kernel resume {population} --for 5m --set budget.evaluations=+0"
+def unconfirmed_line(chosen: ExportedCandidate, hidden: Sequence[str]) -> str:
+    """What is served of a candidate that is not confirmed, and what confirms it; empty of others. `hidden`: cases where
+    nothing was judged."""
+    if chosen.confirmed:
+        return ""
+    without = f", NOT the hidden sizes {', '.join(hidden)}: nothing was judged there" if hidden else ""
+    served = f"NOT CONFIRMED: candidate {chosen.view.candidate}. It serves the sizes that the search saw{without}."
+    if chosen.confirmation is not None:
+        return f"{served} Its confirmation refuted it: {chosen.confirmation.reason}"
+    return f"{served} Confirm it, then export again:\n  {confirms(chosen.population, chosen.view.candidate)}"
+
+
+def confirms(population: Path, candidate: int | None = None) -> str:
+    """The command that confirms a candidate, the best if None, and does no more."""
+    return f"evo-kernel confirm {population}" + (f" {candidate}" if candidate is not None else "")
 
 
 def _read(reader: PopulationReader, number: int) -> ExportedCandidate:
@@ -96,12 +107,10 @@ def _read(reader: PopulationReader, number: int) -> ExportedCandidate:
     )
 
 
-def _doubt(chosen: ExportedCandidate, best: int | None) -> str:
+def _doubt(chosen: ExportedCandidate) -> str:
     """Why a candidate should not be exported, and what else to do; empty where it is confirmed."""
-    if chosen.confirmation is None and chosen.view.candidate == best:
-        return f"is not confirmed: `{_confirms(chosen.population)}` confirms it"
     if chosen.confirmation is None:
-        return f"is not confirmed, and only the best is, candidate {best}: leave out --candidate"
+        return f"is not confirmed: `{confirms(chosen.population, chosen.view.candidate)}` confirms it"
     if not chosen.confirmation.passed:
         return f"was refuted by its confirmation ({chosen.confirmation.reason}): leave out --candidate"
     return ""

@@ -1,5 +1,5 @@
-"""A session with somebody outside the loop: attempts are asked for, and what is told is recorded and judged as a run
-would do it.
+"""A session with somebody outside the loop: attempts are asked for, what is told is recorded and judged as a run would
+do it, and a candidate is confirmed.
 
 `ask`, `tell` and `give_up` are whole commands; the MCP server stands on one ExternalSession for as long as it serves.
 One process at a time writes a population, so whoever comes while another writes waits, for as long as they said.
@@ -20,11 +20,12 @@ from evo_kernel.app.verdicts import evaluation_data
 from evo_kernel.config import with_overrides
 from evo_kernel.engine import EngineSettings
 from evo_kernel.engine.session import RetryingJudge
-from evo_kernel.errors import PopulationError, PopulationLocked
+from evo_kernel.errors import PopulationError, PopulationLocked, UserError
 from evo_kernel.types import (
     Brief,
     Evaluation,
     Proposal,
+    Purpose,
     Recorded,
     ScoredCandidate,
     Source,
@@ -126,6 +127,27 @@ class ExternalSession:
         evaluation = self._judge.judge(recorded)
         self.population.tell(recorded, evaluation, _witnessed(recorded, evaluation))
         return self._result(recorded, evaluation)
+
+    def confirm(self, candidate: int) -> Evaluation:
+        """Judge a candidate on the hidden cases, and store the verdict. It meets the champion where it would take its
+        place. Raises UserError where it has not passed here."""
+        scored, champion = self.population.relative(candidate), self.population.champion()
+        if scored.evaluation is None or not scored.evaluation.passed:
+            label = self.parts.judge.environment.label
+            raise UserError(
+                f"candidate {candidate} has not passed where scores are {label}: `evo-kernel resume "
+                f"{self.population.path}` judges the best candidates here first"
+            )
+        rival = champion if champion is not None and champion.candidate != candidate else None
+        leads = rival is None or rival.evaluation is None or scored.evaluation.standing < rival.evaluation.standing
+        recorded = self.population.recorded(candidate)
+        against = rival.source if rival is not None and leads else None
+        evaluation = self._judge.judge(recorded, Purpose.CONFIRM, scored, against=against)
+        self.population.tell(recorded, evaluation, _witnessed(recorded, evaluation))
+        best, champion = self.population.best(), self.population.champion()
+        if best is not None and champion is not None and best.candidate == champion.candidate:
+            self.population.note_confirmation(due=False)
+        return evaluation
 
     def _result(self, recorded: Recorded, evaluation: Evaluation) -> TellResult:
         best = self.population.best()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.app.export_selection import ExportedCandidate
 from evo_kernel.app.recorded_kernels import RecordedCandidate
 from evo_kernel.app.verdicts import confirmed_data, evaluation_data, survival_line
 from evo_kernel.errors import UserError
@@ -39,7 +40,7 @@ def package(
     _refuse_strangers(forward)
     _refuse_strangers(backward)
     plans = {f"{one.name}.{case}": one.plans[case].model_dump_json()
-             for t, kernels in parts for one in kernels for case in _shown(t)}  # fmt: skip
+             for t, kernels in parts for one in kernels for case in _judged_cases(t, one)}  # fmt: skip
     return Package(
         name=name,
         operator=operator,
@@ -76,8 +77,9 @@ def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]])
         )
 
 
-def _shown(task: Task) -> list[str]:
-    return [case.name for case in task.cases if case.kind is not CaseKind.CONFIRM]
+def _judged_cases(task: Task, one: RecordedCandidate) -> list[str]:
+    """Hidden cases are judged by confirming."""
+    return [case.name for case in task.cases if case.kind is not CaseKind.CONFIRM or one.chosen.confirmed]
 
 
 def _manifest(
@@ -105,10 +107,19 @@ def _manifest(
         "differentiable": places,
         "backward_schema": f"({arguments}{grads}) -> {_returns(len(places))}" if places else None,
         "judged": [_group(t, recorded, names) for t, recorded in parts],
-        "not_executed": list(
-            dict.fromkeys(case.name for t, ks in parts for case in t.cases if case.name not in ks[0].compared)
-        ),
+        "not_executed": _left_out(parts, judged_there=True),
+        "not_judged": _left_out(parts, judged_there=False),
     }
+
+
+def _left_out(parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]], judged_there: bool) -> list[str]:
+    """Cases that no kernel serves: judged, but not compared in full; or hidden ones of what is not confirmed."""
+    found: dict[str, None] = {}
+    for task, kernels in parts:
+        known = _judged_cases(task, kernels[0])
+        left = [case.name for case in task.cases if case.name not in kernels[0].compared]
+        found |= dict.fromkeys(name for name in left if (name in known) == judged_there)
+    return list(found)
 
 
 def _backward(task: Task, parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]]) -> dict[str, Any] | None:
@@ -211,8 +222,9 @@ def _provenance(task: Task, one: RecordedCandidate, version: str) -> dict[str, A
         "source_sha256": one.source.sha256,
         "plans_are_the_judged_ones": one.same_versions,
         "plans": [{"case": case, "kind": kinds[case], "hash": one.plans[case].hash, "file": f"{one.name}.{case}.plan"}
-                  for case in _shown(task)],
+                  for case in _judged_cases(task, one)],
         "evaluation": evaluation_data(chosen.evaluation),
+        "hidden_cases": _hidden_cases(task, chosen),
         "models": list(chosen.models),
         "path": [{"candidate": step.candidate, "strategy": step.action, "log_gain": step.log_gain,
                   "diff": source_diff(chosen.texts[i - 1] if i else "", chosen.texts[i],
@@ -220,6 +232,14 @@ def _provenance(task: Task, one: RecordedCandidate, version: str) -> dict[str, A
                  for i, step in enumerate(chosen.steps)],
         "exported_with": {"evo-kernel": version, "torch": torch.__version__},
     }  # fmt: skip
+
+
+def _hidden_cases(task: Task, chosen: ExportedCandidate) -> list[dict[str, Any]]:
+    """Times on the hidden sizes, as the confirmation found them; empty where it is not confirmed."""
+    if chosen.confirmation is None or not chosen.confirmed:
+        return []
+    hidden = {case.name for case in task.cases_of(CaseKind.CONFIRM)}
+    return [case for case in evaluation_data(chosen.confirmation)["cases"] if case["case"] in hidden]
 
 
 def has_hidden_cases(task: Task) -> bool:

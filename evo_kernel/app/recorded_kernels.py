@@ -117,9 +117,11 @@ def _compared(
     measured = one.evaluation.environment.kind == "measured"
     found = []
     for case in cases:
-        if case.kind is CaseKind.CHECK or (measured and (case.kind is CaseKind.SEARCH or one.confirmed)):
+        if case.kind is CaseKind.CONFIRM and not one.confirmed:
+            continue
+        if case.kind is CaseKind.CHECK or measured:
             found.append(case.name)
-        elif not measured:
+        else:
             checked = judge.checked_in_full(plans[case.name], case)
             if checked is not None and checked.status is Status.WRONG:
                 raise UserError(

@@ -9,7 +9,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.verdicts import confirmed_lines, survival_line
+from evo_kernel.app.verdicts import ceilings_of, confirmed_lines, survival_line
 from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
 from evo_kernel.observe.formatting import counts_text, dashed, held_texts, score_text, source_diff
 from evo_kernel.types import Environment, Evaluation, Measurement
@@ -207,8 +207,10 @@ def _environment(reader: PopulationReader, environment: Environment | None) -> l
         return []
     names = ("kind", "device", "driver", "torch", "triton", "fp_fusion", "judge", "confinement")
     found = [(name.replace("_", " "), str(getattr(environment, name))) for name in names]
-    ceilings = [(f"ceiling: {name}", f"{value:.4g}") for name, value in reader.ceilings(environment).items()]
-    return [*found, *ceilings, ("task, sha256", reader.task_identity)]
+    ceilings, source = ceilings_of(environment, reader.ceilings(environment))
+    rates = ceilings.as_data() if ceilings is not None else {}
+    limits = [(f"ceiling ({source}): {name}", f"{value:.4g}") for name, value in rates.items()]
+    return [*found, *limits, ("task, sha256", reader.task_identity)]
 
 
 def _commands(reader: PopulationReader, view: CandidateView | None) -> list[str]:

@@ -134,7 +134,7 @@ def ended_line(ended: RunSummary, took_s: float) -> str:
 def _count_lines(parts: Prepared, ended: RunSummary, cut_off: int) -> list[str]:
     counters, lines = parts.population.counters(), []
     if ended.unconfirmed:
-        lines.append("confirmation did not fit into the time: `resume` does it first")
+        lines.append("confirmation did not fit into the time: `evo-kernel confirm` does it, and `resume` first")
     lines += [
         f"{counters.attempts} attempts, {counters.candidates} candidates, {counters.passed} passed; "
         f"evaluations: {counts_text(counters.evaluations) or 'none'}",

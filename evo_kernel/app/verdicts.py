@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from evo_kernel.observe.formatting import against, denominator, fault_lines, held_texts, score_text
 from evo_kernel.types import CaseKind, CheckResult, Environment, Evaluation, Gain, Measurement, Rival
+from evo_kernel.types.bottleneck import bottleneck_text
+from evo_kernel.types.gpus import modeled_gpu
 from evo_kernel.types.promotion import FIRST
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from evo_kernel.fitness.timing.ceilings import Ceilings
     from populations.lineage import PathStep
     from populations.statistics import ModelUse, OperatorUse, RunStatus
 
@@ -40,8 +43,8 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
         "cases": [{"case": m.case, "us": m.median_us, "low_us": m.low_us, "high_us": m.high_us, "samples": m.n,
                    "baselines_us": dict(m.baselines_us), "denominator": denominator(m.baselines_us) or None,
                    "speedup": m.speedup if m.baselines_us else None, "floor_us": m.floor_us,
-                   "light_share": m.light_share,
-                   "plan": m.plan} for m in evaluation.measurements],
+                   "light_share": m.light_share, "compared": asdict(m.compared) if m.compared is not None else None,
+                   "bottleneck": bottleneck_text(m), "plan": m.plan} for m in evaluation.measurements],
         "evaluations": dict(evaluation.charged),
         "wall_s": evaluation.wall_s,
         "gpu_s": evaluation.gpu_s,
@@ -60,10 +63,23 @@ def show_evaluation(evaluation: Evaluation) -> None:
         mark = "ok" if check.passed else "NO"
         error = f": off by {check.error:.3g}x what is allowed" if _was_compared(check) else ""
         say(console, f"  {mark} {check.case}{error}")
+    say(console, *compared_lines(evaluation))
     if evaluation.score is not None:
         say(console, f"score {score_text(evaluation)}, {label}", style="bold")
         show_cases(console, evaluation, label)
-    say(console, *comparison_lines(evaluation), *mixed_lines(evaluation))
+    say(console, *comparison_lines(evaluation, in_population=False), *mixed_lines(evaluation))
+
+
+def compared_lines(evaluation: Evaluation) -> list[str]:
+    """For every timed size that was compared: which programs ran, how many elements were compared, and the error."""
+    lines = []
+    for m in evaluation.measurements:
+        if (found := m.compared) is not None:
+            ran = "all programs" if found.whole else "programs that were drawn"
+            part = "all" if found.elements == found.of else f"{found.elements:,} of"
+            looked = f"{ran}, {part} {found.of:,} output elements compared"
+            lines.append(f"  ok {m.case}, timed: off by {found.error:.3g}x what is allowed ({looked})")
+    return lines
 
 
 def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) -> None:
@@ -104,38 +120,12 @@ def path_lines(path: Sequence[PathStep]) -> list[str]:
     return lines
 
 
-TERMS = {
-    "dram": "memory traffic", "l2": "traffic of the L2", "tensor": "matrix products", "issue": "instructions",
-    "atomics": "atomics", "exposed": "loads that nothing hides", "tail": "the last round of programs",
-    "launch": "launches",
-}  # fmt: skip
-"""Terms of the time model in `Measurement.details` that can be a bottleneck."""
-
-
 def bottleneck_lines(evaluation: Evaluation) -> list[str]:
     """What takes a kernel's time: the largest modeled terms, launches, and what these hand on through memory."""
-    lines = [_bottleneck(m) for m in evaluation.measurements]
+    lines = [bottleneck_text(m) for m in evaluation.measurements]
     if len(set(lines)) == 1:
         return [f"bottleneck: {lines[0]}"]
     return [f"bottleneck on {m.case}: {line}" for m, line in zip(evaluation.measurements, lines, strict=True)]
-
-
-def _bottleneck(measured: Measurement) -> str:
-    terms = {name: us for name, us in measured.details.items() if name in TERMS and us > 0} if not measured.n else {}
-    large = sorted((us, TERMS[name]) for name, us in terms.items() if us >= max(terms.values()) / 2)[::-1]
-    told = []
-    if large:
-        told.append(
-            " and ".join(f"{name} ({us:.1f} µs alone)" for us, name in large) + f" of {measured.median_us:.1f} µs"
-        )
-    if plan := measured.features:
-        launches = plan.launches + plan.aten_nodes
-        told.append("1 launch" if launches == 1 else f"{launches} launches")
-        if plan.scratch_bytes:
-            told.append(f"{plan.scratch_bytes / 1e6:,.1f} MB of intermediate results are written and read again")
-        elif launches > 1:
-            told.append("no intermediate buffers")
-    return "; ".join(told) or "not known"
 
 
 def show_cases(console: Console, evaluation: Evaluation, label: str) -> None:
@@ -179,20 +169,28 @@ def _was_compared(check: CheckResult) -> bool:
     return check.error < 1e30 if check.passed else 1.0 < check.error < 1e30
 
 
-def survival_line(confirmation: Evaluation | None) -> str:
-    """One sentence: score on hidden cases, gain over the first kernel; empty where nothing was compared."""
+def survival_line(confirmation: Evaluation | None, in_population: bool = True) -> str:
+    """One sentence: score on hidden cases, gain over the first kernel, and how much of it survived, or what of a
+    modeled confirmation was new; empty where nothing was compared. `in_population`: candidates have numbers."""
     found = confirmation.gain_over(Rival.FIRST, CaseKind.SEARCH) if confirmation is not None else None
     if confirmation is None or found is None:
         return ""
-    how = "by fresh pairs" if confirmation.environment.kind == "measured" else "modeled"
-    line = f"gain over the first kernel (candidate {FIRST}), {how}: {found} on search cases"
-    if (hidden := confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)) is not None:
+    modeled = confirmation.environment.kind == "modeled"
+    first = f"the first kernel (candidate {FIRST})" if in_population else "the task's first kernel"
+    line = f"gain over {first}, {'modeled' if modeled else 'by fresh pairs'}: {found} on search cases"
+    hidden = confirmation.gain_over(Rival.FIRST, CaseKind.CONFIRM)
+    if hidden is not None:
         line = f"hidden cases: {score_text(confirmation)}; {line}, {hidden} on hidden cases"
+    if modeled:
+        return f"{line}; {renewed_text(hidden is not None)}"
     if confirmation.survived is None or confirmation.claimed is None:
         return line
-    if how == "modeled" and confirmation.survived > 0.99:  # the same model again: this says nothing
-        return line
     return f"{line}; {confirmation.survived:.0%} of the claimed {confirmation.claimed:.3f}x survived"
+
+
+def renewed_text(hidden: bool) -> str:
+    """What a confirmation without a GPU does anew; `hidden`: the task has hidden sizes."""
+    return f"new: {'hidden sizes and ' * hidden}checks with new inputs of every kind; times are the same model's"
 
 
 def confirmed_lines(confirmation: Evaluation | None) -> list[str]:
@@ -203,9 +201,9 @@ def confirmed_lines(confirmation: Evaluation | None) -> list[str]:
     return [verdict, *comparison_lines(confirmation)]
 
 
-def comparison_lines(confirmation: Evaluation) -> list[str]:
-    """For people: what survived of the gain, and every comparison."""
-    line = survival_line(confirmation)
+def comparison_lines(confirmation: Evaluation, in_population: bool = True) -> list[str]:
+    """For people: what survived of the gain, and every comparison. `in_population`: see `survival_line`."""
+    line = survival_line(confirmation, in_population)
     lines = [line] if line else []
     width = max((len(one.case) for one in confirmation.comparisons), default=0)
     for one in confirmation.comparisons:
@@ -288,17 +286,34 @@ def times_text(status: RunStatus, case: str) -> str:
     return ", ".join(told)
 
 
-def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
-    """What shares of light refer to: as it was measured, else of the table where times are modeled."""
+def ceilings_of(environment: Environment | None, stored: Mapping[str, float]) -> tuple[Ceilings | None, str]:
+    """What shares of light refer to, and where that is from: as it was `measured`, else of the `table` where times are
+    modeled, else None and an empty text."""
     from evo_kernel.fitness.costmodel.targets import target_for
     from evo_kernel.fitness.timing.ceilings import Ceilings
 
-    told, arch = "not measured yet", environment.device.removeprefix("sm_")
+    arch = environment.device.removeprefix("sm_") if environment is not None else ""
     if measured := Ceilings.from_data(stored):
-        told = f"{measured.text}, measured"
-    elif environment.kind == "modeled" and arch.isdecimal():
-        told = f"{Ceilings.of_target(target_for(int(arch))).text}, from the table"
-    return f"{told} ({environment.device})"
+        return measured, "measured"
+    if environment is not None and environment.kind == "modeled" and arch.isdecimal():
+        return Ceilings.of_target(target_for(int(arch))), "table"
+    return None, ""
+
+
+def ceilings_data(environment: Environment | None, stored: Mapping[str, float]) -> dict[str, Any]:
+    """For scripts: rates by name with unit, and where they are from."""
+    found, source = ceilings_of(environment, stored)
+    return {"ceilings": found.as_data() if found is not None else {}, "ceilings_from": source or None}
+
+
+def ceilings_line(environment: Environment, stored: Mapping[str, float]) -> str:
+    """For people."""
+    found, source = ceilings_of(environment, stored)
+    if found is None:
+        return f"not measured yet ({environment.device})"
+    return f"{found.text}, " + (
+        f"from the table for {modeled_gpu(environment.device)}" if source == "table" else environment.label
+    )
 
 
 def held_lines(

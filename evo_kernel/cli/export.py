@@ -50,7 +50,7 @@ def export(
     and must match what was judged. Candidates without a confirmation are refused, unless you give --unconfirmed.
     More: docs/guides/export.md.
     """
-    from evo_kernel.app.export_selection import choose, overtaken
+    from evo_kernel.app.export_selection import choose, overtaken, unconfirmed_line
     from evo_kernel.export.package import checked_name
 
     if name is not None:
@@ -71,19 +71,19 @@ def export(
         click.secho(line, fg="yellow", err=True)
     if as_json:
         data = {"candidate": first[0].view.candidate, "package": made.name, "kernels": list(made.kernels)}
-        data |= {"serves": made.served, "not_served": made.not_served}
+        data |= {"confirmed": first[0].confirmed, "serves": made.served, "not_served": made.not_served}
         click.echo(json.dumps(data | {"files": [str(path) for path in written]}))
         return
     click.echo(f"wrote the package {made.name} to {folder}: {len(written)} files; README.md says how to use it")
     click.echo(f"its kernels serve the sizes of {', '.join(made.served)}; other calls go to the reference")
-    if made.not_served:
-        measured = first[0].evaluation.environment.kind == "measured"
-        again = f"evo-kernel run {forward[0][0].spec} --start-from {population} --population measured.db --device cuda"
+    for each in (*groups, *gradients):
+        if line := unconfirmed_line(each[0], made.manifest["not_judged"]):
+            click.secho(line, fg="yellow", err=True)
+    if left := made.manifest["not_executed"]:
         click.secho(
-            f"NOT served: {', '.join(made.not_served)}. Outputs of these sizes were not compared in full"
-            f"{'' if measured else ' (without a GPU that takes too long)'}, so their calls go to the reference too. "
-            f"{'Confirm first' if measured else 'Search on a GPU'}, then export again:\n"
-            f"  {f'evo-kernel resume {population}' if measured else again}",
+            f"NOT served: {', '.join(left)}. Outputs of these sizes were not compared in full (without a GPU that "
+            "takes too long), so their calls go to the reference too. Search on a GPU, then export again:\n"
+            f"  evo-kernel run {forward[0][0].spec} --start-from {population} --population measured.db --device cuda",
             fg="yellow",
             err=True,
         )

@@ -48,6 +48,7 @@ class LazyGroup(click.Group):
 COMMANDS = {
     "run": ("run", "Search for a faster kernel."),
     "resume": ("run", "Continue a search where it stopped."),
+    "confirm": ("run", "Confirm one candidate on the hidden cases, without a search."),
     "status": ("show", "Show the progress of a run, also while it runs."),
     "show": ("show", "Show one candidate: score, evidence, source, diff to its parent."),
     "tree": ("show", "Show the lineage: as text, as a picture, or as a graph file."),

@@ -1,7 +1,8 @@
-"""`run` and `resume`: the search itself."""
+"""`run` and `resume`: the search itself. `confirm`: what a search does at its end, for one candidate."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -11,8 +12,19 @@ import click
 
 from evo_kernel.app.preflight import nobody_at
 from evo_kernel.app.run_config import ModelOptions, run_config, with_duration
-from evo_kernel.cli.options import DEVICES, JSON, PATH, POPULATION, SET, UNCONFINED, Duration, with_models
-from evo_kernel.errors import ConfigError
+from evo_kernel.cli.options import (
+    DEVICES,
+    JSON,
+    JUDGE_DEVICE,
+    PATH,
+    POPULATION,
+    SET,
+    UNCONFINED,
+    WAIT,
+    Duration,
+    with_models,
+)
+from evo_kernel.errors import ConfigError, UserError
 
 _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge in parallel; 1 if left out.")
 
@@ -122,3 +134,43 @@ def resume(
 
     named = {"device": device, "gpus": gpus}
     sys.exit(session.resume(population, for_s, overrides, named, models, as_json=as_json, began=began))
+
+
+@click.command()
+@POPULATION
+@click.argument("candidate", default="best", metavar="[CANDIDATE]")
+@JUDGE_DEVICE
+@WAIT
+@JSON
+def confirm(population: Path, candidate: str, device: str | None, wait_s: float, as_json: bool) -> None:
+    """Confirm one CANDIDATE of POPULATION on the hidden cases, and search nothing.
+
+    CANDIDATE is a number, or `best` (if left out): the fastest that no confirmation refuted. It is checked with new
+    inputs of every kind and timed beside the first kernel, and beside the champion where it would take its place.
+    A candidate that was confirmed or refuted before is not judged again.
+
+    \b
+    evo-kernel confirm softmax.db
+    evo-kernel confirm softmax.db 7
+    evo-kernel export softmax.db --candidate 7 --to best/
+
+    Exit codes: 0 it is confirmed; 1 it is not; 2 a mistake that you can correct; 3 the machine failed; 130 interrupted.
+    """
+    if candidate != "best" and not candidate.isdigit():
+        raise UserError(f"{candidate!r} is not a candidate: use a number, or `best`")
+    from evo_kernel.app import confirming, early_start
+    from evo_kernel.app.verdicts import compared_lines, confirmed_lines
+
+    early_start.begin(None, device)
+    number = int(candidate) if candidate.isdigit() else None
+    found = confirming.confirm(population, number, device, wait_s, lambda line: click.echo(line, err=True))
+    evaluation = found.evaluation
+    if as_json:
+        click.echo(json.dumps(found.as_data()))
+    else:
+        known = ", as it was found before" if found.known else ""
+        click.echo(f"candidate {found.candidate}, {evaluation.environment.label}{known}:")
+        click.echo("\n".join([*confirmed_lines(evaluation), *compared_lines(evaluation)]))
+        if evaluation.passed:
+            click.echo(f"next: evo-kernel export {population} --candidate {found.candidate} --to DIR")
+    sys.exit(0 if evaluation.passed else 3 if evaluation.status == "infra_error" else 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evo_kernel.app.verdicts import (
+    ceilings_data,
     ceilings_line,
     confirmed_data,
     confirmed_lines,
@@ -21,6 +22,7 @@ from evo_kernel.app.verdicts import (
     model_lines,
     operator_lines,
     path_lines,
+    renewed_text,
     show_cases,
     times_text,
 )
@@ -37,6 +39,7 @@ from evo_kernel.observe.formatting import (
     stages_text,
 )
 from evo_kernel.types import Evaluation
+from evo_kernel.types.gpus import label_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +76,7 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
     elif only_diff:
         click.echo(diff)
     elif as_json:
-        held = {"baseline_faults": faults, "ceilings": ceilings}
+        held = {"baseline_faults": faults} | ceilings_data(made_in, ceilings)
         click.echo(json.dumps(_view_data(view, path, confirmation, diff) | held))
     else:
         _show(view, path, confirmation, diff if parent else "", held_lines(made_in, faults, ceilings))
@@ -162,7 +165,7 @@ def status(population: Path, as_json: bool) -> None:
     with PopulationReader(population) as reader:
         found = reader.status()
     if as_json:
-        click.echo(json.dumps(found.as_data()))
+        click.echo(json.dumps(found.as_data() | ceilings_data(found.environment, found.ceilings)))
         return
     label = found.environment.label if found.environment else "not judged yet"
     for name, value in [*_counts(found, label), *_machine(found)]:
@@ -176,7 +179,7 @@ def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
         ("population", f"{found.path} ({found.task}), {writer}"),
         ("best", _standing(found, found.best, label)),
         ("champion", _standing(found, found.champion, label)),
-        *_survived(found.champion),
+        *_survived(found),
         ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
                      f"{found.abandoned} abandoned" + f", {found.handed_out} handed out" * bool(found.handed_out)),
         ("candidates", f"{found.candidates}; {counts_text(found.verdicts) or 'none judged'}; {found.pending} pending"),
@@ -195,13 +198,18 @@ def _standing(status: RunStatus, found: Best | None, label: str) -> str:
     return f"{score} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
 
 
-def _survived(champion: Best | None) -> list[tuple[str, str]]:
-    if champion is None or champion.survived is None:
+def _survived(status: RunStatus) -> list[tuple[str, str]]:
+    """How much of the champion's gain its confirmation found; without a GPU, what of the confirmation was new."""
+    champion = status.champion
+    if champion is None:
         return []
-    hidden = f"; {champion.hidden:.3f}x on hidden cases" if champion.hidden is not None else ""
-    return [
-        ("survived", f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel{hidden}")
-    ]
+    hidden = f"{champion.hidden:.3f}x the first kernel on hidden cases" if champion.hidden is not None else ""
+    if status.environment is not None and status.environment.kind == "modeled":
+        return [("confirmed", "; ".join(filter(None, (hidden, renewed_text(bool(hidden))))))]
+    if champion.survived is None:
+        return []
+    share = f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel"
+    return [("survived", "; ".join(filter(None, (share, hidden))))]
 
 
 def _machine(found: RunStatus) -> list[tuple[str, str]]:
@@ -258,7 +266,8 @@ def tree(population: Path, everything: bool, files: tuple[Path, ...], as_json: b
     _print_tree(nodes if everything or not path else [n for n in nodes if n["candidate"] in shown_too], set(path))
     if set(ahead) - set(path):
         click.echo(
-            f"* the champion's path; candidate {ahead[-1]} is faster, and not confirmed: the next resume does that"
+            f"* the champion's path; candidate {ahead[-1]} is faster, and not confirmed: "
+            f"`evo-kernel confirm {population}` does that"
         )
 
 
@@ -267,9 +276,8 @@ def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:
 
     from evo_kernel.observe.live import open_console
 
-    label = next((n["kind"] for n in nodes if n["kind"]), "")
-    device = next((n["device"] for n in nodes if n["device"]), "")
-    root = Tree(f"lineage, scores {label} ({device})")
+    label = next((label_of(n["kind"], n["device"]) for n in nodes if n["kind"]), "not known yet")
+    root = Tree(f"lineage, scores {label}")
     branches: dict[int, Any] = {}
     for node in nodes:
         score = f"{node['score']:.3f}" if node["score"] is not None else (node["status"] or "pending")

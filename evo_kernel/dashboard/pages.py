@@ -16,6 +16,7 @@ from evo_kernel.dashboard.lineage_view import tree
 from evo_kernel.dashboard.runs import Overview, Run
 from evo_kernel.observe.formatting import against, denominator
 from evo_kernel.types import CaseKind, Evaluation, Measurement, Rival
+from evo_kernel.types.evaluations import COMPARED
 from populations.statistics import CandidateView
 
 ANCESTORS = 300
@@ -198,6 +199,7 @@ def case_times(measured: Measurement, modeled: bool) -> CaseTimes:
         ratio = us / measured.median_us if measured.median_us > 0 else None
         interval = (us / high, us / low) if known else None
         rows.append(TimeRow(name, us, denominator=name == fastest, ratio=ratio, ratio_interval=interval))
-    terms = sorted(measured.details.items(), key=lambda item: -item[1]) if modeled else []
+    details = {name: us for name, us in measured.details.items() if not name.startswith(COMPARED)}
+    terms = sorted(details.items(), key=lambda item: -item[1]) if modeled else []
     shown = tuple(term for term in terms if term[1] > 0)
     return CaseTimes(measured.case, tuple(rows), measured.light_share, measured.floor_us, shown)

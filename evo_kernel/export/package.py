@@ -61,8 +61,8 @@ class Package:
 
     @property
     def not_served(self) -> list[str]:
-        """Cases that the reference answers, since outputs were not compared in full on them."""
-        return list(self.manifest["not_executed"])
+        """Cases that the reference answers: outputs were not compared in full on them, or nothing was judged there."""
+        return [*self.manifest["not_executed"], *self.manifest["not_judged"]]
 
 
 def checked_name(name: str) -> str:

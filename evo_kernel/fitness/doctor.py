@@ -27,9 +27,11 @@ from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.runners.ncu import find_ncu
 from evo_kernel.fitness.sandbox.guards import landlock_abi
-from evo_kernel.fitness.timing.ceilings import CEILINGS, Ceilings, MeasurementCache, cache_key, listed
+from evo_kernel.fitness.timing.ceilings import CEILINGS, Ceilings
+from evo_kernel.fitness.timing.measurement_cache import MeasurementCache, cache_key, listed
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import Source
+from evo_kernel.types.gpus import label_of, modeled_gpu
 
 _COPY = """module {
   tt.func public @copy_kernel(%x_ptr: !tt.ptr<f32>, %y_ptr: !tt.ptr<f32>) {
@@ -73,13 +75,14 @@ def diagnose(device: str = "auto") -> list[Diagnosis]:
     findings += measured
     if not count:
         table = Ceilings.of_target(target_for(MODELED_ARCH))
-        findings.append(Diagnosis("ceilings", True, f"{table.text}, from the table (modeled (sm_{MODELED_ARCH}))"))
+        source = f"from the table for {modeled_gpu(f'sm_{MODELED_ARCH}')}"
+        findings.append(Diagnosis("ceilings", True, f"{table.text}, {source}"))
     return [*findings, _assembler(arch, bool(count)), *_children(arch), _cores(), diagnose_cache()]
 
 
 def _gpu(device: str) -> Diagnosis:
     """Whether times will be measured or modeled here, and why."""
-    modeled = f"scores are modeled (sm_{MODELED_ARCH})"
+    modeled = f"scores are {label_of('modeled', f'sm_{MODELED_ARCH}')}"
     count = torch.cuda.device_count() if torch.version.cuda is not None else 0
     if device == "cpu":
         return Diagnosis("device", True, f"--device cpu: {modeled}; {count} GPU(s) left alone", needed=True)

@@ -32,8 +32,9 @@ from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_cas
 from evo_kernel.fitness.runners.base import IN_FULL_S, Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
-from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings, MeasurementCache, cache_key
+from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.timing.confirmation import Confirmer
+from evo_kernel.fitness.timing.measurement_cache import MeasurementCache, cache_key
 from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.task import Case, Task, positional_names
 from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, PlanVerdict, Purpose, Source, Status

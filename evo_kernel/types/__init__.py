@@ -17,7 +17,16 @@ from evo_kernel.types.attempts import (
     Tried,
 )
 from evo_kernel.types.comparisons import CLAIM_WORTH, NOTICEABLE, SAME, Gain, PairedComparison, Rival
-from evo_kernel.types.evaluations import CheckResult, Environment, Evaluation, Measurement, PlanVerdict, Purpose, Status
+from evo_kernel.types.evaluations import (
+    CheckResult,
+    Compared,
+    Environment,
+    Evaluation,
+    Measurement,
+    PlanVerdict,
+    Purpose,
+    Status,
+)
 from evo_kernel.types.kernels import KernelFeatures, Knobs, PlanFeatures, Source, content_hash
 from evo_kernel.types.notes import PipelineState
 from evo_kernel.types.protocols import Judge, Operator, Population, Probe, Resumes

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 from evo_kernel.types.comparisons import CLAIM_WORTH, Gain, PairedComparison, Rival, geometric_mean
+from evo_kernel.types.gpus import label_of
 from evo_kernel.types.kernels import Knobs, PlanFeatures, content_hash
 from evo_kernel.types.tasks import CaseKind
 
@@ -59,7 +60,7 @@ class Environment:
     @property
     def label(self) -> str:
         """What every surface shows beside a number made here."""
-        return f"{self.kind} ({self.device})"
+        return label_of(self.kind, self.device)
 
 
 DRIFT = 0.003
@@ -68,6 +69,33 @@ SURE_DEVIATIONS = 1.645
 """95 % of a normal distribution lie below its mean plus so many standard deviations."""
 Z95 = 1.96
 """95 % of a normal distribution lie within so many standard deviations of its mean."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How the outputs of a timed plan were compared with the float64 reference."""
+
+    error: float  # as a multiple of what is allowed
+    elements: int  # of outputs, that were compared
+    of: int  # elements that the outputs have
+    whole: bool  # all programs were executed; else some were drawn
+
+    def as_details(self) -> dict[str, float]:
+        """For `Measurement.details`."""
+        return {f"{COMPARED}{name}": float(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_details(cls, details: Mapping[str, float]) -> Compared | None:
+        """Inverse of `as_details`; None where nothing was compared."""
+        found = {name: details.get(f"{COMPARED}{name}") for name in ("error", "elements", "of", "whole")}
+        error, elements, of, whole = found.values()
+        if error is None or elements is None or of is None or whole is None:
+            return None
+        return cls(error, int(elements), int(of), bool(whole))
+
+
+COMPARED = "compared."
+"""What the names of `Compared` begin with in `Measurement.details`."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +112,7 @@ class Measurement:
     baselines_us: Mapping[str, float] = field(default_factory=dict)
     light_share: float | None = None  # floor ÷ time, where bytes or flops are known
     features: PlanFeatures | None = None
-    details: Mapping[str, float] = field(default_factory=dict)  # e.g. modeled terms, temperature, sets of inputs
+    details: Mapping[str, float] = field(default_factory=dict)  # e.g. modeled terms, temperature, what was compared
     clock_mhz: float | None = None  # of the SMs while it was timed; None where the card does not say, or modeled
     power_w: float | None = None
     drift: float | None = None  # of a fixed copy since the run began: 0.01 = everything takes 1 % longer by now
@@ -109,6 +137,11 @@ class Measurement:
     def speedup(self) -> float:
         """Fastest listed baseline ÷ candidate; NaN where there is none."""
         return min(self.baselines_us.values()) / self.median_us if self.baselines_us else math.nan
+
+    @property
+    def compared(self) -> Compared | None:
+        """None where it was timed without a comparison."""
+        return Compared.from_details(self.details)
 
     @property
     def floor_us(self) -> float | None:
@@ -210,7 +243,9 @@ class Evaluation:
     @property
     def survived(self) -> float | None:
         """The share of the claimed log gain that fresh pairs still show: log(found) ÷ log(claimed). 1.0 is all of it;
-        None where nothing to speak of was claimed."""
+        None where nothing to speak of was claimed, and of modeled times: the same model says the same again."""
+        if self.environment.kind == "modeled":
+            return None
         claimed, found = self.claimed, self.gain_over(Rival.FIRST, CaseKind.SEARCH)
         if claimed is None or found is None or claimed < CLAIM_WORTH:
             return None

@@ -28,7 +28,7 @@ def test_the_demo_ends_with_one_table_and_the_next_commands(tmp_path: Path, monk
     out, nothing = io.StringIO(), {**found, "task": "matmul", "best": None}
     demo.show(Console(file=out, width=120), [found, nothing], 61.0)
     shown = out.getvalue()
-    assert "found in 61 s, times in µs, modeled (sm_90)" in shown and "no kernel passed" in shown
+    assert "found in 61 s, times in µs, modeled for an H200 (sm_90)" in shown and "no kernel passed" in shown
     ((case, at),) = list(found["best"]["cases"].items())[:1]
     row = next(line for line in shown.splitlines() if case in line)
     assert f"{at['us']:.1f}" in row and f"torch.compile {at['baselines_us']['torch.compile']:.1f}" in row

@@ -50,7 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
 
 def test_a_brief_says_all_that_is_needed() -> None:
     brief = told(evo("ask", FILE))
-    assert "torch.tanh(x - 2.0 * y)" in brief["task"]["reference"] and brief["environment"] == "modeled (sm_90)"
+    assert (
+        "torch.tanh(x - 2.0 * y)" in brief["task"]["reference"]
+        and brief["environment"] == "modeled for an H200 (sm_90)"
+    )
     assert {case["kind"] for case in brief["task"]["cases"]} == {"check", "search"}  # hidden ones stay hidden
     assert "67" not in json.dumps(brief["task"])
     assert "def run(" in brief["parent"]["source"]

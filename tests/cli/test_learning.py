@@ -52,7 +52,11 @@ def prompts_in(population: Path) -> str:
 
 def test_the_parent_comes_with_its_profile(second: str) -> None:
     told = second.split("## Profile of the parent\n")[1].split("\n## ")[0]
-    assert told.startswith("times are modeled (sm_90)") and "  bound by     " in told and "  occupancy    " in told
+    assert (
+        told.startswith("times are modeled for an H200 (sm_90)")
+        and "  bound by     " in told
+        and "  occupancy    " in told
+    )
 
 
 def test_within_a_population_what_was_learnt_is_told_after_a_resume(second: str, folder: Path) -> None:

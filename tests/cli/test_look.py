@@ -16,6 +16,7 @@ from evo_kernel.budget import Budget, Ledger
 from evo_kernel.engine import Engine
 from evo_kernel.types import (
     CaseKind,
+    Environment,
     Evaluation,
     PairedComparison,
     PlanFeatures,
@@ -33,12 +34,26 @@ from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge
 SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
 
 
+GPU = replace(ENVIRONMENT, kind="measured", device="NVIDIA H200")
+
+
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("look") / "scripted.db"
-    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+    return search(tmp_path_factory.mktemp("look") / "scripted.db", ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return search(tmp_path_factory.mktemp("look") / "measured.db", GPU)
+
+
+def search(path: Path, environment: Environment) -> Path:
+    def judge(source: Source, purpose: Purpose, number: int) -> Evaluation:
+        return replace(judged(source, purpose, number), environment=environment)
+
+    with open_population(path, task=CARD, task_identity=TASK, environment=environment, seed=1) as population:
         population.plant(FIRST)
-        Engine(population, ScriptedOperator(), ScriptedJudge(judged), Ledger(Budget(evaluations=12))).run()
+        Engine(population, ScriptedOperator(), ScriptedJudge(judge), Ledger(Budget(evaluations=12))).run()
     return path
 
 
@@ -57,21 +72,42 @@ def test_status(searched: Path) -> None:
     assert (found["attempts"], found["candidates"]) == (11, 12)
     assert found["evaluations"] == {"score": 12, "confirm": 1}
     assert found["best"]["score"] > 1.0 and found["best"]["confirmed"]
-    assert found["environment"]["label"] == "modeled (sm_90)"
+    assert found["environment"]["label"] == "modeled for an H200 (sm_90)"
     plain = evo("status", searched).stdout
-    assert "modeled (sm_90)" in plain and "12 passed" in plain and "confirmed" in plain
-    assert found["champion"]["survived"] == pytest.approx(0.5) and found["champion"]["claimed"] == 1.4641
-    assert "survived     50% of the claimed 1.464x over the first kernel; 1.100x on hidden cases" in plain
+    assert "modeled for an H200 (sm_90)" in plain and "12 passed" in plain and "confirmed" in plain
+    assert found["champion"]["survived"] is None and found["champion"]["claimed"] == 1.4641
+    assert (
+        "survived" not in plain
+        and (
+            "\nconfirmed    1.100x the first kernel on hidden cases; new: hidden sizes and checks with new inputs of every "
+            "kind; times are the same model's\n"
+        )
+        in plain
+    )
 
 
-def test_show_says_what_survived(searched: Path) -> None:
-    found = json.loads(evo("show", searched, "champion", "--json").stdout)["confirmation"]
+def test_status_says_what_survived_of_measured_times(measured: Path) -> None:
+    champion = json.loads(evo("status", measured, "--json").stdout)["champion"]
+    assert champion["survived"] == pytest.approx(0.5) and champion["claimed"] == 1.4641
+    plain = evo("status", measured).stdout
+    assert "50% of the claimed 1.464x over the first kernel; 1.100x the first kernel on hidden cases" in plain
+
+
+def test_nothing_survives_the_same_model_again(searched: Path) -> None:
+    assert json.loads(evo("show", searched, "champion", "--json").stdout)["confirmation"]["survived"] is None
+    plain = evo("show", searched, "champion").stdout
+    assert "survived" not in plain and "the first kernel (candidate 1), modeled: 1.210x" in plain
+    assert "; new: hidden sizes and checks with new inputs of every kind; times are the same model's\n" in plain
+
+
+def test_show_says_what_survived(measured: Path, searched: Path) -> None:
+    found = json.loads(evo("show", measured, "champion", "--json").stdout)["confirmation"]
     assert (found["status"], found["claimed"], found["survived"]) == ("passed", 1.4641, pytest.approx(0.5))
     assert [(one["against"], one["ratio"], one["pairs"]) for one in found["comparisons"]] == [
         ("first kernel", 1.21, 40),
         ("first kernel", 1.1, 40),
     ]
-    plain = evo("show", searched, "champion").stdout
+    plain = evo("show", measured, "champion").stdout
     headline = (
         "1.210x (1.200 to 1.220) on search cases, 1.100x (1.090 to 1.110) on hidden cases; 50% of the claimed 1.464x"
     )
@@ -82,7 +118,9 @@ def test_show_says_what_survived(searched: Path) -> None:
 
 def test_what_is_not_confirmed_is_exported_only_when_told(searched: Path, tmp_path: Path) -> None:
     refused = evo("export", searched, "--to", tmp_path / "out", "--candidate", "1")
-    assert refused.returncode == 2 and "candidate 1 is not confirmed" in refused.stderr
+    assert (
+        refused.returncode == 2 and f"candidate 1 is not confirmed: `evo-kernel confirm {searched} 1`" in refused.stderr
+    )
     assert "--unconfirmed" in refused.stderr and not (tmp_path / "out").exists()
 
 
@@ -99,7 +137,7 @@ def test_a_faster_candidate_that_is_not_exported_is_named_with_what_confirms_it(
     assert (
         f"candidate {told.candidate} of {path}, which is faster than candidate {champion.candidate} (200.000x" in said
     )
-    assert said.endswith(f"evo-kernel resume {path} --for 5m --set budget.evaluations=+0")
+    assert said.endswith(f"evo-kernel confirm {path}")
 
 
 def test_show(searched: Path) -> None:
@@ -113,7 +151,7 @@ def test_show(searched: Path) -> None:
     gains = [step["log_gain"] for step in found["path"] if step["log_gain"] is not None]
     assert sum(gains) == pytest.approx(math.log(best["score"]))
     plain = evo("show", searched, "best").stdout
-    assert "modeled (sm_90)" in plain and "shave@line 1" in plain and f"score {best['score']:.3f}" in plain
+    assert "modeled for an H200 (sm_90)" in plain and "shave@line 1" in plain and f"score {best['score']:.3f}" in plain
     assert evo("show", searched, "1", "--source").stdout == FIRST.text + "\n"
 
 
@@ -124,7 +162,7 @@ def test_show_prints_what_was_scored_and_what_takes_its_time(tmp_path: Path) -> 
     with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
         seed = population.plant(source, "compiled")
         untuned = scored(Source("time_us = 80.0\n"), Purpose.SCORE)
-        terms = {"dram": 20.0, "issue": 12.0, "launch": 1.0, "latency": 60.0}
+        terms = {"dram": 20.0, "issue": 12.0, "launch": 1.0, "latency": 8.0, "compared.of": 64.0}
         measured = replace(untuned.measurements[0], median_us=40.0, low_us=40.0, high_us=40.0, features=plan,
                            details=terms, light_share=0.5)  # fmt: skip
         tuned = replace(untuned, score=2.5, knobs=(("BLOCK", 512),), measurements=(measured,), verdicts=())
@@ -133,8 +171,12 @@ def test_show_prints_what_was_scored_and_what_takes_its_time(tmp_path: Path) -> 
     assert evo("show", path, "--source").stdout == "BLOCK = 512\ndef run(x): ...\n\n"
     plain = evo("show", path).stdout
     assert "BLOCK = 512" in plain and "BLOCK = 64" not in plain
+    told = (
+        "no resource is busy for 60% of the time; memory traffic (20.0 µs alone, 50%) and instructions (12.0 µs alone"
+    )
     assert (
-        "bottleneck: memory traffic (20.0 µs alone) and instructions (12.0 µs alone) of 40.0 µs; 3 launches; " in plain
+        f"bottleneck: latency: {told}, 30%) of 40.0 µs, modeled; waiting most for loads one after another; 3 la"
+        in plain
     )
     assert "201.3 MB of intermediate results are written and read again" in plain
     assert "1.250x      1  compiled" in plain and "×  2.000x      1  tuning of its knobs" in plain
@@ -172,7 +214,7 @@ def test_start_from_takes_the_best_of_another_population_with_their_knobs(search
 
 def test_tree(searched: Path, tmp_path: Path) -> None:
     plain = evo("tree", searched, "--all").stdout
-    assert "modeled (sm_90)" in plain
+    assert "modeled for an H200 (sm_90)" in plain
     assert plain.count("scripted") + plain.count("shave") + plain.count("seed") >= 12
     for name in ("t.graphml", "t.jsonl"):
         assert evo("tree", searched, "--to", tmp_path / name).returncode == 0

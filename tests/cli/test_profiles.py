@@ -61,7 +61,7 @@ def test_a_plan_is_profiled_once_whoever_asks() -> None:
     bench.go_on.set()
     for thread in asking:
         thread.join(10)
-    assert found == ["profile 1, modeled (sm_90)"] * 8 and bench.profiled == ["large"]
+    assert found == ["profile 1, modeled for an H200 (sm_90)"] * 8 and bench.profiled == ["large"]
     assert table(relative(8)).startswith("profile 2")
 
 

@@ -30,7 +30,7 @@ def test_a_report_tells_the_path_and_how_to_repeat_it(searched: Path, tmp_path: 
     assert found["path"][-1]["candidate"] == status["champion"]["candidate"]
     assert math.prod(step["gain"] or 1.0 for step in found["path"]) == pytest.approx(status["champion"]["score"])
     html = page.read_text()
-    for said in ("Which edits made it", "modeled (sm_90)", "shave", f"evo-kernel resume {searched}"):
+    for said in ("Which edits made it", "modeled for an H200 (sm_90)", "shave", f"evo-kernel resume {searched}"):
         assert said in html and said in text.read_text().replace("\\", "")
     assert html.count("<img") == 3 and "<script" not in html
     assert "| candidate | edit | score | gain |" in text.read_text()

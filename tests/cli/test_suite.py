@@ -63,7 +63,7 @@ def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_o
     assert "class ModelNew" in solution.read_text()
     module = json.loads(next((tmp_path / "out/logs").glob("*.module.json")).read_text())  # of the search's own process
     assert module["text"].strip() in solution.read_text()
-    assert "modeled (sm\\_90)" in (tmp_path / "out/report.md").read_text()
+    assert "modeled for an H200 (sm\\_90)" in (tmp_path / "out/report.md").read_text()
     assert "Kernels by each protocol" in (tmp_path / "out/report.html").read_text()
     before = (tmp_path / "out/results.jsonl").read_text()
     assert len(before.splitlines()) == 2

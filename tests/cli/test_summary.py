@@ -9,11 +9,18 @@ import pytest
 from rich.console import Console
 
 from evo_kernel.app.summary import _best_data, ended_line, raised, scale_line, standing_lines
-from evo_kernel.app.verdicts import case_table, mixed_data, mixed_lines, show_evaluations, unknown_lines
+from evo_kernel.app.verdicts import (
+    case_table,
+    compared_lines,
+    mixed_data,
+    mixed_lines,
+    show_evaluations,
+    unknown_lines,
+)
 from evo_kernel.budget import Spent
 from evo_kernel.config import BudgetConfig, load_config
 from evo_kernel.engine import RunSummary
-from evo_kernel.types import Evaluation, Purpose, ScoredCandidate, Source, Status
+from evo_kernel.types import Compared, Evaluation, Purpose, ScoredCandidate, Source, Status
 from tests.support.scripted import ENVIRONMENT, scored
 
 SLOW, FAST = Source("time_us = 50.0\n"), Source("time_us = 40.0\n")
@@ -26,13 +33,17 @@ def relative(candidate: int, source: Source) -> ScoredCandidate:
 @pytest.mark.parametrize(
     ("best", "champion", "says"),
     [
-        (relative(4, FAST), None, ["best: candidate 4, not confirmed, 2.500x first, modeled (sm_90)"]),
-        (relative(4, FAST), relative(4, FAST), ["champion: candidate 4, confirmed, 2.500x first, modeled (sm_90)"]),
+        (relative(4, FAST), None, ["best: candidate 4, not confirmed, 2.500x first, modeled for an H200 (sm_90)"]),
+        (
+            relative(4, FAST),
+            relative(4, FAST),
+            ["champion: candidate 4, confirmed, 2.500x first, modeled for an H200 (sm_90)"],
+        ),
         (
             relative(4, FAST),
             relative(3, SLOW),
             [
-                "champion: candidate 3, confirmed, 2.000x first, modeled (sm_90)",
+                "champion: candidate 3, confirmed, 2.000x first, modeled for an H200 (sm_90)",
                 "faster, not confirmed: candidate 4, 2.500x first",
             ],
         ),
@@ -126,5 +137,28 @@ def test_the_denominator_is_marked_and_every_baseline_has_its_time() -> None:
     cases = (_best_data(best) or {})["cases"]
     assert [cases[name]["denominator"] for name in "ab"] == ["torch.compile", "eager"]
     out.seek(0), out.truncate()
-    console.print(case_table(evaluation, "modeled (sm_90)"))
+    console.print(case_table(evaluation, "modeled for an H200 (sm_90)"))
     assert "*" not in out.getvalue()  # one alone needs no mark
+
+
+@pytest.mark.parametrize(
+    ("compared", "says"),
+    [
+        (None, []),
+        (
+            Compared(0.0314, 4096, 4096, whole=True),
+            ["  ok large, timed: off by 0.0314x what is allowed (all programs, all 4,096 output elements compared)"],
+        ),
+        (
+            Compared(0.5, 1200, 16_777_216, whole=False),
+            ["  ok large, timed: off by 0.5x what is allowed (programs that were drawn, 1,200 of 16,777,216 output "
+             "elements compared)"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_compared_at_the_timed_size(compared: Compared | None, says: list[str]) -> None:
+    evaluation = scored(SLOW, Purpose.SCORE)
+    details = {"dram": 3.0} | (compared.as_details() if compared is not None else {})
+    timed = replace(evaluation.measurements[0], details=details)
+    assert timed.compared == compared
+    assert compared_lines(replace(evaluation, measurements=(timed,))) == says

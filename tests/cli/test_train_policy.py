@@ -25,7 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_tells_goes_on_and_keeps_the_best(folder: Path) -> None:
     tree, out = str(folder / "tree.gz"), str(folder / "more.pt")
     told = result(evo("train", "policy", "--tree", tree, "--out", out, "--seconds", "0.5", "--json"))
-    assert told["environments"] == "modeled (sm_90)" and told["bytes"] < 20 * 2**20 and told["shortfall"] > 0
+    assert (
+        told["environments"] == "modeled for an H200 (sm_90)" and told["bytes"] < 20 * 2**20 and told["shortfall"] > 0
+    )
     with pytest.raises(UserError, match="--resume"):
         evo("train", "policy", "--tree", tree, "--out", out)
     more = ["--method", "ppo", "--resume", "--seconds", "0.1", "--json"]

@@ -102,7 +102,7 @@ def test_status_and_show_name_the_ceilings_that_shares_refer_to(tmp_path: Path) 
     with opened(modeled, ENVIRONMENT) as population:
         population.plant(FIRST)
     assert "copy 4.26 TB/s" in evo("status", modeled).stdout
-    assert "from the table (sm_90)" in evo("status", modeled).stdout
+    assert "from the table for an H200 (sm_90)" in evo("status", modeled).stdout
 
 
 # --- baselines ----------------------------------------------------------------------------------------------------
@@ -122,7 +122,9 @@ def test_baselines_that_cannot_be_timed_are_told_once_and_kept(tmp_path: Path) -
         population.tell(first, replace(evaluation, measurements=(measured,), verdicts=()))
     assert told[0] == "baseline not timed: flash on large: this build has no such path" and len(told) == 2
     status = json.loads(evo("status", path, "--json").stdout)
-    assert status["baselines"] == {"large": {"eager": 120.0, "compiled": 90.0}}  # `hidden` is no case agents may know
+    assert status["baselines_us"] == {
+        "large": {"eager": 120.0, "compiled": 90.0}
+    }  # `hidden` is no case agents may know
     assert status["baseline_faults"] == {"large": {"flash": "this build\nhas no such path"}}
     plain = evo("status", path).stdout
     assert "large: candidate 1 100.0 µs, compiled 90.0 µs (denominator), eager 120.0 µs, floor 25.0 µs (sh" in plain

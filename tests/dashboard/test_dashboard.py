@@ -27,7 +27,8 @@ from starlette.testclient import TestClient
 from evo_kernel.dashboard import formatting
 from evo_kernel.dashboard.app import Dashboard
 from evo_kernel.dashboard.guard import Guard
-from evo_kernel.types import Source
+from evo_kernel.dashboard.pages import case_times
+from evo_kernel.types import Compared, Measurement, Source
 from populations.population import open_population
 from populations.reading import PopulationReader
 from tests.dashboard.nasty import MARK, SOURCE, Inspector, hostile
@@ -358,3 +359,9 @@ def test_serve_says_what_is_wrong(tmp_path: Path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2 and "There is no population at" in done.stderr
+
+
+def test_terms_of_a_time_are_not_what_was_compared() -> None:
+    details = {"dram": 3.0, "issue": 5.0} | Compared(0.5, 64, 64, whole=True).as_details()
+    measured = Measurement("large", "p", 9.0, 0.0, 0, 9.0, 9.0, details=details)
+    assert case_times(measured, modeled=True).terms == (("issue", 5.0), ("dram", 3.0))

@@ -52,6 +52,7 @@ PACKAGE = Package(
         "backward": None,
         "backward_schema": "(Tensor x, float scale, Tensor grad_0) -> Tensor",
         "not_executed": ["large"],
+        "not_judged": ["hidden"],
         "judged": [{"task": "doubling", "target": 90, "environment": "measured (a GPU)", "names": NAMES, "cases": CASES}],
     },
     kernels={"candidate_7": {"target": 90, "codes": [], "cases": []}},
@@ -62,6 +63,7 @@ PACKAGE = Package(
     provenance=[
         {
             "kernel": "candidate_7", "task": "doubling", "task_folder": "doubling", "candidate": 7, "confirmed": False, "hidden": True,
+            "population": "d.db", "confirmation": None, "hidden_cases": [],
             "survival": "96% of the claimed gain survived", "plans_are_the_judged_ones": True,
             "evaluation": {"score": 2.0, "against": "eager", "environment": ENVIRONMENT, "cases": [
                 {"case": "small", "us": 12.5, "baselines_us": {"eager": 25.0}, "speedup": 2.0, "floor_us": 5.0}]},
@@ -113,9 +115,36 @@ def test_the_readme_of_a_kernel_without_a_score_has_dashes() -> None:
     assert "No score yet, measured (a GPU)" in text and "| small | 12.5 |  | - | - |" in text
 
 
+def test_the_readme_of_a_confirmed_kernel_lists_hidden_sizes() -> None:
+    (found,) = PACKAGE.provenance
+    (case,) = found["evaluation"]["cases"]
+    plans = [*found["plans"], {"case": "odd", "kind": "confirm", "hash": "1", "file": "candidate_7.odd.plan"}]
+    confirmed = {"confirmed": True, "hidden_cases": [case | {"case": "odd", "us": 7.5}], "plans": plans}
+    (group,) = PACKAGE.manifest["judged"]
+    groups = [group | {"cases": [*group["cases"], group["cases"][0] | {"name": "odd", "kind": "confirm"}]}]
+    manifest = {**PACKAGE.manifest, "judged": groups, "not_judged": []}
+    text = readme(PACKAGE.name, PACKAGE.operator, manifest, [found | confirmed])
+    assert (
+        "| odd, hidden | 7.5 | eager 25.0 | 5.0 | 2.00x |" in text and "| odd, hidden | float32 4 × 8 | 2.0 |" in text
+    )
+    assert "plans/candidate_7.odd.plan" in text and "NOT CONFIRMED" not in text and "Hidden sizes of" not in text
+
+
+def test_the_readme_of_a_refuted_kernel_says_why() -> None:
+    (found,) = PACKAGE.provenance
+    refuted = found | {"confirmation": {"reason": "it is slower"}}
+    text = readme(PACKAGE.name, PACKAGE.operator, PACKAGE.manifest, [refuted])
+    assert "** Its confirmation refuted it: it is slower.\n" in text and "evo-kernel confirm" not in text
+
+
 def test_the_readme_says_what_was_judged_and_how_to_check_it(folder: Path) -> None:
     readme = (folder / "README.md").read_text()
     assert "measured (a GPU); NOT confirmed on hidden cases.\n96% of the claimed gain survived." in readme
+    assert (
+        "**NOT CONFIRMED, so no hidden size is served: the reference answers there.** `evo-kernel confirm d.db 7`"
+        in readme
+    )
+    assert "\nHidden sizes of what is not confirmed, where nothing was judged, so not among these: hidden.\n" in readme
     assert "Score 2.000x eager, measured (a GPU)" in readme
     assert "| small | 12.5 | eager 25.0 | 5.0 | 2.00x |" in readme and "Path: seed → vectorise" in readme
     assert "| case | x | scale | kernel |" in readme

@@ -159,7 +159,9 @@ def test_what_survives_is_a_share_of_the_log_gain(ratio, claimed, survived):
     found = PairedComparison("a", CaseKind.SEARCH, Rival.FIRST, "p", ratio, ratio, ratio, 20, "-", claimed)
     hidden = replace(found, case="h", kind=CaseKind.CONFIRM, ratio=9.0, claimed=None)
     both = (found, replace(found, case="b"), hidden)
-    evaluation = replace(scored(FIRST, Purpose.CONFIRM), comparisons=both)
+    modeled = replace(scored(FIRST, Purpose.CONFIRM), comparisons=both)
+    assert modeled.survived is None  # the same model says the same again
+    evaluation = replace(modeled, environment=replace(modeled.environment, kind="measured"))
     assert evaluation.survived == (None if survived is None else pytest.approx(survived))
     unknown = replace(evaluation, comparisons=(found, replace(found, case="b", claimed=None)))
     assert unknown.claimed is None and unknown.survived is None  # half a claim is none

@@ -169,7 +169,11 @@ HOW_MUCH = [(256, LookLimits(whole_s=60.0)), (2048, PARTLY)]
 
 @pytest.mark.parametrize(("rows", "limits"), HOW_MUCH)
 def test_a_right_kernel_passes_whole_and_in_part(rows, limits):
-    assert look(SOFTMAX_TEXT, rows, 512, limits) == Checked(Status.PASSED, "", pytest.approx(0, abs=1))
+    found = look(SOFTMAX_TEXT, rows, 512, limits)
+    assert (found.status, found.reason, found.error) == (Status.PASSED, "", pytest.approx(0, abs=1))
+    told, whole = found.compared, limits is not PARTLY
+    assert told is not None and (told.whole, told.of, told.error) == (whole, rows * 512, found.error)
+    assert told.error > 0 and (told.elements == told.of) == whole and told.elements >= 512
 
 
 @pytest.mark.parametrize(("rows", "limits"), HOW_MUCH)

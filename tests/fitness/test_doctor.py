@@ -143,8 +143,8 @@ def test_doctor_on_the_cpu_says_what_scores_would_be():
     ended = run("--device", "cpu", "--json")
     assert ended.exit_code == 0, ended.output
     found = {one["name"]: one for one in json.loads(ended.output)["findings"]}
-    assert "--device cpu: scores are modeled (sm_90)" in found["device"]["detail"]
-    assert found["ceilings"]["detail"].endswith("from the table (modeled (sm_90))")
+    assert "--device cpu: scores are modeled for an H200 (sm_90)" in found["device"]["detail"]
+    assert found["ceilings"]["detail"].endswith("from the table for an H200 (sm_90)")
     assert found["recorder"]["ok"] and found["compiler (sm_90)"]["ok"] and "width=" in found["cores"]["detail"]
 
 

@@ -43,7 +43,7 @@ def judge(task):
 def test_a_seed_passes_and_is_modeled(task, judge):
     evaluation = judge.evaluate(task.seed, Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason
-    assert judge.environment.label == "modeled (sm_90)"
+    assert judge.environment.label == "modeled for an H200 (sm_90)"
     assert [m.case for m in evaluation.measurements] == ["m64-n128", "m256-n1000"]
     assert evaluation.score is not None and evaluation.score >= 1.0  # held against itself, tuned or not
     assert evaluation.charged["score"] == 1

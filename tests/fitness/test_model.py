@@ -363,6 +363,20 @@ def test_what_l2_cannot_hold_is_read_from_memory_again():
     assert dram[3] > 2 * 500e6 / H200.copy_bytes_per_s * 1e6
 
 
+def test_what_programs_stored_themselves_is_read_from_l2_while_it_fits(softmax):
+    compiled, (seen,) = softmax
+    twice = 2 * seen.grid_load_bytes
+    again = dataclasses.replace(seen, grid_load_bytes=twice, wave_load_bytes=2 * seen.wave_load_bytes)
+    own = dataclasses.replace(again, own_load_bytes=seen.grid_load_bytes)
+    crowded = dataclasses.replace(own, wave_load_bytes=twice)
+    dram = [modeled_time(compiled, [one], H200).launches[0].terms["dram"] for one in (seen, own, again, crowded)]
+    missed = 1.0 - 0.998 * H200.l2_bytes / twice  # of lines that later waves ask for again
+    assert dram[1] <= dram[0] * 1.6 and dram[2] - dram[1] == pytest.approx(
+        seen.grid_load_bytes / H200.copy_bytes_per_s * 1e6
+    )
+    assert dram[3] >= dram[2] and missed > 0
+
+
 def test_arithmetic_of_64_bit_floats_has_a_rate_of_its_own(softmax):
     compiled, traffic = softmax
     binary = compiled.binaries[0]

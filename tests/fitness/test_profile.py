@@ -85,6 +85,10 @@ def test_the_command(capsys, monkeypatch):
     assert (kernel["bound_by"] in ("memory", "issue")) == (longest >= 0.6 * kernel["us"])
     assert found["environment"]["kind"] == "modeled" and not found["cases"]
     assert kernel["share"] == 1.0 and kernel["us"] > 10 and kernel["terms"]["dram"] > 1
+    assert case["bottleneck"] == f"{kernel['bound_by']}: {kernel['evidence']}; 1 launch"
+    verified = evo_main(capsys, monkeypatch, "verify", str(SEED), "--task", "softmax", "--device", "cpu")
+    said = [line for line in verified.stdout.splitlines() if line.startswith("bottleneck on m16384-n1000: ")]
+    assert said == [f"bottleneck on m16384-n1000: {case['bottleneck']}"]
     missing = evo_main(capsys, monkeypatch, "profile", "none.py", "--task", "softmax")
     assert missing.returncode == 2 and "none.py" in missing.stderr and "Traceback" not in missing.stderr
 

@@ -10,9 +10,10 @@ from evo_kernel import user_cache
 from evo_kernel.cli.main import cli
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.doctor import diagnose_cache
-from evo_kernel.fitness.timing import ceilings
+from evo_kernel.fitness.timing import measurement_cache
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
-from evo_kernel.fitness.timing.ceilings import CEILINGS, Ceilings, KnownCeilings, MeasurementCache, cache_key
+from evo_kernel.fitness.timing.ceilings import CEILINGS, Ceilings, KnownCeilings
+from evo_kernel.fitness.timing.measurement_cache import MeasurementCache, cache_key
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind, Environment, Measurement
 
@@ -58,7 +59,7 @@ def test_torn_files_are_ignored_and_written_anew(text):
     MeasurementCache(FOUND).add("m1", {"eager": 2.0})
     (file,) = user_cache.folder().glob("*.json")
     file.write_text(text, encoding="latin-1")
-    assert MeasurementCache(FOUND).read() == {} and ceilings.listed() == []
+    assert MeasurementCache(FOUND).read() == {} and measurement_cache.listed() == []
     MeasurementCache(FOUND).add("m2", {"eager": 3.0})
     assert MeasurementCache(FOUND).read() == {"m2": {"eager": 3.0}}
 
@@ -73,7 +74,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     MeasurementCache(FOUND).add("m1", {"eager": 2.0})
-    assert MeasurementCache(FOUND).read() == {} and ceilings.listed() == []
+    assert MeasurementCache(FOUND).read() == {} and measurement_cache.listed() == []
 
 
 def test_doctor_tells_and_forgets():

@@ -54,6 +54,10 @@ def test_an_honest_plan_passes_and_is_timed(handler):
     timing = answer["timings"][0]
     assert timing["status"] == "passed" and timing["state"]["clock_mhz"] == 1980.0
     assert summarise(timing["samples_us"]).median_us == pytest.approx(80, rel=0.01)
+    assert (
+        0 <= timing["error"] <= 1
+        and ask(handler, "honest_80", (), ({**TIME, "check": False},))["timings"][0]["error"] is None
+    )
     assert timing["sets"] > 1 and not answer["fatal"] and answer["drift"] == pytest.approx(0, abs=0.01)
     assert {"load", "run", "compare", "capture", "time", "metronome"} <= set(answer["spent_s"])
 

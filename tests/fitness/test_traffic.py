@@ -244,3 +244,30 @@ def test_of_many_lines_some_are_observed():
     assert reuse.again[0] == sum(reuse.again) == pytest.approx(2.0)
     assert reuse.new_rounds == pytest.approx(1 / 3)
     assert reuse_of(owners[:100], first[:100], first[:100] + 4999, rounds[:100], 1, distances=True) == Reuse()
+
+
+STORE = "    tl.store(y_ptr + row * y_stride + columns, e / tl.sum(e, axis=0), mask=mask)\n"
+OTHER = "    tl.store(y_ptr + row * y_stride + columns, tl.load(y_ptr + row * y_stride + columns, mask=mask) * 2.0, mask=mask)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "own"),
+    [
+        (STORE, 0.0),
+        (STORE + OTHER, 1.0),
+        (OTHER + STORE, 0.0),  # memory is asked before anything is stored
+        (OTHER + STORE + OTHER, 0.0),
+        (STORE.replace("mask=mask", "mask=mask & (columns % 32 > 0)") + OTHER, 0.0),  # never a whole line
+        (STORE.replace("mask=mask", "mask=columns < n_cols // 2") + OTHER, 0.5),
+        (STORE.replace("tl.store", "tl.atomic_add") + OTHER, 0.0),  # reads what it adds to
+    ],
+)
+def test_what_a_program_stored_before_it_loads_it_is_told_apart(body: str, own: float):
+    (seen,) = counted_traffic(softmax_plan(64, 1024, text=SOFTMAX.replace(STORE, body)))
+    assert STORE in SOFTMAX and seen.own_load_bytes == pytest.approx(own * 64 * 4096)
+    assert seen.grid_load_bytes == pytest.approx((2 if OTHER in body else 1) * 64 * 4096, rel=0.01) or "atomic" in body
+
+
+def test_rows_that_begin_inside_a_line_lose_that_line_alone():
+    (seen,) = counted_traffic(softmax_plan(64, 1000, text=SOFTMAX.replace(STORE, STORE + OTHER)))
+    assert 0.95 * 64 * 4000 < seen.own_load_bytes < 64 * 4000

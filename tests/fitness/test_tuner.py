@@ -54,6 +54,34 @@ def test_what_was_told_steers_what_is_tried():
     assert sum(lasts) / len(lasts) < 0.8 * sum(firsts) / len(firsts)
 
 
+def test_a_suggested_setting_is_tried_first_and_what_follows_starts_from_it():
+    search, tried = Search(1, SOURCE, [Space(KNOBS)], 8, cost(())), []
+    best = (("BLOCK", 256), ("NUM_WARPS", 2))
+    search.suggest(best)
+    for batch in search.batches():
+        tried += batch
+        for setting in batch:
+            search.tell(setting, cost(setting))
+        search.suggest(best)
+    assert tried[0] == best and tried.count(best) == 1 and len(tried) == 8
+    assert tried[1:BATCH] == tuned(1, 8)[: BATCH - 1]  # it is not known yet whether it is good
+    assert min(map(cost, tuned(1, 8)[:BATCH])) > cost(best) == 0
+
+
+def test_a_suggestion_that_is_slower_or_unknown_changes_nothing_further():
+    worst, other = (("BLOCK", 16), ("NUM_WARPS", 16)), (("BLOCK", 48), ("STAGES", 3))
+    for suggested, more in ((worst, [worst]), (other, [])):
+        search, tried = Search(1, SOURCE, [Space(KNOBS)], 8 + len(more), cost(())), []
+        search.suggest(suggested)
+        for batch in search.batches():
+            tried += batch
+            for setting in batch:
+                search.tell(setting, cost(setting))
+            search.suggest(suggested)
+        assert tried[: len(more)] == more and len(tried) == 8 + len(more)
+        assert tried[len(more) : BATCH] == tuned(1)[: BATCH - len(more)]
+
+
 def test_failures_do_not_stop_it_and_a_small_space_ends():
     search = Search(0, SOURCE, [Space(KNOBS[1:])], 100)
     tried = []
@@ -270,6 +298,24 @@ def test_a_kernel_far_behind_one_that_was_only_measured_is_not_tuned():
         assert judge.evaluate(fast, Purpose.SCORE, remeasure=True).charged == {"score": 1}
         assert judge.evaluate(slow, Purpose.SCORE, remeasure=True).charged == {"score": 1}
         assert judge.evaluate(slow, Purpose.SCORE).charged == {}  # 80 µs beside 50
+
+
+def test_a_child_of_an_untuned_parent_begins_with_what_its_parent_was_tuned_to():
+    """Both are written with 4 warps, and 2 are best; the child may try one setting."""
+    task = load("softmax")
+    parent = Source(task.seed.text.replace("BLOCK = ", "BLOCK_ = ").replace("BLOCK=BLOCK", "BLOCK=1024"))
+    knobs = []
+    for number in range(4):
+        child, runner = Source(f"{parent.text}\n# child {number}\n"), ScriptedRunner(task)
+        for before in ((), (parent,)):
+            judge = PlanJudge(task, runner, JudgeSettings(tune_plans=1, tune_within=4.0))
+            judge.start()
+            with judge:
+                for source in before:
+                    assert judge.evaluate(source, Purpose.SCORE, effort=8).knobs == (("NUM_WARPS", 2),)
+                knobs.append(judge.evaluate(child, Purpose.SCORE).knobs)
+    alone, after = knobs[::2], knobs[1::2]
+    assert set(after) == {(("NUM_WARPS", 2),)} != set(alone)
 
 
 def test_the_best_setting_wins(raced):

@@ -228,6 +228,7 @@ def test_one_request_is_fast_and_says_all(recorder, task, runner):
     assert measured.n >= 3 and measured.low_us <= measured.median_us <= measured.high_us
     assert measured.clock_mhz and measured.power_w and measured.drift is not None
     assert 0.7 < measured.details["wall_share"] < 1.5 and measured.details["sets"] >= 2
+    assert measured.compared is not None and measured.compared.whole and 0 <= measured.compared.error <= 1
     assert [c.error <= 1.0 for c in found.checks] == [True] * len(request.checks)
     assert ms < 60, f"a request takes {ms:.1f} ms: {phases}"
 

@@ -104,7 +104,7 @@ def test_a_terminal_shows_the_state() -> None:
         follow(progress)
         console.print(progress.view())
     shown = out.getvalue()
-    assert "50.0 µs, 2.000x first by candidate 2 (shave)   modeled (sm_90)" in shown
+    assert "50.0 µs, 2.000x first by candidate 2 (shave)   modeled for an H200 (sm_90)" in shown
     assert "2 passed" in shown and "1 wrong" in shown and "1 no proposal" in shown
     assert "7 evaluations" in shown
 

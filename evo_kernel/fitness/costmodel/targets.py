@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evo_kernel.errors import UserError
+from evo_kernel.types.gpus import MODELED_GPUS
 
 WARP = 32
 
@@ -18,7 +19,6 @@ WARP = 32
 class Target:
     """One GPU. Sizes in bytes, rates in operations (a fused multiply-add is two) or bytes per second."""
 
-    name: str
     arch: int  # compute capability × 10
     sm_count: int
     shared_bytes_per_block: int  # opt-in limit of one block
@@ -40,6 +40,10 @@ class Target:
     threads_per_block: int = 1024
     shared_bytes_reserved: int = 1024  # taken by the driver from every block
     warp: int = WARP
+
+    @property
+    def name(self) -> str:
+        return f"NVIDIA {MODELED_GPUS[self.arch]}"
 
     @property
     def warps_per_sm(self) -> int:
@@ -70,7 +74,7 @@ class Occupancy:
 
 
 H200 = Target(
-    name="NVIDIA H200", arch=90, sm_count=132, shared_bytes_per_block=232448, shared_bytes_per_sm=233472,
+    arch=90, sm_count=132, shared_bytes_per_block=232448, shared_bytes_per_sm=233472,
     threads_per_sm=2048, blocks_per_sm=32,
     l2_bytes=60 << 20,  # measured
     memory_bytes=139 << 30, clock_mhz=1980.0,
@@ -84,31 +88,31 @@ H200 = Target(
 
 _OTHERS = (
     Target(
-        name="NVIDIA A100-SXM4-80GB", arch=80, sm_count=108, shared_bytes_per_block=166912, shared_bytes_per_sm=167936,
+        arch=80, sm_count=108, shared_bytes_per_block=166912, shared_bytes_per_sm=167936,
         threads_per_sm=2048, blocks_per_sm=32, l2_bytes=40 << 20, memory_bytes=80 << 30, clock_mhz=1410.0,
         copy_bytes_per_s=1.75e12, l2_bytes_per_s=4.4e12, fp32_flops=19.5e12, fp64_flops=9.7e12, bf16_flops=312e12,
         tf32_flops=156e12, fp8_flops=0.0,
     ),
     Target(
-        name="NVIDIA GeForce RTX 3090", arch=86, sm_count=82, shared_bytes_per_block=101376, shared_bytes_per_sm=102400,
+        arch=86, sm_count=82, shared_bytes_per_block=101376, shared_bytes_per_sm=102400,
         threads_per_sm=1536, blocks_per_sm=16, l2_bytes=6 << 20, memory_bytes=24 << 30, clock_mhz=1695.0,
         copy_bytes_per_s=0.85e12, l2_bytes_per_s=2.0e12, fp32_flops=35.6e12, fp64_flops=0.56e12, bf16_flops=71e12,
         tf32_flops=35.6e12, fp8_flops=0.0,
     ),
     Target(
-        name="NVIDIA GeForce RTX 4090", arch=89, sm_count=128, shared_bytes_per_block=101376,
+        arch=89, sm_count=128, shared_bytes_per_block=101376,
         shared_bytes_per_sm=102400, threads_per_sm=1536, blocks_per_sm=24, l2_bytes=72 << 20, memory_bytes=24 << 30,
         clock_mhz=2520.0, copy_bytes_per_s=0.92e12, l2_bytes_per_s=5.0e12, fp32_flops=82.6e12, fp64_flops=1.3e12,
         bf16_flops=165e12, tf32_flops=82.6e12, fp8_flops=330e12,
     ),
     Target(
-        name="NVIDIA B200", arch=100, sm_count=148, shared_bytes_per_block=232448, shared_bytes_per_sm=233472,
+        arch=100, sm_count=148, shared_bytes_per_block=232448, shared_bytes_per_sm=233472,
         threads_per_sm=2048, blocks_per_sm=32, l2_bytes=126 << 20, memory_bytes=180 << 30, clock_mhz=1965.0,
         copy_bytes_per_s=7.0e12, l2_bytes_per_s=12.0e12, fp32_flops=75e12, fp64_flops=37e12, bf16_flops=2250e12,
         tf32_flops=1100e12, fp8_flops=4500e12,
     ),
     Target(
-        name="NVIDIA GeForce RTX 5090", arch=120, sm_count=170, shared_bytes_per_block=101376,
+        arch=120, sm_count=170, shared_bytes_per_block=101376,
         shared_bytes_per_sm=102400, threads_per_sm=1536, blocks_per_sm=24, l2_bytes=96 << 20, memory_bytes=32 << 30,
         clock_mhz=2407.0, copy_bytes_per_s=1.6e12, l2_bytes_per_s=7.0e12, fp32_flops=104.8e12, fp64_flops=1.6e12,
         bf16_flops=209e12, tf32_flops=104e12, fp8_flops=419e12,

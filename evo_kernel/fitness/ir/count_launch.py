@@ -141,6 +141,7 @@ def _summary(
     load, store = (mean_of(everyone, f"{kind}_bytes", counted) for kind in ("load", "store"))
     wave_load_bytes = sum(near.footprints.expanded("load", window, wave) for window in windows) / len(windows)
     grid_load_bytes = lines.footprints.expanded("load", those, total)
+    grid_store_bytes = lines.footprints.expanded("store", those, total)
     reuse = near.reuse(seed, grid_load_bytes > HELD_BYTES)
     return LaunchTraffic(
         programs=total,
@@ -154,7 +155,8 @@ def _summary(
         grid_load_bytes=grid_load_bytes,
         rereads=reuse.again,
         new_rounds=reuse.new_rounds,
-        grid_store_bytes=lines.footprints.expanded("store", those, total),
+        own_load_bytes=min(total * near.own_load_bytes(), grid_load_bytes, grid_store_bytes),
+        grid_store_bytes=grid_store_bytes,
         rounds=mean_of(everyone, "rounds", counted),
         waiting_rounds=mean_of(everyone, "waiting_rounds", counted),
         iterations=mean_of(everyone, "iterations", counted),

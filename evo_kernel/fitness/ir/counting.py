@@ -15,9 +15,10 @@ import torch
 from evo_kernel.fitness.ir.coalescing import Runs, runs_of, sectors_of, together
 from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.launch_traffic import ProgramWork, work_of
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, ProgramWork, work_of
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
+from evo_kernel.fitness.ir.own_lines import long_runs, own_lines
 from evo_kernel.fitness.ir.rounds import RoundCounter, WaitCounter
 from evo_kernel.fitness.ir.types import Type
 
@@ -55,6 +56,7 @@ class Counter:
         self.again = partial(Counter, module, memory, programs, footprints, seed, sectors, blocks, expected, followed)
         self._followed = followed
         self._reached: list[torch.Tensor] = []  # by recorded access: the rounds of those programs
+        self._stored: list[tuple[int, Runs]] = []  # what was overwritten, by number of the recorded access
         self._footprints = Footprints(memory, seed, expected)
         self._waiting: list[tuple[str, Runs]] = []  # small accesses, flat: many are looked at together
         self._runs_waiting = 0
@@ -129,16 +131,18 @@ class Counter:
         self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)
         self._by_program[f"{kind}_bytes"][programs] += lanes * item
-        if "atomic" in operation.name or operation.name == "tt.descriptor_reduce":
+        atomic = "atomic" in operation.name or operation.name == "tt.descriptor_reduce"
+        if atomic:
             self._by_program["atomic"][programs] += lanes
         if self.keeps_lines:
-            self._keep(kind, pointer, mask, programs, item, shape)
+            self._keep(kind, pointer, mask, programs, item, shape, kind == "store" and not atomic)
 
     # --- footprints -----------------------------------------------------------------------------------------------
 
     def _keep(
-        self, kind: str, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
-    ) -> None:
+        self, kind: str, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...],
+        overwrites: bool,
+    ) -> None:  # fmt: skip
         if self._sample is not None:
             rows = self._sample[programs].nonzero().squeeze(1)
             if not rows.numel():
@@ -147,6 +151,8 @@ class Counter:
         runs = runs_of(self._memory, pointer, mask, programs, item, shape)
         count = runs.starts.numel()
         if count and self._followed is not None:
+            if overwrites:
+                self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
         if count > _SMALL:
             self._settle()
@@ -176,6 +182,15 @@ class Counter:
             return Reuse()
         rounds = torch.stack(self._reached)[accesses, torch.searchsorted(self._followed, owners)]
         return reuse_of(owners, first, last, rounds.long(), seed, distances)
+
+    def own_load_bytes(self) -> float:
+        """Bytes of lines that a followed program loads after it stored them whole, in the mean; see own_lines.py."""
+        assert self._followed is not None
+        if not self._stored:
+            return 0.0
+        (owners, first, last), accesses = self.footprints.in_order("load", self._followed)
+        lines = own_lines(self._stored, (owners, first, last, accesses), self._followed)
+        return float(lines * LINE_BYTES * self.footprints.scale / max(1, self._followed.numel()))
 
     def _count_sectors(self, kind: str, runs: Runs) -> None:
         if self._sectors:

@@ -170,6 +170,11 @@ class Footprints:
             self._drawn[buffer] = torch.randint(1 << self._level, (groups,), generator=self._generator)
         return self._drawn[buffer]
 
+    @property
+    def scale(self) -> int:
+        """Lines for each that is observed."""
+        return 1 << self._level
+
     # --- what they tell, in bytes ---------------------------------------------------------------------------------
 
     def different(self, kind: str, programs: torch.Tensor | None = None) -> float:

@@ -18,6 +18,7 @@ from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.tasks.task import Task
+from evo_kernel.types.bottleneck import LAUNCHES, NEAR, Bottleneck, bottleneck_text, modeled_bottleneck
 
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
        "mufu", "minmax", "convert", "ld.shared", "st.shared", "shuffle", "barrier", "branch", "spill", "move",
@@ -122,7 +123,12 @@ def _one(
     flops = math.fsum(cost.flops.values())
     every = max(binary.instructions.get("all", 0), 1)
     mix = {name: binary.instructions.get(name, 0) / every for name in MIX}
-    verdict = bound(cost.us, cost.terms, cost.counters, ceilings.launch_us)
+    timed = ceilings.measured or bool(cost.counters)
+    verdict = (
+        bound(cost.us, cost.terms, cost.counters, ceilings.launch_us)
+        if timed
+        else modeled_bottleneck(cost.us, cost.terms)
+    )
     return KernelProfile(
         name=kernel.name, grid=launch.grid, num_warps=binary.num_warps, us=cost.us, share=cost.us / total_us,
         gb_per_s=rate / 1e9 if rate is not None else None,
@@ -142,13 +148,15 @@ def _one(
 
 @dataclass(frozen=True)
 class CaseProfile:
-    """Profiles of one case's launches, and notes on what is unknown."""
+    """Profiles of one case's launches, notes on what is unknown, and the bottleneck of all launches together."""
 
     kernels: tuple[KernelProfile, ...]
     notes: tuple[str, ...] = ()
+    bottleneck: str = ""  # as `verify` tells it
 
     def as_data(self) -> dict[str, Any]:
-        return {"kernels": [kernel.as_data() for kernel in self.kernels], "notes": list(self.notes)}
+        kernels = [kernel.as_data() for kernel in self.kernels]
+        return {"kernels": kernels, "notes": list(self.notes), "bottleneck": self.bottleneck}
 
     def as_text(self, label: str) -> str:
         """The table, one paragraph per launch; `label` says whether times are measured or modeled, and where."""
@@ -160,6 +168,7 @@ class CaseProfile:
             [
                 f"times are {label}{counting_note}",
                 *self.notes,
+                *([f"bottleneck: {self.bottleneck}"] if self.bottleneck else []),
                 *(line for kernel in self.kernels for line in _lines(kernel)),
             ]
         )
@@ -194,23 +203,6 @@ def _lines(p: KernelProfile) -> list[str]:
     return lines
 
 
-NEAR = 0.6
-_LAUNCHES = 2.0  # a kernel that takes less than so many empty launches is limited by launch time
-_USES = {"dram": ("memory", "device memory"), "l2": ("memory", "L2"), "atomics": ("memory", "atomics"),
-         "tensor": ("tensor", "tl.dot"), "issue": ("issue", "instructions")}  # fmt: skip
-"""Terms of costmodel/model.py that are a resource in use; the others are waiting."""
-_WAITS = {"latency": "loads one after another", "exposed": "loads that nothing hides", "tail": "the last round of "
-          "programs", "launch": "the launch itself"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class LaunchBound:
-    """The limiting resource ("memory", "tensor", "issue", "latency" or "unknown") and the evidence."""
-
-    by: str
-    evidence: str
-
-
 def roofline_us(moved: float | None, flops: Mapping[str, float], ceilings: Ceilings) -> float:
     """The longer of the times at the ceilings for the bytes, each once, and for tl.dot by kind.
 
@@ -224,15 +216,15 @@ def roofline_us(moved: float | None, flops: Mapping[str, float], ceilings: Ceili
     return max((moved or 0.0) / ceilings.copy_bytes_per_s, seconds) * 1e6
 
 
-def bound(us: float, terms: Mapping[str, float], raw: Mapping[str, float], launch_us: float) -> LaunchBound:
+def bound(us: float, terms: Mapping[str, float], raw: Mapping[str, float], launch_us: float) -> Bottleneck:
     """What limits a launch of `us`: by counters (`raw`) if there are any, else by the model's terms in µs."""
-    if us < _LAUNCHES * launch_us:
-        return LaunchBound("latency", f"an empty launch takes {launch_us:.1f} of its {us:.1f} µs")
+    if us < LAUNCHES * launch_us:
+        return Bottleneck("latency", f"an empty launch takes {launch_us:.1f} of its {us:.1f} µs")
     counters = HardwareCounters.of(raw)
-    return _counted(counters, terms) or _modeled(us, terms)
+    return _counted(counters, terms) or modeled_bottleneck(us, terms)
 
 
-def _counted(counters: HardwareCounters, terms: Mapping[str, float]) -> LaunchBound | None:
+def _counted(counters: HardwareCounters, terms: Mapping[str, float]) -> Bottleneck | None:
     """By hardware counters; None without them."""
     utilisation = {
         "device memory": ("memory", counters.dram), "L2": ("memory", counters.l2),
@@ -244,32 +236,14 @@ def _counted(counters: HardwareCounters, terms: Mapping[str, float]) -> LaunchBo
         return None
     name, (kind, share) = max(shares.items(), key=lambda entry: entry[1][1])
     if share >= NEAR:
-        return LaunchBound(kind, f"{name} at {share:.0%} of peak")
+        return Bottleneck(kind, f"{name} at {share:.0%} of peak")
     if counters.sm is not None and counters.sm >= NEAR:  # a pipe without its own counter
         unseen = counters.tensor is None and terms.get("tensor", 0.0) > terms.get("issue", 0.0)
-        return LaunchBound(
+        return Bottleneck(
             "tensor" if unseen else "issue", f"a pipe of the SMs at {counters.sm:.0%} of peak ({name} {share:.0%})"
         )
     waits = f"; warps wait most for {counters.stalls[0][0]}" if counters.stalls else ""
-    return LaunchBound("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
-
-
-def _modeled(us: float, terms: Mapping[str, float]) -> LaunchBound:
-    uses = {name: terms[name] for name in _USES if name in terms}
-    if not uses or us <= 0:
-        return LaunchBound("unknown", "nothing is counted")
-    name = max(uses, key=lambda term: uses[term])
-    share = uses[name] / us
-    kind, use = _USES[name]
-    if terms.get("latency", 0.0) > uses[name]:
-        wait = f"{_WAITS['latency']} would take {terms['latency'] / us:.0%} of the time"
-        return LaunchBound("latency", f"{wait}, {use} {share:.0%}, modeled")
-    if share >= NEAR:
-        return LaunchBound(kind, f"{use} would take {share:.0%} of the time, modeled")
-    waits = {term: terms[term] for term in _WAITS if terms.get(term)}
-    most = max(waits, key=lambda term: waits[term], default="")
-    waiting = f"; waiting most for {_WAITS[most]}" if most else ""
-    return LaunchBound("latency", f"no resource is busy for long ({use} {share:.0%} of the time, modeled){waiting}")
+    return Bottleneck("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
 
 
 @dataclass(frozen=True)
@@ -298,8 +272,16 @@ class Profiler:
             traffic_known, why = (None, counts) if isinstance(counts, str) else (counts, "")
             costs = costs_of(part.plan, times, traffic_known, raw, target)
             notes = tuple(note for note in (why, counted.why) if note)
-            profiles[part.case.name] = CaseProfile(tuple(profile(part.plan, costs, target, self.ceilings)), notes)
+            kernels = tuple(profile(part.plan, costs, target, self.ceilings))
+            profiles[part.case.name] = CaseProfile(kernels, notes, self._bottleneck(part))
         return profiles
+
+    def _bottleneck(self, part: CountPart) -> str:
+        """Of the whole plan, as `verify` tells it. Raises UserError."""
+        timed = self.runner.measure(part.plan, part.case, part.seed, False)
+        if isinstance(timed, Checked):
+            raise UserError(f"{part.case.name}, {timed.status}: {timed.reason}")
+        return bottleneck_text(timed)
 
     def _times_us(self, part: CountPart) -> list[float]:
         """Time of each launch alone. Raises UserError."""

@@ -17,7 +17,7 @@ from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.estimates import JUDGE_VERSION, Comparison
 from evo_kernel.tasks.task import Case
-from evo_kernel.types import Environment, Measurement, Status
+from evo_kernel.types import Compared, Environment, Measurement, Status
 
 Round = tuple[int, str]
 """(seed, regime): one set of inputs; see correctness/regimes.py."""
@@ -32,6 +32,7 @@ class Checked:
     status: Status
     reason: str = ""
     error: float = 0.0
+    compared: Compared | None = None  # of plans of real size that passed
 
     @property
     def passed(self) -> bool:

@@ -26,7 +26,7 @@ from evo_kernel.fitness.runners.executor import Blobs, LargeExecution, unwritten
 from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.blank import Blank, is_integer, keep_dynamo_out
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
-from evo_kernel.types import CaseKind, CheckResult, Status
+from evo_kernel.types import CaseKind, CheckResult, Compared, Status
 
 _SLACK = 2.0
 """Factor for single elements, whose error may exceed their share of the honest error."""
@@ -88,7 +88,9 @@ class CpuReferences:
             if found is not None:
                 return found
         whole = self._expected(draw, inputs)
-        return self._verdict(draw, self._compared(draw, outputs, whole), whole, is_whole=True)
+        verdict = self._verdict(draw, self._compared(draw, outputs, whole), whole, is_whole=True)
+        count = sum(out.numel() for out in outputs)
+        return _told(verdict, Compared(verdict.error, count, count, whole=True))
 
     def _compare_drawn(self, draw: Draw, sliced: SlicedReference, outputs: Sequence[torch.Tensor]) -> Checked | None:
         """Compare elements at random positions with slices, and check that no element is unwritten; None as in
@@ -106,7 +108,7 @@ class CpuReferences:
                 reason = unwritten_reason(number, int(marks.sum()), out.numel())
                 return Checked(Status.WRONG, f"on {case.name}: {reason}")
         values = [out.reshape(-1)[n] for out, n in zip(outputs, drawn, strict=True)]
-        return self._compare_slices(draw, sliced, drawn, values)
+        return self._compare_slices(draw, sliced, drawn, values, sum(out.numel() for out in outputs), whole=True)
 
     def compare_part(
         self, draw: Draw, inputs: Sequence[Input], views: Sequence[View], execution: LargeExecution, blobs: Blobs
@@ -124,18 +126,26 @@ class CpuReferences:
             values.append(blobs.take(data).view(getattr(torch, view.dtype)))
             if numbers.numel() != values[-1].numel() or bool(((numbers < 0) | (numbers >= view.elements)).any()):
                 raise ValueError("elements that the output does not have")
-        checked = self._compare_slices(draw, self._slices(draw, inputs), elements, values)
+        of = sum(view.elements for view in views)
+        checked = self._compare_slices(draw, self._slices(draw, inputs), elements, values, of, whole=False)
         if checked is not None:
             return checked
         whole = self._expected(draw, inputs)
         expected = [_chosen(full, numbers) for full, numbers in zip(whole, elements, strict=True)]
-        return self._verdict(draw, self._compared(draw, values, expected), whole, is_whole=True)
+        verdict = self._verdict(draw, self._compared(draw, values, expected), whole, is_whole=True)
+        return _told(verdict, Compared(verdict.error, sum(value.numel() for value in values), of, whole=False))
 
     def _compare_slices(
-        self, draw: Draw, sliced: SlicedReference, elements: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+        self,
+        draw: Draw,
+        sliced: SlicedReference,
+        elements: Sequence[torch.Tensor],
+        values: Sequence[torch.Tensor],
+        of: int,
+        whole: bool,
     ) -> Checked | None:
         """Elements against slices of the reference: those that can be had in time, of each output some. None where they
-        cost as much as the whole reference does, or fail."""
+        cost as much as the whole reference does, or fail. `of`, `whole`: see `Compared`."""
         seconds = self._limits.slices_s
         try:
             while True:
@@ -153,7 +163,8 @@ class CpuReferences:
         for numbers, asked, found in zip(sample.elements, elements, values, strict=True):
             order = torch.argsort(asked)
             kept.append(found[order[torch.searchsorted(asked[order], numbers)]])
-        return self._verdict(draw, self._compared(draw, kept, expected), expected)
+        verdict = self._verdict(draw, self._compared(draw, kept, expected), expected)
+        return _told(verdict, Compared(verdict.error, sum(part.numel() for part in kept), of, whole))
 
     def _compared(self, draw: Draw, outputs: Sequence[torch.Tensor], expected: Sequence[Expected]) -> CheckResult:
         return check.compare(draw[0].name, outputs, expected, self._task.tolerance, draw[2])
@@ -192,6 +203,11 @@ class CpuReferences:
 
         make = partial(expect_by, run, inputs, self._task.tolerance.precision)
         return self._references.of(case.name, seed, regime, make)
+
+
+def _told(verdict: Checked, compared: Compared) -> Checked:
+    """A verdict with what it is of, where it passed."""
+    return replace(verdict, compared=compared) if verdict.passed else verdict
 
 
 def _chosen(full: Expected, places: torch.Tensor) -> Expected:

@@ -36,7 +36,7 @@ from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
 from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict, summarise
 from evo_kernel.tasks.task import Case, Task
-from evo_kernel.types import Environment, Measurement, Status
+from evo_kernel.types import Compared, Environment, Measurement, Status
 
 _STATE = ("clock_mhz", "power_w")  # fields of a Measurement; the rest of the GPU's state is in its details
 _NCU_S = 30.0  # for ncu and its target process to start
@@ -274,6 +274,9 @@ class CudaRunner(Runner):
             return _checked(answer)
         summary, state = summarise(answer["samples_us"]), answer["state"]
         details = {name: value for name, value in state.items() if name not in _STATE}
+        if (error := answer["error"]) is not None:
+            elements = sum(view.elements for view in part.plan.plan.outputs)
+            details |= Compared(error, elements, elements, whole=True).as_details()
         return Measurement(
             case=part.case.name,
             plan=part.plan.hash,

@@ -58,7 +58,7 @@ class Timer:
             with self._state.phase("state"):
                 state = self._state.device.state()
             with self._state.phase("compare"):
-                watched.compare()
+                error = watched.compare()
             del work
         return {
             "status": Status.PASSED,
@@ -66,6 +66,7 @@ class Timer:
             "samples_us": sampled.samples_us,
             "wall_share": sampled.wall_us / max(sampled.event_us, 1e-9),
             "sets": count,
+            "error": error,
             "state": state.as_data(),
         }
 
@@ -212,14 +213,16 @@ class CheckedTiming:
                 self._torch_results = device.free_blocks(pool)
         return TimedWork(replays, self._prepare, self._ran)
 
-    def compare(self, *arenas: Arena) -> None:
-        """Compare launches with the reference: by default the first one, after all others. Raises PlanFailed."""
+    def compare(self, *arenas: Arena) -> float | None:
+        """Compare launches with the reference: by default the first one, after all others; returns the error of the
+        last, None where nothing is to be compared. Raises PlanFailed."""
         if not self._check:
-            return
+            return None
         outputs = map(self._outputs, arenas or (self._first,))
         result = self._state.compare(self._case, self._seed, "nominal", self._inputs, *outputs)
         if not result.passed:
             raise PlanFailed(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
+        return result.error
 
     def _outputs(self, arena: Arena) -> list[torch.Tensor]:
         return [arena.tensor(view) for view in self._plan.plan.outputs]

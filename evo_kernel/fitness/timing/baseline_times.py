@@ -23,7 +23,8 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_names, faults_of
-from evo_kernel.fitness.timing.ceilings import KnownCeilings, MeasurementCache
+from evo_kernel.fitness.timing.ceilings import KnownCeilings
+from evo_kernel.fitness.timing.measurement_cache import MeasurementCache
 from evo_kernel.tasks.first import compiles, first_kernel
 from evo_kernel.tasks.task import Case, Task
 from evo_kernel.tasks.traits import least_work

@@ -1,33 +1,26 @@
-"""Ceilings of a GPU (bandwidth, FLOP/s, launch time), the least time that they allow, and a cache of measurements.
+"""Ceilings of a GPU (bandwidth, FLOP/s, launch time), and the least time that they allow.
 
 They are measured once per environment with the same clock as kernels: a large copy, large matrix products on random
 data (zeros run faster), and an empty launch (runners/timer.py). Where they are not measured, the table of targets is
-used. This module does not import torch.
-
-The cache holds ceilings and the times of a task's baselines between runs: one small file for each environment or task,
-in the user's cache folder. Its name is the hash of everything that affects the values (GPU, driver, versions,
-assembler, judge, task), and the file repeats this key: values of another key are never used. `evo-kernel doctor` lists
-and removes the files.
+used. This module imports nothing slow.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from evo_kernel import user_cache
 from evo_kernel.fitness.costmodel.targets import Target
-from evo_kernel.types import Environment, content_hash
+
+if TYPE_CHECKING:
+    from evo_kernel.fitness.timing.measurement_cache import MeasurementCache
 
 NAMES = ("copy_bytes/s", "bf16_flop/s", "tf32_flop/s", "fp32_flop/s", "launch_us", "l2_bytes")
 """Storage names, in the order of the fields; the suffix is the unit."""
+CEILINGS = "ceilings"
+"""What they are called in the cache."""
 
 
 @dataclass(frozen=True)
@@ -139,61 +132,3 @@ class KnownCeilings:
     def limits(self) -> Ceilings:
         """Ceilings that no kernel can exceed."""
         return self.now.widened(self._table)
-
-
-_Time = Annotated[float, Field(gt=0.0, lt=math.inf)]
-_Name = Annotated[str, Field(max_length=200)]
-Values = Mapping[str, Mapping[str, float]]
-"""Numbers by name, by case; ceilings are stored as `CEILINGS`."""
-CEILINGS = "ceilings"
-
-
-def cache_key(environment: Environment, card: str) -> dict[str, str]:
-    """What affects the speed of a GPU and its libraries. `card`: identifies it among others of its model."""
-    names = ("kind", "device", "driver", "torch", "triton", "fp_fusion", "judge")
-    return {name: str(getattr(environment, name)) for name in names} | {"card": card}
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    found: dict[_Name, str]  # the cache key
-    values: Annotated[dict[_Name, dict[_Name, _Time]], Field(max_length=1000)]
-
-
-class MeasurementCache:
-    """Cached values of one key. Processes may share the files; the last writer of a case wins."""
-
-    def __init__(self, found: Mapping[str, str]) -> None:
-        self._found = dict(found)
-        self.path = user_cache.folder() / f"{content_hash(self._found)[:32]}.json"
-
-    def read(self) -> Values:
-        """Empty where there is nothing, or nothing whole."""
-        kept = _read(self.path)
-        return kept.values if kept is not None and kept.found == self._found else {}
-
-    def add(self, name: str, values: Mapping[str, float]) -> None:
-        """Store the numbers of one case. Failures are ignored: the values will be measured again."""
-        with contextlib.suppress(ValidationError):
-            kept = _File(found=self._found, values={**_plain(self.read()), name: dict(values)})
-            user_cache.write(self.path, kept.model_dump_json())
-
-
-def listed() -> list[Mapping[str, str]]:
-    """Keys of the files, newest first."""
-    with contextlib.suppress(OSError):
-        files = sorted(user_cache.folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        return [file.found for file in map(_read, files) if file is not None]
-    return []
-
-
-def _read(path: Path) -> _File | None:
-    try:
-        return _File.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
-def _plain(values: Values) -> dict[str, dict[str, float]]:
-    return {case: dict(numbers) for case, numbers in values.items()}

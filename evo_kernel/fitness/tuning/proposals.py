@@ -84,6 +84,7 @@ class _Open:
     values: dict[str, int]  # of all knobs
     others_gain: float
     step: str = ""  # the knob, if it is the one that is moved from the source's own setting, to explore it
+    suggested: bool = False
 
 
 @dataclass
@@ -118,6 +119,8 @@ class Search:
         self._states = [_state(space, (first + number) % (1 << 31)) for number, space in enumerate(spaces)]
         self._out: dict[Knobs, _Open] = {}
         self._seen: set[Knobs] = {()}
+        self._suggested: set[Knobs] = {()}
+        self._waiting: list[Knobs] = []  # suggested, for the next batch
         self._measured = own_cost, dict(self._own)
 
     def batches(self) -> Iterator[list[Knobs]]:
@@ -125,8 +128,8 @@ class Search:
 
         Call `tell` for each of a batch before the next. A setting names only knobs that differ from the source's.
         """
-        while len(self._seen) <= self._count:
-            batch = self._together()
+        while self._waiting or len(self._seen) <= self._count:
+            batch, self._waiting = [*self._waiting, *self._together()], []
             while len(batch) < BATCH and len(self._seen) <= self._count and (state := self._next()) is not None:
                 setting = self._draw(state)
                 if setting is not None:
@@ -137,6 +140,24 @@ class Search:
         if together := self._together():
             yield together
 
+    def suggest(self, setting: Knobs) -> None:
+        """Try a setting with the next batch, once: it was faster for a source with the same values of these knobs."""
+        if setting in self._suggested or len(self._seen) > self._count:
+            return
+        self._suggested.add(setting)
+        wanted, values = dict(setting), {name: value for state in self._states for name, value in state.best.items()}
+        for knob in (knob for state in self._states for knob in state.space.knobs):
+            if wanted.get(knob.name) in knob.choices:
+                values[knob.name] = wanted[knob.name]
+        named, fits = self._named(values), True
+        for state in self._states:
+            own = tuple(sorted((name, values[name]) for name in state.best))
+            fits = fits and not too_large(own, state.space.fixed)
+        if fits and named not in self._seen:
+            self._seen.add(named)
+            self._out[named] = _Open(None, None, values, 0.0, suggested=True)
+            self._waiting.append(named)
+
     def tell(self, setting: Knobs, cost: float | None) -> None:
         """Report the log time of a setting, or None if it did not build or run."""
         proposed = self._out.pop(setting, None)
@@ -145,7 +166,10 @@ class Search:
         if cost is not None and cost < self._measured[0]:
             self._measured = cost, proposed.values
         if proposed.state is None or proposed.trial is None:
-            if cost is None or cost > self._measured[0]:
+            faster = cost is not None and cost <= self._measured[0]
+            if cost is not None and faster and proposed.suggested:
+                self._take(proposed.values, self._own_cost - cost)
+            elif not faster and not proposed.suggested:
                 self._fall_back()
         elif cost is None:
             proposed.state.study.tell(proposed.trial, state=optuna.trial.TrialState.FAIL)
@@ -168,6 +192,14 @@ class Search:
         self._seen.add(setting)
         self._out[setting] = _Open(None, None, values, 0.0)
         return [setting]
+
+    def _take(self, values: Mapping[str, int], gain: float) -> None:
+        """Go on from a suggested setting. `gain`: of all spaces together, in log time."""
+        changed = [s for s in self._states if any(values[name] != value for name, value in s.best.items())]
+        gain -= sum(state.gain for state in self._states if state not in changed)
+        for state in changed:
+            state.best = {name: values[name] for name in state.best}
+            state.gain, state.steps = gain / len(changed), []
 
     def _fall_back(self) -> None:
         """Drop gains that did not add up, if a setting without them is the best measured."""

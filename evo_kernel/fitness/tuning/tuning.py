@@ -6,7 +6,8 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import CutShort
@@ -26,6 +27,8 @@ DOT_WEIGHT = 8.0
 """Assumed cost of a kernel with matrix products, relative to one that only reads and writes the same buffers."""
 Times = tuple[Measurement, ...]
 """Plans of one setting, by search case."""
+REMEMBERED = 16
+"""Settings that were faster, of the latest sources."""
 PATIENCE_S = 10.0
 """Compilations that take longer are abandoned: other settings are as likely to be good and wait for the cores."""
 
@@ -56,6 +59,7 @@ class Tuning:
         self._seed = seed
         self._lock = threading.Lock()
         self._best_log_us = math.inf
+        self._faster: deque[tuple[dict[str, int], Knobs]] = deque(maxlen=REMEMBERED)
 
     def tune(self, context: EvaluationContext, recording: Recording, own: PartialEvaluation) -> PartialEvaluation:
         """Race knob settings over the search cases; return the fastest that passes the checks.
@@ -69,6 +73,8 @@ class Tuning:
         knobs = find_knobs(context.source, dict(recording.configs)) if worth else ()
         spaces = _spaces(context.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
         search = Search(self._seed, context.source, spaces, context.tune_plans, best_log)
+        values = {knob.name: knob.value for knob in knobs}
+        search.suggest(self._found_for(values))
         entered: list[_Entrant] = []
         arrived: list[_Entrant] = []
         for rounds, batch in enumerate(search.batches(), start=1):
@@ -77,6 +83,9 @@ class Tuning:
             arrived += self._race(context, search, racing, [own.measurements, *(entrant.times for entrant in arrived)])
             if context.deadline.over:
                 break
+            if arrived and (fastest := min(arrived, key=lambda entrant: entrant.cost)).cost < best_log:
+                self._note_faster(values, fastest.setting)
+            search.suggest(self._found_for(values))
             if not (context.thorough or self.is_worth(min([best_log, *(entrant.cost for entrant in arrived)]), rounds)):
                 break
         taken: _Entrant | None = None
@@ -86,6 +95,7 @@ class Tuning:
         if taken:
             partial = replace(partial, knobs=taken.setting, checks=taken.partial.checks, measurements=taken.times)
             best_log = taken.cost
+            self._note_faster(values, taken.setting)
         if context.runner.stages.gpus and self._leads(best_log):  # without a GPU this takes seconds
             plans = taken.plans if taken else self._grader.timed_plans(recording)
             partial = partial.then(self._grader.check_wide_values(context, plans))
@@ -168,6 +178,20 @@ class Tuning:
         """Whether a source deserves more settings: after each round it must be closer to the best."""
         with self._lock:
             return log_us <= self._best_log_us + math.log(self._within) / (1 + rounds)
+
+    def _found_for(self, values: Mapping[str, int]) -> Knobs:
+        """The latest setting that was faster for a source which has the knobs that it changes with these values: a
+        child that was made before its parent was tuned need not begin anew. Empty where there is none."""
+        with self._lock:
+            for own, setting in reversed(self._faster):
+                if all(values.get(name) == own[name] for name, _ in setting):
+                    return setting
+        return ()
+
+    def _note_faster(self, values: Mapping[str, int], setting: Knobs) -> None:
+        with self._lock:
+            self._faster = deque((one for one in self._faster if one != (values, setting)), maxlen=REMEMBERED)
+            self._faster.append((dict(values), setting))
 
     def _leads(self, log_us: float) -> bool:
         with self._lock:

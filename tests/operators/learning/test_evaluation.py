@@ -108,7 +108,7 @@ def test_the_benchmark_holds_policies_against_uniform_choice_and_the_bandit(tmp_
     save_policy(tmp_path / "p.pt", PolicyNetwork(), {})
     words = ["--tree", tmp_path / "tree.gz", "--policy", tmp_path / "p.pt", "--seeds", 2, "--episodes", 1]
     said = CliRunner().invoke(main, list(map(str, words))).stdout
-    assert "held-out problems of tree.gz: 2; times: modeled (sm_90)" in said
+    assert "held-out problems of tree.gz: 2; times: modeled for an H200 (sm_90)" in said
     rows = [line.strip("| ").split(" | ") for line in said.splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows[2:]] == ["uniform", "bandit", "p"]
     assert rows[3][3] == "0.0000 [0.0000, 0.0000]", "the bandit beside itself"
