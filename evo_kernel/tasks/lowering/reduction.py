@@ -170,15 +170,16 @@ def _arg(module: LoweredModule, node: AtenNode, outs: dict[str, LoweredValue]) -
     operands = {name: keep(name, value, source.shape, reduced) for name, value in outs.items()}
     rows = RowFrame(module, "row_argmax" if largest else "row_argmin", source, reduced, list(operands.values()), dtype)
     edge, extreme = _edge(dtype, -1 if largest else 1), LARGER if largest else SMALLER
-    better, found = f"(x {extreme.sign} best)", "best == extreme"
+    index = "tl.int64" if module.wide else "tl.int32"
+    better, found = f"x {extreme.sign} best", "best == extreme"
     if dtype.is_floating_point:  # the first NaN is larger and smaller than all numbers
         better = f"(best == best) & ~(x {'<=' if largest else '>='} best)"
         found = "(best == extreme) | (best != best)"
-    rows.say(f"best = {lanes(dtype, edge)}", "where = tl.zeros([BLOCK], tl.int64)")
+    rows.say(f"best = {lanes(dtype, edge)}", f"where = tl.zeros([BLOCK], {index})")
     rows.loop(
-        f"better = mask & {better}",
+        f"better = {better}",  # never where the mask is off: `edge` is no better than any
         "best = tl.where(better, x, best)",
-        "where = tl.where(better, (start + cols).to(tl.int64), where)",
+        f"where = tl.where(better, (start + cols).to({index}), where)",
         other=edge,
     )
     rows.say(f"extreme = {extreme.across('best', 0, dtype)}")
