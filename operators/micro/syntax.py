@@ -11,6 +11,11 @@ from evo_kernel.syntax import parse_expression
 
 Node = TypeVar("Node", bound=ast.AST)
 
+KEEPS_NAN = "propagate_nan=tl.PropagateNan.ALL"
+"""How `tl.maximum` and `tl.minimum` are told to be NaN where an operand is; without it they drop NaN."""
+LARGER_OR_NAN = "larger_or_nan"
+"""The jitted function of generated modules by which `tl.reduce` takes such a maximum."""
+
 
 def spell(node: ast.AST) -> str:
     """The expression or statement in canonical spelling: equal spelling means equal syntax."""

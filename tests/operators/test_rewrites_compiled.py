@@ -15,7 +15,9 @@ from evo_kernel.types import CaseCard, CaseKind, Strategy, TaskCard
 from operators.micro.module import KernelModule
 from operators.micro.rewrites import REWRITES
 from operators.micro.rewrites.rows import Numbering
+from operators.micro.syntax import KEEPS_NAN
 from tests.support.compiled import draw, results_of
+from tests.support.nan import with_nan
 
 pytest.importorskip("triton")
 
@@ -192,3 +194,97 @@ def test_what_torch_compile_writes_has_its_sizes_as_constants(texts):
 
 def test_what_has_no_flat_index_of_a_matrix_is_not_offered(texts):
     assert not REWRITES["tile-2d"].offers(KernelModule.parse(texts["softmax"]), card("softmax"))
+
+
+DROPS_NAN = """import torch
+import triton
+import triton.language as tl
+
+BLOCK = 256
+NUM_WARPS = 4
+
+
+@triton.jit
+def amax_kernel(x_ptr, w_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    top = tl.full([BLOCK], float("-inf"), tl.float32)
+    for start in range(0, n_cols, BLOCK):
+        mask = start + cols < n_cols
+        x = tl.load(x_ptr + row * n_cols + start + cols, mask=mask, other=float("-inf"))
+        w = tl.load(w_ptr + start + cols, mask=mask, other=0.0)
+        top = tl.maximum(top, x + w)
+    tl.store(y_ptr + row, tl.max(top, axis=0))
+
+
+def run(x, w):
+    m, n = x.shape
+    y = torch.empty((m,), dtype=x.dtype, device=x.device)
+    amax_kernel[(m,)](x, w, y, n, BLOCK=BLOCK, num_warps=NUM_WARPS)
+    return y
+"""
+"""Somebody's kernel: NaN where a whole row is NaN after its first block, a number elsewhere."""
+WITH_MAXIMA = {
+    "softmax": lambda x, w: torch.softmax(x * 2 + w, -1),
+    "amax": lambda x, w: (x + w).amax(-1).relu(),
+    "clamped": lambda x, w: (x.clamp(-1, 1) * w).sum(-1),
+    "argmin": lambda x, w: (x + w).argmin(-1),
+}
+
+
+def spoilt(inputs):
+    x, w = inputs
+    x = with_nan([x])[0]
+    x[-1] = float("nan")
+    return x, w
+
+
+MANY = TaskCard("many", "", "kernels", "ieee", False, (
+    CaseCard("case", CaseKind.SEARCH, {}, (("float32", (4096, 1300), (1300, 1)), ("float32", (1300,), (1,)))),
+))  # fmt: skip
+
+
+def rewrites_of(text: str, depth: int) -> dict[str, str]:
+    """The first offer of each strategy, and of each on the results, with the names of the steps."""
+    module, made = KernelModule.parse(text), {}
+    for step in ("one-pass-row", "online-row", "fuse-producer", "fuse-consumer", "rows-per-program", "drop-masks"):
+        for strategy in REWRITES[step].offers(module, MANY)[:1]:
+            made[step] = REWRITES[step].apply(module, strategy)
+            if depth > 1:
+                made |= {f"{step}+{after}": later for after, later in rewrites_of(made[step], depth - 1).items()}
+    return made
+
+
+def test_rewrites_keep_what_a_kernel_does_with_nan(tmp_path):
+    """All first offers and pairs of them: NaN stays where it was, and is lost where the parent lost it."""
+    has_triton()
+    drawn = draw(LONG)
+    made = {"drops": DROPS_NAN}
+    for name, reference in WITH_MAXIMA.items():
+        made[f"lowered_{name}"] = lower_function(reference, drawn, name=name)
+        made[f"compiled_{name}"] = compiled_function(reference, drawn, name=name)
+    keeping = made["lowered_amax"].split("@triton.jit")[1]
+    made["keeping_softmax"] = (
+        made["lowered_softmax"]
+        .replace("tl.maximum(largest, x)", f"tl.maximum(largest, x, {KEEPS_NAN})")
+        .replace("tl.max(largest, axis=0)", "tl.reduce(largest, 0, larger_or_nan)")
+        .replace("@triton.jit", f"@triton.jit{keeping}@triton.jit", 1)
+    )
+    texts = dict(made)
+    for name, text in texts.items():
+        offered = rewrites_of(text, 2)
+        made |= {f"{name}-{step}": later for step, later in offered.items()}
+    kept = {text: name for name, text in reversed(made.items())}  # each text once, by its shortest name
+    assert {"online-row", "one-pass-row", "rows-per-program", "fuse-producer"} <= {
+        step for name in kept.values() for step in name.partition("-")[2].split("+")
+    }
+    online = next(text for text, name in kept.items() if name == "keeping_softmax-online-row")
+    assert f"tl.reduce(x, 0, larger_or_nan), {KEEPS_NAN})" in online
+    cases = [spoilt(inputs) for inputs in drawn]
+    found = results_of(tmp_path, {name: text for text, name in kept.items()}, dict.fromkeys(kept.values(), cases))
+    for name, results in found.items():
+        first = name.partition("-")[0]
+        for inputs, (got,), (before,) in zip(cases, results, found[first], strict=True):
+            wanted = before if first == "drops" else WITH_MAXIMA[first.partition("_")[2]](*inputs)
+            same = got.isnan() == wanted.isnan() if wanted.is_floating_point() else got == wanted
+            assert same.all(), name

@@ -22,6 +22,7 @@ from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower_function
 from tests.support.compiled import draw, results_of
+from tests.support.nan import with_nan
 
 pytest.importorskip("triton")
 
@@ -41,6 +42,8 @@ REFERENCES = {
     "largest": (lambda x: (x.argmax(-1), x.amin(0)), [((5, 33),), ((7, 4),)]),
     "pool": (lambda x: F.max_pool2d(x[None], 3, 2, 1), [((5, 33),), ((7, 4),)]),
     "constants": (lambda x: x[torch.tensor([1, 3, 0])] * weights(x)[:, None], [((5, 33),), ((7, 4),)]),
+    "clamped": (lambda x, y: (torch.minimum(x.clamp(-1, 1), y).relu(), x.amax(-1), y.amin(-1)), [((5, 33), (5, 33))]),
+    "double": (lambda x: (x.double().clamp(-1, 1), x.double().amax(-1), x.double().amin(0)), [((5, 33),)]),
     "total": (lambda x: x.cumsum(-1), [((5, 300),), ((7, 4),)]),
     "linear": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [((35, 40), (70, 40), (70,)), ((5, 7), (9, 7), (9,))]),
 }
@@ -48,12 +51,12 @@ REFERENCES = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """All references as modules, run in one process: name → (text, results)."""
+    """All references as modules, run in one process: name → (text, results of all cases and of one with NaN)."""
     folder = tmp_path_factory.mktemp("compiled")
     has_triton()  # torch keeps the answer, which is of this machine
     cases = {name: draw(shapes) for name, (_, shapes) in REFERENCES.items()}
     texts = {name: compiled_function(REFERENCES[name][0], drawn, name=name) for name, drawn in cases.items()}
-    results = results_of(folder, texts, cases)
+    results = results_of(folder, texts, {name: [*drawn, tuple(with_nan(drawn[0]))] for name, drawn in cases.items()})
     return {name: (text, results[name]) for name, text in texts.items()}
 
 
@@ -61,11 +64,21 @@ def made(tmp_path_factory):
 def test_one_module_is_right_on_every_shape(made, name):
     text, results = made[name]
     reference, shapes = REFERENCES[name]
-    for inputs, mine in zip(draw(shapes), results, strict=True):
+    for inputs, mine in zip(draw(shapes), results[:-1], strict=True):
         wanted = reference(*inputs)
         for got, right in zip(mine, (wanted,) if isinstance(wanted, torch.Tensor) else wanted, strict=True):
             torch.testing.assert_close(got, right, rtol=2e-5, atol=2e-5)
     assert "def run_1" not in text  # sizes are symbols: no shape has a branch of its own
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_nan_of_an_input_is_in_the_outputs_where_pytorch_has_it(made, name):
+    _, results = made[name]
+    reference, shapes = REFERENCES[name]
+    wanted = reference(*with_nan(draw(shapes)[0]))
+    for mine, eager in zip(results[-1], (wanted,) if isinstance(wanted, torch.Tensor) else wanted, strict=True):
+        assert torch.equal(mine.isnan(), eager.isnan())
+        assert eager.is_floating_point() or torch.equal(mine, eager)
 
 
 @pytest.mark.parametrize("name", REFERENCES)

@@ -226,6 +226,21 @@ def extremes(x):
     return x.amax(-1), x.amin((0, 1)), x.max(), x.max(1).values, x.min(-1).indices
 
 
+@entry(lambda g, s: (normal(g, *s, dtype=torch.float64),), *SMALL)
+def extremes_in_float64(x):
+    return x.relu(), x.clamp(-0.3, 0.7), x.amax(-1), x.amin(0), x.max(-1).values, x.argmin(-1), F.softplus(x)
+
+
+@entry(lambda g, s: (whole(g, 9, *s), normal(g, *s, dtype=torch.bfloat16)), *SMALL)
+def extremes_of_integers_and_halves(n, x):
+    return n.relu(), n.clamp(2, 5), n.amax(-1), n.min(-1).values, n.sort(-1)[0], x.relu(), x.amax(0), x.min(1).indices
+
+
+@entry(lambda g, s: (normal(g, *s), whole(g, s[1], s[0], 6), normal(g, s[0], 6)), *SMALL)
+def extremes_that_are_scattered(x, index, src):
+    return x.scatter_reduce(1, index, src, "amax"), x.scatter_reduce(1, index, src, "amin")
+
+
 @entry(matrix, *CUBES)
 def argmax(x):
     return x.argmax(-1), x.argmin(1, keepdim=True), x.argmax()

@@ -12,6 +12,7 @@ from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.probe import within
 from evo_kernel.tasks.task import TensorSpec
 from evo_kernel.types import CaseKind
+from tests.support.nan import with_nan
 from tests.tasks.children import Child
 
 TILES = {"BLOCK_M": 16, "BLOCK_N": 64}
@@ -149,6 +150,16 @@ def test_a_seed_is_right_on_every_check_case(name, executor, tmp_path):
     made = executed(executor, SEEDS[name], rounds, tmp_path)
     for ask, (_, inputs), outputs in zip(asked, rounds, made, strict=True):
         assert passes(task, inputs, outputs), ask
+
+
+@pytest.mark.parametrize("name", ["softmax", "router_softmax", "cross_entropy", "swiglu", "rmsnorm", "layernorm"])
+def test_nan_of_an_input_reaches_a_seeds_outputs_where_pytorch_has_it(name, executor, tmp_path):
+    """Maxima of exponents may drop it: exp(NaN - m) is NaN whatever m is, and so is the sum."""
+    task = load(name)
+    inputs = tuple(with_nan(draw(task, task.cases_of(CaseKind.CHECK)[1], 0)))
+    (made,) = executed(executor, task.seed.text, [({}, inputs)], tmp_path)
+    for mine, eager in zip(made, task.outputs(*inputs), strict=True):
+        assert torch.equal(mine.isnan(), eager.isnan()) and eager.isnan().any()
 
 
 def test_a_wrong_seed_would_be_seen(executor, tmp_path):

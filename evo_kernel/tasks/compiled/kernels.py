@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
 from evo_kernel.tasks.compiled.reading import Raw, tidied, used
 from evo_kernel.tasks.compiled.settings import first_setting
+from evo_kernel.tasks.lowering.extremes import LARGER, SMALLER
 
 _FUNCTIONS = '''@triton.jit
 def product(a, b):
@@ -69,10 +72,6 @@ HELPERS = {text.split("def ")[1].split("(")[0]: text.rstrip() + "\n" for text in
 """Name of a function → its text."""
 
 CALLS = {
-    "maximum": "tl.maximum({0}, {1})",
-    "minimum": "tl.minimum({0}, {1})",
-    "max2": "tl.max({0}, {1})",
-    "min2": "tl.min({0}, {1})",
     "any": "(tl.max(({0}).to(tl.int32), {1}) != 0)",
     "prod": "tl.reduce({0}, {1}, product)",
     "max_with_index": "tl.reduce(({0}, {1}), {2}, larger)",
@@ -87,7 +86,9 @@ CALLS = {
     "select_one": "tl.sum(tl.where({1}, {0}, 0), {dim}, keep_dims={keep_dims})",
     "promote_to_tensor": "{0}",
 }
-"""Inductor's helper → the same in Triton's words or ours. Its maxima keep NaN where Triton's leave that open."""
+"""Inductor's helper → the same in Triton's words or ours."""
+EXTREMES = {"maximum": LARGER, "minimum": SMALLER, "max2": LARGER, "min2": SMALLER}
+"""The same of those that take NaN as PyTorch does: what combines two values, and the blocks' reductions."""
 
 LANGUAGE = ("abs", "ceil", "cos", "erf", "exp", "exp2", "floor", "fma", "log", "log2", "rsqrt", "sin", "sqrt")
 """Functions of CUDA's math library that the language has itself."""
@@ -151,7 +152,7 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
     `tails`: of a template, the grid of each of its launches. `tf32`: what its products of float32 may use, whatever the
     settings of this machine's PyTorch are.
     """
-    words = _Words(raw.name)
+    words = _Words(raw)
     function = words.visit(raw.function)
     assert isinstance(function, ast.FunctionDef)
     template = raw.kind == "template"
@@ -187,7 +188,7 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
     knobs["NUM_WARPS"] = raw.warps or setting.get("NUM_WARPS", 4)
     if raw.stages:
         knobs["NUM_STAGES"] = raw.stages
-    helpers = {name: HELPERS[name] for name in HELPERS if name in words.helpers}
+    helpers = {name: HELPERS[name] for name in HELPERS if name in words.helpers} | words.combiners
     helpers |= {node.name: ast.unparse(words.visit(node)) + "\n" for node in raw.combines}
     return Cleaned(_base(raw), f"({signature}):\n{body}\n", params, knobs, fixed, whole, helpers, raw.grid)
 
@@ -195,14 +196,18 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
 class _Words(ast.NodeTransformer):
     """Inductor's helper modules → Triton's language and the functions of HELPERS."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, raw: Raw) -> None:
+        self._name = raw.name
+        self._floats = torch.float64 if raw.double else torch.float32
         self.helpers: set[str] = set()
+        self.combiners: dict[str, str] = {}  # name → text
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
         match node.func:
             case ast.Attribute(value=ast.Name(id="triton_helpers"), attr=name):
+                if name in EXTREMES:
+                    return parse_expression(self._extreme(name, [ast.unparse(arg) for arg in node.args]))
                 if name not in CALLS:
                     raise LoweringError(
                         f"torch.compile's kernel {self._name} calls {name}, which has no form of its own yet."
@@ -221,6 +226,12 @@ class _Words(ast.NodeTransformer):
             case ast.Attribute(value=ast.Name(id="tl"), attr="inline_asm_elementwise"):
                 return _in_words(node)
         return node
+
+    def _extreme(self, name: str, args: Sequence[str]) -> str:
+        if not name.endswith("2"):
+            return EXTREMES[name].of(args[0], args[1], self._floats)
+        self.combiners |= EXTREMES[name].functions(self._floats)
+        return EXTREMES[name].across(args[0], int(args[1]), self._floats)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         asserts = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "tl.device_assert"

@@ -35,6 +35,7 @@ class Raw:
     grid: str  # name of its kind of grid
     warps: int | None  # a template's
     stages: int | None
+    double: bool  # whether anything is float64
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def _raw(name: str, text: str) -> Raw:
         facts.get("grid_type", ""),
         _literal(said.get("num_warps"), None),
         _literal(said.get("num_stages"), None),
+        "fp64" in text or "tl.float64" in text,
     )
 
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from evo_kernel.tasks.lowering.extremes import LARGER, SMALLER
 from evo_kernel.tasks.lowering.layout import LoweredValue
 from evo_kernel.tasks.lowering.module import LoweredModule
 from evo_kernel.tasks.lowering.pointwise import (
@@ -43,12 +44,13 @@ def clamp(module: LoweredModule, node: AtenNode) -> LoweredValue:
     hard = node.operation == "aten.hardtanh"
     low = node.argument(1, "min_val", -1) if hard else node.argument(1, "min")
     high = node.argument(2, "max_val", 1) if hard else node.argument(2, "max")
-    expression, operands = "{0}", [node.argument(0)]
-    for function, bound in (("tl.maximum", low), ("tl.minimum", high)):
+    lines, value, operands = list[str](), "{0}", [node.argument(0)]
+    for name, extreme, bound in (("raised", LARGER, low), ("clamped", SMALLER, high)):
         if bound is not None:
-            expression = f"{function}({expression}, {{{len(operands)}}})"
+            lines.append(f"{name} = {extreme.of(value, f'{{{len(operands)}}}', compute_type(node.result.dtype))}")
             operands.append(bound)
-    return write(module, node, result_job(node, "clamp", tuple(operands), (expression,)))
+            value = name
+    return write(module, node, result_job(node, "clamp", tuple(operands), (*lines, value)))
 
 
 @lowers(aten.gelu)
@@ -80,7 +82,8 @@ def elu(module: LoweredModule, node: AtenNode) -> LoweredValue:
 def softplus(module: LoweredModule, node: AtenNode) -> LoweredValue:
     beta, threshold = _literals(node, beta=1, threshold=20)
     body = [line.format("power") for line in LOG1P]
-    lines = (f"scaled = {{0}} * {beta}", "power = tl.exp(tl.minimum(scaled, 80.0))", *body[:-1])
+    low = SMALLER.of("scaled", "80.0", compute_type(node.result.dtype))
+    lines = (f"scaled = {{0}} * {beta}", f"power = tl.exp({low})", *body[:-1])
     last = f"tl.where(scaled > {threshold}, {{0}}, {body[-1]} / {beta})"
     return write(module, node, result_job(node, "softplus", operands_of(node, 1), (*lines, last)))
 

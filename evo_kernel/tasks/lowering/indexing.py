@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.lowering.extremes import LARGER, SMALLER
 from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
 from evo_kernel.tasks.lowering.layout import LoweredValue, same
 from evo_kernel.tasks.lowering.module import LoweredModule, tl_type
@@ -144,9 +145,8 @@ SCATTERS = {
     "add": "total + tl.where(hit, {value}, 0)",
     "prod": "total * tl.where(hit, {value}, 1)",
     "multiply": "total * tl.where(hit, {value}, 1)",
-    "amax": "tl.where(hit, tl.maximum(total, {value}), total)",
-    "amin": "tl.where(hit, tl.minimum(total, {value}), total)",
 }
+EXTREMES = {"amax": LARGER, "amin": SMALLER}
 
 
 def _scatter(
@@ -180,12 +180,16 @@ def _scatter(
         inside = " & ".join(["mask", *(f"({position} < {size})" for position, size in bounds)])
         found = value.format(source=names[3], stride=numbers[2]) if tensor else value
         guard = "" if flat else ", mask=inside, other=-1"
+        step = [f"    total = {SCATTERS[kind].format(value=found)}"] if kind in SCATTERS else []
+        if kind in EXTREMES:
+            best = EXTREMES[kind].of("total", "value", dtype)
+            step = [f"    value = {found}", f"    total = tl.where(hit, {best}, total)"]
         return [
             f"total = {names[0]}",
             f"inside = {inside}",
             f"for k in range(0, {numbers[0]}):",
             f"    hit = inside & (tl.load({names[2]} + k * {numbers[1]}{guard}) == {names[1]})",
-            f"    total = {SCATTERS[kind].format(value=found)}",
+            *step,
         ], "total"
 
     out = module.empty(node.name, node.result)
@@ -195,7 +199,7 @@ def _scatter(
 @lowers(aten.scatter, aten.scatter_add, aten.scatter_reduce)
 def scatter(module: LoweredModule, node: AtenNode) -> LoweredValue:
     kind = "sum" if node.operation == "aten.scatter_add" else node.raw(4, "reduce", "set")
-    if kind not in SCATTERS or node.raw(-1, "include_self", True) is False:
+    if kind not in {*SCATTERS, *EXTREMES} or node.raw(-1, "include_self", True) is False:
         raise NotLowered(f"reduce={kind!r} (or include_self=False)")
     source = node.argument(3, "src") if "value" not in node.fx.kwargs else node.argument(-1, "value")
     return _scatter(module, node, kind, node.value(2), source, node.integer(1) % max(len(node.value(0).shape), 1))

@@ -59,13 +59,15 @@ def lower_function(
     precision: str = "ieee",
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
-    modules = []
+    modules, functions = [], dict[str, str]()
     for (traced,), served in branches(sorted(cases, key=ones), lambda first, fixed: (trace(reference, first, fixed),)):
         module = LoweredModule(traced, served, precision)
         _write_graph(module, allow_aten)
+        functions |= module.functions
         modules.append((module, served))
     label = name or getattr(reference, "__name__", "reference")
-    return render(f"First kernels of {label}, one an operation, written from its reference.", modules)
+    title = f"First kernels of {label}, one an operation, written from its reference."
+    return render(title, modules, list(functions.values()))
 
 
 def branches(

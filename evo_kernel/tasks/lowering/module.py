@@ -117,6 +117,7 @@ class LoweredModule(Branch):
         self.precision = precision  # "ieee" | "tf32"
         self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
         self.device = traced.device
+        self.functions: dict[str, str] = {}  # jitted functions that kernels call: name → text
 
     # -- expressions over sizes -------------------------------------------------------------------------------------
     def size(self, expression: Expr | float) -> str:

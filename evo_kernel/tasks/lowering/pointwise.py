@@ -11,6 +11,7 @@ import sympy
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
+from evo_kernel.tasks.lowering.extremes import LARGER, SMALLER, Extreme
 from evo_kernel.tasks.lowering.frames import FrameRead, write_map
 from evo_kernel.tasks.lowering.layout import LoweredValue
 from evo_kernel.tasks.lowering.module import TL_TYPES, LoweredModule, tl_type
@@ -105,10 +106,9 @@ SAME_OPS: Table = {
     **_signs(mul="*"),
     aten.neg: ("neg", ("-{0}",)),
     aten.abs: ("abs", ("tl.abs({0})",)),
-    aten.relu: ("relu", ("tl.maximum({0}, 0)",)),
     aten.square: ("square", ("{0} * {0}",)),
-    **_alike("tl.maximum({0}, {1})", "maximum fmax clamp_min"),
-    **_alike("tl.minimum({0}, {1})", "minimum fmin clamp_max"),
+    aten.fmax: ("fmax", ("tl.maximum({0}, {1})",)),
+    aten.fmin: ("fmin", ("tl.minimum({0}, {1})",)),
     aten.sign: ("sign", ("tl.where({0} > 0, 1, 0) - tl.where({0} < 0, 1, 0)",)),
     aten.copysign: ("copysign", ("tl.where({1} < 0, -tl.abs({0}), tl.abs({0}))",)),
     aten.fmod: ("fmod", ("times = {0} / {1}", "{0} - tl.where(times < 0, tl.ceil(times), tl.floor(times)) * {1}")),
@@ -237,6 +237,26 @@ _register(ROUNDING_OPS, _rounding_job)
 _register(COMPARE_OPS, _all_in(promoted))
 _register(LOGIC_OPS, _logic_job)
 _register(BIT_OPS, _all_in(lambda node, operands: node.result.dtype))
+
+
+def _extreme(module: LoweredModule, node: AtenNode, name: str, operands: tuple[Any, ...], one: Extreme) -> LoweredValue:
+    text = one.of("{0}", "{1}", compute_type(node.result.dtype))
+    return write(module, node, result_job(node, name, operands, (text,)))
+
+
+@lowers(aten.relu)
+def relu(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    return _extreme(module, node, "relu", (node.argument(0), 0), LARGER)
+
+
+@lowers(aten.maximum, aten.clamp_min)
+def maximum(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    return _extreme(module, node, node.operation.removeprefix("aten."), operands_of(node, 2), LARGER)
+
+
+@lowers(aten.minimum, aten.clamp_max)
+def minimum(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    return _extreme(module, node, node.operation.removeprefix("aten."), operands_of(node, 2), SMALLER)
 
 
 @lowers(aten.signbit)

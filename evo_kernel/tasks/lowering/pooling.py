@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from evo_kernel.tasks.lowering.extremes import LARGER
 from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
 from evo_kernel.tasks.lowering.layout import LoweredValue
 from evo_kernel.tasks.lowering.module import LoweredModule
@@ -49,7 +50,7 @@ def pool(module: LoweredModule, node: AtenNode) -> Any:
         terms = [f"at_{axis} * {step}" for axis, step in zip(axes, strides, strict=True)]
         body.append(f"at = {' + '.join([address, *terms])}")
         body.append(f"value = tl.load(at, mask=inside, other={edge}).to(tl.float32)")
-        body.append("total = tl.maximum(total, value)" if largest else "total = total + value")
+        body.append(f"total = {LARGER.of('total', 'value', torch.float32) if largest else 'total + value'}")
         counted = "inside"
         if count_padding:  # with ceil_mode a window may reach beyond the padding, where nothing counts
             counted = " & ".join(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from evo_kernel.tasks.lowering.decompositions import GATES
+from evo_kernel.tasks.lowering.extremes import LARGER
 from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.pointwise import TANH
@@ -108,7 +109,7 @@ def _cell(kernel: LoweredKernel, kind: str, before: str) -> None:
     """Lines from the gates' shares to `result`. `before` is where the cell (LSTM) or hidden state (GRU) lies."""
     load = f"tl.load({before}, {OUTSIDE}"
     if kind == "rnn_relu":
-        kernel.body.append("    result = tl.maximum(x0 + y0, 0.0)")
+        kernel.body.append(f"    result = {LARGER.of('x0 + y0', '0.0', torch.float32)}")
     elif kind == "rnn_tanh":
         kernel.body += ["    total = x0 + y0", *_tanh("result", "total")]
     elif kind == "gru":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
+from evo_kernel.tasks.lowering.extremes import LARGER, SMALLER
 from evo_kernel.tasks.lowering.frames import RowFrame, keep, kept_dims, lanes
 from evo_kernel.tasks.lowering.layout import Group, LoweredValue, Operand, align, collapse
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule, tl_type
@@ -26,6 +27,7 @@ class Reduction:
     across: str  # from the lanes {total} to one number
     last: str = "{total}"  # what is stored, from the one number {total} and the count {n}
     boolean: bool = False  # computes on `x != 0`
+    functions: Mapping[str, str] = field(default_factory=dict)  # that `across` combines by
 
 
 LAST_LANE = "tl.sum(tl.where(cols == BLOCK - 1, tl.cumprod({total}, axis=0), 0), axis=0)"
@@ -41,12 +43,13 @@ def _edge(dtype: torch.dtype, sign: int) -> str:
 
 def _reduction(kind: str, dtype: torch.dtype) -> Reduction:
     total, largest, smallest = (f"tl.{name}({{total}}, axis=0)" for name in ("sum", "max", "min"))
+    if extreme := {"amax": LARGER, "amin": SMALLER}.get(kind):
+        start, across = _edge(dtype, -1 if kind == "amax" else 1), extreme.across("{total}", 0, dtype)
+        return Reduction(start, extreme.of("total", "x", dtype), across, functions=extreme.functions(dtype))
     table = {
         "sum": Reduction("0", "total + x", total),
         "mean": Reduction("0", "total + x", total, "{total} / {n}"),
         "prod": Reduction("1", "total * x", LAST_LANE),
-        "amax": Reduction(_edge(dtype, -1), "tl.maximum(total, x)", largest),
-        "amin": Reduction(_edge(dtype, 1), "tl.minimum(total, x)", smallest),
         "any": Reduction("0", "tl.maximum(total, (x != 0).to(tl.int32))", largest, "{total} != 0", boolean=True),
         "all": Reduction("1", "tl.minimum(total, (x != 0).to(tl.int32))", smallest, "{total} != 0", boolean=True),
     }
@@ -90,6 +93,7 @@ def reduce(module: LoweredModule, node: AtenNode, kind: str) -> LoweredValue:
     rows.loop(step, other=how.start)
     rows.store(y, how.last.format(total=how.across.format(total="total"), n=rows.n))
     rows.launch()
+    module.functions |= how.functions
     return out
 
 
@@ -165,17 +169,23 @@ def _arg(module: LoweredModule, node: AtenNode, outs: dict[str, LoweredValue]) -
     dtype = torch.int32 if source.dtype == torch.bool else compute_type(source.dtype)
     operands = {name: keep(name, value, source.shape, reduced) for name, value in outs.items()}
     rows = RowFrame(module, "row_argmax" if largest else "row_argmin", source, reduced, list(operands.values()), dtype)
-    edge = _edge(dtype, -1 if largest else 1)
-    rows.say(f"best = {lanes(dtype, edge)}", "where = tl.zeros([BLOCK], tl.int64)")
+    edge, extreme = _edge(dtype, -1 if largest else 1), LARGER if largest else SMALLER
+    index = "tl.int64" if module.wide else "tl.int32"
+    better, found = f"x {extreme.sign} best", "best == extreme"
+    if dtype.is_floating_point:  # the first NaN is larger and smaller than all numbers
+        better = f"(best == best) & ~(x {'<=' if largest else '>='} best)"
+        found = "(best == extreme) | (best != best)"
+    rows.say(f"best = {lanes(dtype, edge)}", f"where = tl.zeros([BLOCK], {index})")
     rows.loop(
-        f"better = mask & (x {'>' if largest else '<'} best)",
+        f"better = {better}",  # never where the mask is off: `edge` is no better than any
         "best = tl.where(better, x, best)",
-        "where = tl.where(better, (start + cols).to(tl.int64), where)",
+        f"where = tl.where(better, (start + cols).to({index}), where)",
         other=edge,
     )
-    rows.say(f"extreme = tl.{'max' if largest else 'min'}(best, axis=0)")
+    rows.say(f"extreme = {extreme.across('best', 0, dtype)}")
+    module.functions |= extreme.functions(dtype)
     for name, operand in operands.items():
-        first = f"tl.min(tl.where(best == extreme, where, {rows.n}), axis=0)"
+        first = f"tl.min(tl.where({found}, where, {rows.n}), axis=0)"
         rows.store(operand, "extreme" if name == "out" else first)
     rows.launch()
 
@@ -302,11 +312,23 @@ def sort(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredVa
         )
         return " + ".join(part for part in parts if part)
 
-    before = f"(other {'>' if largest else '<'} x) | ((other == x) & (j < start + cols))"
+    value, place, there = "x", "start + cols", "j"
+    told, told_other = list[str](), list[str]()
+    if source.dtype.is_floating_point:  # NaN is larger than infinity: beside it, on the other side
+        aside = f"-{rows.n}" if largest else rows.n
+        told = ['value = tl.where(x == x, x, float("inf"))', f"place = start + cols + tl.where(x == x, 0, {aside})"]
+        told_other = [
+            f"    there = j + tl.where(other == other, 0, {aside})",
+            '    other = tl.where(other == other, other, float("inf"))',
+        ]
+        value, place, there = "value", "place", "there"
+    before = f"(other {'>' if largest else '<'} {value}) | ((other == {value}) & ({there} < {place}))"
     rows.loop(
         "rank = tl.zeros([BLOCK], tl.int32)",
+        *told,
         f"for j in range(0, {rows.n}):",
         f"    other = tl.load({at(rows.x, 'j')})",
+        *told_other,
         f"    rank += ({before}).to(tl.int32)",
         f"tl.store({at(ys[0], 'rank')}, x, mask={kept})",
         f"tl.store({at(ys[1], 'rank')}, start + cols, mask={kept})",

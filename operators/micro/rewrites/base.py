@@ -17,7 +17,7 @@ ROUNDS = 5  # a dead name may keep another alive inside a loop
 PURE = (
     "tl.exp", "tl.exp2", "tl.log", "tl.log2", "tl.sqrt", "tl.rsqrt", "tl.abs", "tl.where", "tl.maximum", "tl.minimum",
     "tl.sigmoid", "tl.fma", "tl.floor", "tl.ceil", "tl.cos", "tl.sin", "tl.erf", "tl.clamp", "tl.zeros", "tl.full",
-    "tl.load", "tl.arange", "tl.program_id", "tl.num_programs", "tl.sum", "tl.max", "tl.min",
+    "tl.load", "tl.arange", "tl.program_id", "tl.num_programs", "tl.sum", "tl.max", "tl.min", "tl.reduce",
     "tl.cdiv", "tl.dot", "tl.trans", "tl.broadcast_to", "tl.cast", "float", "min", "max",
 )  # fmt: skip
 

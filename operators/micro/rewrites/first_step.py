@@ -11,23 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_module
-from operators.micro.syntax import argument, called, fresh_name, mapped, names_read, names_written, spell
+from operators.micro.syntax import KEEPS_NAN, argument, called, fresh_name, mapped, names_read, names_written, spell
 
-_NEUTRAL = {"0": ("+",), "0.0": ("+",), "float('-inf')": ("tl.maximum",), "float('inf')": ("tl.minimum",)}
-"""What an accumulator starts from → the operations that it does not change."""
+_NEUTRAL = {"0": "+", "0.0": "+", "float('-inf')": "tl.maximum", "float('inf')": "tl.minimum"}
+"""What an accumulator starts from → the operation that it does not change; extremes only if they keep NaN."""
 
 
 def without_starts(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Straight code in which `start + x` is `x`, and `tl.maximum(start, x)` too, where `start` holds the operation's
-    neutral element."""
-    neutral: dict[str, tuple[str, ...]] = {}
+    """Straight code in which `start + x` is `x` where `start` holds zeros, and a maximum or minimum that keeps NaN too,
+    where `start` holds its neutral element."""
+    neutral: dict[str, str] = {}
     done: list[ast.stmt] = []
     for statement in body:
         done.append(mapped(statement, lambda part: _unmoved(part, neutral)))
         for name in names_written(statement):
             neutral.pop(name, None)
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            neutral[statement.targets[0].id] = _NEUTRAL.get(_start(statement.value), ())
+            neutral[statement.targets[0].id] = _NEUTRAL.get(_start(statement.value), "")
     return done
 
 
@@ -39,11 +39,13 @@ def _start(value: ast.expr) -> str:
     return spell(filled) if filled is not None else ""
 
 
-def _unmoved(part: ast.AST, neutral: Mapping[str, tuple[str, ...]]) -> ast.expr | None:
+def _unmoved(part: ast.AST, neutral: Mapping[str, str]) -> ast.expr | None:
     match part:
-        case ast.BinOp(left=ast.Name(id=name), op=ast.Add(), right=right) if "+" in neutral.get(name, ()):
+        case ast.BinOp(left=ast.Name(id=name), op=ast.Add(), right=right) if neutral.get(name) == "+":
             return mapped(right, lambda inner: _unmoved(inner, neutral))
-        case ast.Call(args=[ast.Name(id=name), right], keywords=[]) if called(part) in neutral.get(name, ()):
+        case ast.Call(args=[ast.Name(id=name), right], keywords=[keyword]) if (
+            neutral.get(name) == called(part) and spell(keyword) == KEEPS_NAN
+        ):
             return mapped(right, lambda inner: _unmoved(inner, neutral))
     return None
 

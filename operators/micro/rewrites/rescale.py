@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro.kernels import SourceKernel
 from operators.micro.rewrites.rows import Merged, Neighbours
-from operators.micro.syntax import argument, assignment, called, fresh_name, mapped, names_read, names_written, spell
+from operators.micro.syntax import (
+    KEEPS_NAN,
+    LARGER_OR_NAN,
+    argument,
+    assignment,
+    called,
+    fresh_name,
+    mapped,
+    names_read,
+    names_written,
+    spell,
+)
 
 EXPONENTIALS = ("tl.exp", "tl.exp2", "tl.math.exp", "tl.math.exp2")
 
@@ -25,6 +36,7 @@ class Maximum:
     name: str  # what the second pass subtracts
     update: ast.Assign  # `name = tl.maximum(name, increment)` in the first pass
     increment: str
+    keeps: str = ""  # what follows the increment there: whether NaN is kept
     vector: str = ""  # the elementwise accumulator, when the maximum is taken only after the pass
     scale: str = ""  # when the first pass already rescales: its names of the factor and the shift
     shift: str = ""
@@ -35,39 +47,48 @@ def running_maximum(pair: Neighbours, name: str) -> Maximum | None:
     body = pair.first.node.body
     update = maximum_update(body, name)
     if update is not None:
-        return Maximum(name, update[0], update[1])
+        return Maximum(name, *update)
     online = _online(body, name)
     if online is not None:
         return online
     taken = [s for s in pair.late if isinstance(s, ast.Assign) and names_written(s) == {name}]
-    if len(taken) != 1 or called(taken[0].value) != "tl.max":
+    call = taken[0].value if len(taken) == 1 else None
+    if not isinstance(call, ast.Call) or (combined := _across(call)) is None:
         return None
-    call = taken[0].value
-    assert isinstance(call, ast.Call)
-    vector = call.args[0]
-    axis = argument(call, "axis", 1)
-    if not isinstance(vector, ast.Name) or axis is None or len(call.args) + len(call.keywords) != 2:
-        return None
+    vector, axis, combiner = combined
     rank = rank_of(pair.kernel, vector.id)
     update = maximum_update(body, vector.id)
-    if update is None or rank is None or rank == ((),) or len(rank) != 1:
+    if update is None or rank is None or rank == ((),) or len(rank) != 1 or bool(update[2]) != bool(combiner):
         return None
     everyone = [*body, *pair.gap, pair.second.node, *pair.after]
     others = [s for s in everyone if s is not update[0] and s is not taken[0] and vector.id in names_read(s)]
-    return None if others else Maximum(name, update[0], f"tl.max({update[1]}, axis={spell(axis)})", vector.id)
+    inside = f"tl.reduce({update[1]}, {axis}, {combiner})" if combiner else f"tl.max({update[1]}, axis={axis})"
+    return None if others else Maximum(name, update[0], inside, update[2], vector.id)
 
 
-def maximum_update(body: list[ast.stmt], name: str) -> tuple[ast.Assign, str] | None:
-    """`name = tl.maximum(name, increment)`, the only assignment and use of the name in the pass."""
+def _across(call: ast.Call) -> tuple[ast.Name, str, str] | None:
+    """What a maximum over an axis is taken of, the axis, and the function that keeps NaN, if it does."""
+    axis, combiner = argument(call, "axis", 1), argument(call, "combine_fn", 2)
+    given = len(call.args) + len(call.keywords)
+    plain = called(call) == "tl.max" and given == 2
+    keeps = called(call) == "tl.reduce" and given == 3 and combiner is not None and spell(combiner) == LARGER_OR_NAN
+    if axis is None or not call.args or not isinstance(call.args[0], ast.Name) or not (plain or keeps):
+        return None
+    return call.args[0], spell(axis), LARGER_OR_NAN if keeps else ""
+
+
+def maximum_update(body: list[ast.stmt], name: str) -> tuple[ast.Assign, str, str] | None:
+    """`name = tl.maximum(name, increment)`, the only assignment and use of the name in the pass; the increment, and
+    what follows it where NaN is kept."""
     touching = [s for s in body if name in names_read(s) | names_written(s)]
     if len(touching) != 1 or not isinstance(touching[0], ast.Assign) or called(touching[0].value) != "tl.maximum":
         return None
     call = touching[0].value
     assert isinstance(call, ast.Call)
-    sides = [spell(a) for a in call.args]
-    if len(sides) != 2 or name not in sides or names_written(touching[0]) != {name}:
+    sides, keeps = [spell(a) for a in call.args], [spell(k) for k in call.keywords]
+    if len(sides) != 2 or name not in sides or names_written(touching[0]) != {name} or keeps not in ([], [KEEPS_NAN]):
         return None
-    return touching[0], sides[1] if sides[0] == name else sides[0]
+    return touching[0], sides[1] if sides[0] == name else sides[0], "".join(f", {text}" for text in keeps)
 
 
 def _online(body: list[ast.stmt], name: str) -> Maximum | None:
@@ -84,7 +105,7 @@ def _online(body: list[ast.stmt], name: str) -> Maximum | None:
     shift = next((n for n, s in values.items() if spell(s.value) == wanted), None)
     scales = {f"{function}({name} - {shift})" for function in EXPONENTIALS}
     scale = next((n for n, s in values.items() if spell(s.value) in scales), None)
-    return None if shift is None or scale is None else Maximum(name, start, "", "", scale, shift)
+    return None if shift is None or scale is None else Maximum(name, start, "", scale=scale, shift=shift)
 
 
 def root_of(node: ast.expr) -> str | None:
@@ -103,8 +124,9 @@ def rank_of(kernel: SourceKernel, name: str) -> tuple[object, ...] | None:
     if called(value) in ("tl.zeros", "tl.full") and isinstance(value, ast.Call):
         shape = argument(value, "shape", 0)
         return tuple(spell(e) for e in shape.elts) if isinstance(shape, ast.List | ast.Tuple) else None
-    if called(value) in ("tl.sum", "tl.max", "tl.min") and isinstance(value, ast.Call):
-        if isinstance(value.args[0], ast.Name) and len(value.args) + len(value.keywords) == 2:
+    if called(value) in ("tl.sum", "tl.max", "tl.min", "tl.reduce") and isinstance(value, ast.Call):
+        given = 3 if called(value) == "tl.reduce" else 2
+        if isinstance(value.args[0], ast.Name) and len(value.args) + len(value.keywords) == given:
             inner = rank_of(kernel, value.args[0].id)
             return ((),) if inner is not None and len(inner) == 1 and inner != ((),) else None
         return None
@@ -244,7 +266,7 @@ class _Merger:
             return list(self.pair.first.node.body)
         name, new, shift = self.maximum.name, self.new, self.shift
         text = (
-            f"{new} = tl.maximum({name}, {self.maximum.increment})\n"
+            f"{new} = tl.maximum({name}, {self.maximum.increment}{self.maximum.keeps})\n"
             f"{shift} = tl.where({new} == -float('inf'), 0.0, {new})\n"
             f"{self.scale} = {function}({name} - {shift})\n"
             f"{name} = {new}\n"

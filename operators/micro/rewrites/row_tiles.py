@@ -136,11 +136,13 @@ class _Widen(ast.NodeTransformer):
                 raise _Unclear
             tile = ast.List([ast.Name(self.rows, ast.Load()), shape.elts[0]], ast.Load())
             return ast.Call(node.func, [tile, *node.args[1:]], node.keywords)
-        if name in REDUCTIONS:
-            axis = argument(node, "axis", 1)
-            if axis is None or spell(axis) != "0" or len(node.args) + len(node.keywords) != 2:
+        if name in REDUCTIONS or name == "tl.reduce":
+            axis, combiner = argument(node, "axis", 1), argument(node, "combine_fn", 2)
+            given = len(node.args) + len(node.keywords)
+            if axis is None or spell(axis) != "0" or given != (2 if name in REDUCTIONS else 3) or not node.args:
                 raise _Unclear
-            return parse_expression(f"{called(node)}({spell(node.args[0])}, axis=1, keep_dims=True)")
+            by = "" if name in REDUCTIONS or combiner is None else f", combine_fn={spell(combiner)}"
+            return parse_expression(f"{name}({spell(node.args[0])}, axis=1{by}, keep_dims=True)")
         if name in ("tl.load", "tl.store"):
             return self._masked(node, 1 if name == "tl.load" else 2)
         method = isinstance(node.func, ast.Attribute) and node.func.attr == "to"

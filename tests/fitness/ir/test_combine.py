@@ -364,3 +364,27 @@ def test_descriptors_fill_what_lies_outside(padding):
     want[1:5, :12] = x[:, 4:]
     torch.testing.assert_close(y, want, equal_nan=True, rtol=0, atol=0)
     assert fault(padded, 1, torch.randn(3, 16), y, 4, 16, M=8, N=16, PADDING=padding) == "out_of_bounds"
+
+
+@triton.jit
+def larger_or_nan(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def extremes(x, y, WIDE: tl.constexpr):
+    v = tl.load(x + tl.arange(0, WIDE))
+    first = tl.load(x)
+    tl.store(y, tl.max(v, 0))
+    tl.store(y + 1, tl.reduce(v, 0, larger_or_nan))
+    tl.store(y + 2, tl.maximum(first, 0.5))
+    tl.store(y + 3, tl.maximum(first, 0.5, propagate_nan=tl.PropagateNan.ALL))
+
+
+def test_maxima_drop_nan_or_keep_it():
+    """As max.f32 and max.NaN.f32 do."""
+    x = torch.linspace(-1, 1, WIDE)
+    x[0] = float("nan")
+    y = torch.zeros(4)
+    fine(extremes, 1, x, y, WIDE=WIDE)
+    torch.testing.assert_close(y, torch.tensor([1.0, float("nan"), 0.5, float("nan")]), equal_nan=True)
