@@ -7,17 +7,19 @@ another task is. So tests ask task by task.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
-from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import RecordFault
-from evo_kernel.types import CaseKind, Evaluation, Status
+from evo_kernel.types import CaseKind, Evaluation, Purpose, Status
 from tests.integrity.corpus import HERE, Entry, load_task, read
 
 KINDS = (CaseKind.CHECK, CaseKind.SEARCH, CaseKind.CONFIRM)
@@ -47,6 +49,9 @@ class Court:
         self._sitting: tuple[str, float] | None = None  # whose judge is open
         self._open = ExitStack()
         self._found: dict[str, Future[Outcome]] = {}
+        self._lock = threading.Lock()  # of what the judge that is open said of honest files
+        self._scores: dict[tuple[str, Purpose], float | None] = {}
+        self._hashes: dict[Path, dict[str, str]] = {}
 
     def outcome(self, entry: Entry) -> Outcome:
         """What became of a file. The next files of its task are judged beside it, one a processor.
@@ -59,7 +64,7 @@ class Court:
         start = self._order.index(entry)
         for following in self._order[start : start + (os.cpu_count() or 1)]:
             if following.name not in self._found and (following.task, following.deadline_s) == self._sitting:
-                self._found[following.name] = self._pool.submit(_outcome, self._judge, following)
+                self._found[following.name] = self._pool.submit(self._outcome, following)
         return self._found[entry.name].result()
 
     def close(self) -> None:
@@ -72,21 +77,36 @@ class Court:
         self._judge = self._open.enter_context(open_judge(load_task(entry.task), device=device(), settings=settings))
         self._pool = self._open.enter_context(ThreadPoolExecutor(os.cpu_count() or 1))
         self._sitting = (entry.task, entry.deadline_s)
+        self._scores.clear()
+        self._hashes.clear()
+
+    def _outcome(self, entry: Entry) -> Outcome:
+        evaluation = self._judge.evaluate(entry.source, entry.purpose)
+        if evaluation.status is not Status.PASSED or not (entry.twin or entry.rival):
+            return Outcome(evaluation)
+        if entry.rival:
+            return Outcome(evaluation, rival=self._score(entry.rival, entry.purpose))
+        return Outcome(evaluation, self._plans(entry.path), self._plans(_honest(entry.twin)))
+
+    def _score(self, honest: str, purpose: Purpose) -> float | None:
+        """The score of an honest file, by the judge that is open: once, whoever may not beat it."""
+        with self._lock:
+            if (honest, purpose) not in self._scores:
+                source = read(_honest(honest)).source
+                self._scores[honest, purpose] = self._judge.evaluate(source, purpose).score
+            return self._scores[honest, purpose]
+
+    def _plans(self, path: Path) -> dict[str, str]:
+        """Hashes of a file's plans, by case."""
+        with self._lock:
+            if path not in self._hashes:
+                plans = self._judge.plans(read(path).source, (), KINDS)
+                self._hashes[path] = {case: _hash(plan) for case, plan in plans.items()}
+            return self._hashes[path]
 
 
-def _outcome(judge: PlanJudge, entry: Entry) -> Outcome:
-    evaluation = judge.evaluate(entry.source, entry.purpose)
-    if evaluation.status is not Status.PASSED or not (entry.twin or entry.rival):
-        return Outcome(evaluation)
-    other = read(HERE / "honest" / f"{entry.twin or entry.rival}.py")
-    if entry.rival:
-        return Outcome(evaluation, rival=judge.evaluate(other.source, entry.purpose).score)
-    return Outcome(evaluation, _hashes(judge, entry), _hashes(judge, other))
-
-
-def _hashes(judge: PlanJudge, entry: Entry) -> dict[str, str]:
-    plans = judge.plans(entry.source, (), KINDS)
-    return {case: _hash(plan) for case, plan in plans.items()}
+def _honest(name: str) -> Path:
+    return HERE / "honest" / f"{name}.py"
 
 
 def _hash(plan: CompiledPlan | RecordFault) -> str:

@@ -34,6 +34,8 @@ ATOMIC_UPDATES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] 
     "umax": lambda a, b: torch.where(_unsigned_order(a) >= _unsigned_order(b), a, b),
     "umin": lambda a, b: torch.where(_unsigned_order(a) <= _unsigned_order(b), a, b),
 }  # fmt: skip
+EXTREMES = {"max": "amax", "min": "amin"}
+"""Updates that torch applies to all lanes at once, by its name for them."""
 
 
 @handles("tt.atomic_rmw")
@@ -170,14 +172,18 @@ def _update(
         bad = where[~good]
         if bad.numel():
             buffer.defined[bad.reshape(-1)] = False  # one undefined lane suffices
+    kind = operation.words[0]
+    if not returns_old and kind in ("add", "fadd") and type_.element not in ("f16", "bf16"):
+        order = torch.arange(places.numel() - 1, -1, -1) if machine.reverse else slice(None)
+        memory.index_add_(0, places[order], new[0][order])
+        return new[0], undefined
+    if not returns_old and kind in EXTREMES and not type_.is_float:
+        memory.scatter_reduce_(0, places, new[0], EXTREMES[kind])
+        return new[0], undefined
     if torch.unique(places).numel() == places.numel():
         old = memory[places].clone()
         memory[places] = update(old, new)
         return old, undefined
-    if not returns_old and operation.words[0] in ("add", "fadd") and type_.element not in ("f16", "bf16"):
-        order = torch.arange(places.numel() - 1, -1, -1) if machine.reverse else slice(None)
-        memory.index_add_(0, places[order], new[0][order])
-        return new[0], undefined
     turns = machine.order(places.numel())  # hardware leaves the order of lanes open
     turns = turns.flip(0) if machine.reverse else turns
     old = torch.empty(places.numel(), dtype=type_.dtype)
