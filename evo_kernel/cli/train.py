@@ -30,9 +30,7 @@ def train() -> None:
 
 
 @click.command()
-@click.option(
-    "--out", required=True, type=PATH, help="The tree to write; kernels are collected in OUT.populations/."
-)
+@click.option("--out", required=True, type=PATH, help="The tree to write; kernels are collected in OUT.populations/.")
 @click.option(
     "--tasks", default="", help="Comma-separated tasks; default: all built-in ones. TASK@CASE: only that case."
 )
