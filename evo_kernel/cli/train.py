@@ -62,19 +62,13 @@ def collect(
     time, each with its own CUDA_VISIBLE_DEVICES.
     """
     from evo_kernel.app.train import collection
-    from evo_kernel.app.train.collector import Want
+    from evo_kernel.app.train.collector import judging
     from evo_kernel.fitness.gpus import usable_cores
 
     named = [name.strip() for name in tasks.split(",") if name.strip()]
-    want = Want(
-        device,
-        tune_plans,
-        threads or usable_cores() + 2,
-        seed,
-        held_out=tuple(held_out.split(",")),
-        unconfined=unconfined,
-    )
-    collection.collect(out, named, want, "evo-kernel " + shlex.join(sys.argv[1:]), **collecting)
+    collecting |= {"threads": threads or usable_cores() + 2, "held_out": tuple(held_out.split(","))}
+    config = judging(device, tune_plans, seed, unconfined)
+    collection.collect(out, named, config, "evo-kernel " + shlex.join(sys.argv[1:]), **collecting)
 
 
 @click.command()

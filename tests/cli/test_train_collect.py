@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evo_kernel.app.train.collector import Grower, Want
+from evo_kernel.app.train.collector import Grower, judging
 from evo_kernel.app.train.packing import grown_in, joined
 from evo_kernel.app.train.problems import population_of, problem_names, problem_of_a_tree, problem_task
 from evo_kernel.errors import UserError
@@ -40,7 +40,7 @@ def inputs(case, generator, device):
 def reference(x):
     return torch.softmax(x, -1)
 '''
-WANT = Want("cpu", tune_plans=1, threads=2, unconfined=True)
+CONFIG = judging("cpu", tune_plans=1, seed=0, unconfined=True)
 
 
 def grow(grower: Grower, candidates: int) -> None:
@@ -58,7 +58,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     task.write_text(TASK)
     folder.mkdir()
     problem = f"{task}@wide"
-    grower = Grower(problem, WANT, population_of(folder, problem))
+    grower = Grower(problem, CONFIG, 2, population_of(folder, problem))
     grow(grower, 2)
     grower.close()
     return task, folder
@@ -70,7 +70,7 @@ def taken_up(grown: tuple[Path, Path]) -> tuple[dict[int, Evaluation], dict[int,
     task, folder = grown
     path = population_of(folder, f"{task}@wide")
     before = verdicts(path)
-    grower = Grower(f"{task}@wide", WANT, path)
+    grower = Grower(f"{task}@wide", CONFIG, 2, path)
     grow(grower, len(before) + 2)
     assert grower.drain(time.monotonic() + 60.0) and not grower.trouble
     grower.close()
@@ -130,7 +130,7 @@ def test_another_environment_is_refused(taken_up, tmp_path: Path) -> None:
         connection.execute("UPDATE environments SET kind = 'measured', key = ?", (elsewhere.key,))
     for _ in range(2):
         with pytest.raises(UserError, match="another --out"):
-            Grower(f"{folder.parent / 'small.py'}@wide", WANT, tmp_path / path.name)
+            Grower(f"{folder.parent / 'small.py'}@wide", CONFIG, 2, tmp_path / path.name)
 
 
 # -- populations to a tree -------------------------------------------------------------------------------------------

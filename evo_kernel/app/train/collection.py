@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
-from evo_kernel.app.train.collector import Grower, Want
+from evo_kernel.app.train.collector import Grower
 from evo_kernel.app.train.packing import Grown, grown_in, joined
 from evo_kernel.app.train.problems import population_of, problem_names
+from evo_kernel.config import Config
 from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import builtin_names
 from populations.reading import PopulationReader
@@ -30,17 +31,19 @@ OPENINGS = 6  # that may fail before the collection ends
 def collect(
     out: Path,
     tasks: Sequence[str],
-    want: Want,
+    config: Config,
     command: str,
     *,
+    threads: int,
+    held_out: tuple[str, ...],
     narrowed: bool = True,
     seconds: float = 540.0,
     slice_s: float = 40.0,
 ) -> None:
     """Collect, and pack the tree into `out`; prints what came of it. No seconds: pack only what is there.
 
-    `tasks`: empty for the built-in ones. `narrowed`: each search case is a problem of its own, too. Raises
-    UserError.
+    `tasks`: empty for the built-in ones. `threads`: kernels in flight. `held_out`: families. `narrowed`: each search
+    case is a problem of its own, too. Raises UserError.
     """
     began = time.monotonic()
     folder = out.with_name(out.name + ".populations")
@@ -48,8 +51,8 @@ def collect(
     if seconds > 0:
         groups = [[name] if "@" in name else problem_names(name, narrowed) for name in tasks or builtin_names()]
         in_turn = [name for names in zip_longest(*groups) for name in names if name]
-        _grow(in_turn, folder, want, slice_s, began + max(seconds - ENDING_S, 1.0))
-    parts = grown_in(folder, want.held_out)
+        _grow(in_turn, folder, config, threads, slice_s, began + max(seconds - ENDING_S, 1.0))
+    parts = grown_in(folder, held_out)
     tree = joined(parts, command)
     if not tree.states:
         raise UserError(f"nothing was judged: {folder} holds no kernel that passes. What was printed above says why.")
@@ -61,7 +64,7 @@ def collect(
     )
 
 
-def _grow(problems: Sequence[str], folder: Path, want: Want, slice_s: float, end: float) -> None:
+def _grow(problems: Sequence[str], folder: Path, config: Config, threads: int, slice_s: float, end: float) -> None:
     """Slices of problems until `end` (of time.monotonic), that which had the least time first."""
     spent_s = {name: _spent_s(population_of(folder, name)) for name in problems}
     failed = 0
@@ -69,7 +72,7 @@ def _grow(problems: Sequence[str], folder: Path, want: Want, slice_s: float, end
         name = min(spent_s, key=lambda name: spent_s[name] / _weight(name))
         began = time.monotonic()
         try:
-            grower = Grower(name, want, population_of(folder, name))
+            grower = Grower(name, config, threads, population_of(folder, name))
         except Exception as error:  # noqa: BLE001 (another may open)
             failed += 1
             del spent_s[name]

@@ -6,7 +6,6 @@ import contextlib
 import time
 import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,28 +25,15 @@ from operators.micro.coder import RewriteCoder
 from populations.reading import PopulationReader
 
 EVERY_KERNEL = 1e9  # tune_within: slow kernels are tuned too, for a gain compares parent and child treated alike
+DEADLINE_S = 30.0  # of one recording, one compile, one check
 AGAIN_S = 0.2  # before the judge is asked again where the machine failed
 OPERATOR = "collect"
 
 
-@dataclass(frozen=True)
-class Want:
-    """How to judge. `held_out`: families."""
-
-    device: str = "auto"
-    tune_plans: int = 8
-    threads: int = 4
-    seed: int = 0
-    deadline_s: float = 30.0
-    held_out: tuple[str, ...] = ()
-    unconfined: bool = False
-
-    @property
-    def config(self) -> Config:
-        judge = JudgeConfig(
-            deadline_s=self.deadline_s, tune_plans=self.tune_plans, tune_within=EVERY_KERNEL, unconfined=self.unconfined
-        )
-        return Config(device=self.device, seed=self.seed, judge=judge, first="auto")  # type: ignore[arg-type]
+def judging(device: str, tune_plans: int, seed: int, unconfined: bool) -> Config:
+    """How every problem's kernels are judged."""
+    judge = JudgeConfig(deadline_s=DEADLINE_S, tune_plans=tune_plans, tune_within=EVERY_KERNEL, unconfined=unconfined)
+    return Config(device=device, seed=seed, judge=judge, first="auto")  # type: ignore[arg-type]
 
 
 class Grower:
@@ -57,17 +43,17 @@ class Grower:
     kernels, and may never end. Raises UserError.
     """
 
-    def __init__(self, problem: str, want: Want, path: Path) -> None:
+    def __init__(self, problem: str, config: Config, threads: int, path: Path) -> None:
         task = problem_of_a_tree(problem)
         earlier = _left_for_later(task, path)
-        self.name, self._threads = task.name, want.threads
+        self.name, self._threads = task.name, threads
         self._card, self._coder = task.card(), RewriteCoder()
         self.trouble: list[str] = []
-        self._pool = ThreadPoolExecutor(want.threads, thread_name_prefix="grow")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="grow")
         self._flying: set[Future[TellResult]] = set()
         self._open = contextlib.ExitStack()
         with contextlib.ExitStack() as opening:
-            parts = opening.enter_context(prepared(want.config, task, path, create=None))
+            parts = opening.enter_context(prepared(config, task, path, create=None))
             self.population, environment = parts.population, parts.judge.environment
             if others := [one for one in earlier if one.key != environment.key]:
                 raise UserError(
@@ -78,8 +64,8 @@ class Grower:
             parts.judge.baselines.on_baselines = kept_baselines(self.population, lambda line: None)
             self._open = opening.pop_all()
         with PopulationReader(path) as reader:
-            tree = grown_of(reader, {}, want.held_out).tree
-        self._frontier = Frontier(np.random.default_rng([want.seed, tree.candidates, *self.name.encode()]))
+            tree = grown_of(reader).tree
+        self._frontier = Frontier(np.random.default_rng([config.seed, tree.candidates, *self.name.encode()]))
         self._numbers: dict[str, int] = {}  # state -> the candidate that it is known by
         for number in range(self.population.counters().candidates, 0, -1):
             self._numbers[state_id(self.name, self.population.relative(number).source.text)] = number

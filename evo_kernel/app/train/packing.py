@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import networkx as nx
@@ -59,7 +60,7 @@ def _task_of(reader: PopulationReader) -> str:
     return reader.task.name.partition("@")[0]
 
 
-def grown_of(reader: PopulationReader, times: Times, held_out: tuple[str, ...]) -> Grown:
+def grown_of(reader: PopulationReader, times: Times = MappingProxyType({}), held_out: tuple[str, ...] = ()) -> Grown:
     """Of one population."""
     card, task, coder = reader.task, _task_of(reader), RewriteCoder()
     family = family_of(task)
