@@ -107,7 +107,7 @@ class Choice:
 
     parent: int
     island: int
-    selector: str  # what chose the parent: of SELECTORS; "root" while nothing has passed, "untried", "crossing"
+    selector: str  # what chose the parent: of SELECTORS; "root" where nothing passed, "untried", "crossing", "asked"
     inspirations: tuple[int, ...]
 
 

@@ -23,7 +23,7 @@ from populations.agent_log import AgentLog, open_attempts
 from populations.archive import PopulationSettings
 from populations.external_tickets import HandedOut, fetch_ticket
 from populations.open_population import OpenPopulation, SessionStart, last_id
-from populations.parent_selection import Chooser, Mix
+from populations.parent_selection import Choice, Chooser, Mix
 from populations.statistics import SearchTotals
 from populations.store import Store
 from populations.writing import (
@@ -104,18 +104,24 @@ class LineagePopulation(OpenPopulation):
             self._attempts = attempt
             return Recorded(candidate, self._root(attempt, candidate, self.seed), proposal)
 
-    def ask(self, holder: str | None = None, expires_at: float | None = None) -> Brief:
+    def ask(self, holder: str | None = None, expires_at: float | None = None, parent: int | None = None) -> Brief:
         """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted.
+
+        `parent`: this one, alone.
 
         `holder`: somebody outside, whose ticket stays good when this process ends (external_tickets.py), until
         `expires_at` (Unix time) if given. For nobody outside, before anything new: the conversations that an earlier
         session left in the middle.
         """
         with self._store.lock:
-            if self._resumable and holder is None:
+            if self._resumable and holder is None and parent is None:
                 return self._brief(*self._resumable.popleft(), self.seed)
             attempt = self._attempts + 1
-            chosen = self._chooser.choose(np.random.default_rng([self.seed, attempt]))
+            chosen = (
+                Choice(parent, 0, "asked", ())
+                if parent is not None
+                else self._chooser.choose(np.random.default_rng([self.seed, attempt]))
+            )
             parent, island, shown = chosen.parent, chosen.island, chosen.inspirations
             hold_attempt(self._store, attempt, self._run, parent, island, chosen.selector, shown)
             if holder is not None:

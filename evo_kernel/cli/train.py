@@ -30,12 +30,12 @@ def train() -> None:
 
 
 @click.command()
-@click.option("--out", required=True, type=PATH, help="The tree to write; its rows are collected in OUT.rows/.")
+@click.option("--out", required=True, type=PATH, help="The tree to write; kernels are collected in OUT.populations/.")
 @click.option(
     "--tasks", default="", help="Comma-separated tasks; default: all built-in ones. TASK@CASE: only that case."
 )
 @click.option("--narrowed/--whole", default=True, help="Also make each search case a separate problem.")
-@click.option("--seconds", default=540.0, show_default=True, help="Total time; 0: only pack collected rows.")
+@click.option("--seconds", default=540.0, show_default=True, help="Total time; 0: only pack what was collected.")
 @DEVICE
 @click.option("--slice", "slice_s", default=40.0, show_default=True, help="Seconds before the next problem's turn.")
 @click.option("--tune-plans", default=8, show_default=True, type=click.IntRange(0), help="Knob settings per kernel.")
@@ -56,25 +56,19 @@ def collect(
 ) -> None:
     """Judge the offline rewriter's edits of the built-in tasks, and write a tree of transitions for training.
 
-    With the same --out, a collection continues. Each judged kernel is a row in OUT.rows/, so a killed run loses only
-    kernels that were being judged; the tree is packed from the rows at the end. The problem with the least time so far
-    is next, so that all tasks are covered at any time. Several commands with other --tasks may collect into one --out
-    at the same time, each with its own CUDA_VISIBLE_DEVICES.
+    With the same --out, a collection continues. Each problem is a population in OUT.populations/, which `show`, `tree`
+    and `serve` read too. A killed run loses no finished evaluation. The problem with the least time so far is next, so
+    that all tasks are covered at any time. Several commands with other --tasks may collect into one --out at the same
+    time, each with its own CUDA_VISIBLE_DEVICES.
     """
     from evo_kernel.app.train import collection
-    from evo_kernel.app.train.collector import Want
+    from evo_kernel.app.train.collector import judging
     from evo_kernel.fitness.gpus import usable_cores
 
     named = [name.strip() for name in tasks.split(",") if name.strip()]
-    want = Want(
-        device,
-        tune_plans,
-        threads or usable_cores() + 2,
-        seed,
-        held_out=tuple(held_out.split(",")),
-        unconfined=unconfined,
-    )
-    collection.collect(out, named, want, "evo-kernel " + shlex.join(sys.argv[1:]), **collecting)
+    collecting |= {"threads": threads or usable_cores() + 2, "held_out": tuple(held_out.split(","))}
+    config = judging(device, tune_plans, seed, unconfined)
+    collection.collect(out, named, config, "evo-kernel " + shlex.join(sys.argv[1:]), **collecting)
 
 
 @click.command()

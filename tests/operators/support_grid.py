@@ -79,7 +79,7 @@ def applied(text: str, *rewrites: Rewrite, task: TaskCard | None = None) -> str:
         module = KernelModule.parse(text)
         offers = rewrite.offers(module, task or card())
         assert offers, f"{rewrite.name} is not offered on\n{text}"
-        text = rewrite.changed(module, offers[0])
+        text = rewrite.apply(module, offers[0])
     return text
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,11 +50,12 @@ NAMES = (
     "gqa", "grouped_matmul", "int4_matmul", "layernorm", "layernorm_backward", "linear_gelu", "matmul", "qk_norm", "rmsnorm",
     "rmsnorm_backward", "rotary", "router_softmax", "shared_prompt", "shared_prompt_backward", "softmax", "swiglu",
 )  # fmt: skip
-OTHERS = {"conv2d": ("seed_direct", "seed_im2win"), "conv2d_tf32": ("seed_im2win",)}
-SEEDS = {
-    name if stem == "seed" else f"{name}-{stem}": text_of(name, f"{stem}.py")
-    for name in NAMES
-    for stem in ("seed", *OTHERS.get(name, ()))
+KERNELS = Path(__file__).parents[2] / "benchmarks" / "kernels"
+DIRECT, IM2WIN = ((KERNELS / f"conv2d_{how}.py").read_text() for how in ("direct", "im2win"))
+SEEDS = {name: text_of(name, "seed.py") for name in NAMES} | {
+    "conv2d-seed_direct": DIRECT,
+    "conv2d-seed_im2win": IM2WIN,
+    "conv2d_tf32-seed_im2win": IM2WIN.replace('input_precision="ieee"', 'input_precision="tf32"'),
 }
 TWO_LAUNCHES = {
     "attention_backward", "conv2d-seed_im2win", "conv2d_tf32-seed_im2win", "layernorm_backward", "linear_gelu", "qk_norm",

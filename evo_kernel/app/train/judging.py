@@ -57,7 +57,6 @@ class PlanRewardJudge:
         self._searched: dict[str, set[str]] = {}  # names of a task's search cases
         self._known: Recent[tuple[str, str, bool], RewardOutcome] = Recent(self.settings.kept)
         self._lock, self._turn = threading.Lock(), threading.Lock()
-        self._ceilings: Mapping[str, float] = {}
         self.judged_count = 0  # verdicts that were not remembered
 
     def __enter__(self) -> PlanRewardJudge:
@@ -188,12 +187,9 @@ class PlanRewardJudge:
         return None
 
     def _outfit(self, judge: PlanJudge, task: Task) -> None:
-        """Spare it what a reward has no use for: compiling and timing baselines, and measuring the GPU once a task."""
+        """Spare it what a reward has no use for: compiling and timing baselines."""
         for case in task.cases_of(CaseKind.SEARCH):
             judge.baselines.know(Measurement(case.name, "", 1.0, 0.0, 0, 1.0, 1.0, {"1 µs": 1.0}))
-        if judge.environment.kind == "measured" and not judge.baselines.ceilings.know(self._ceilings):
-            with contextlib.suppress(InfraError):  # whoever needs them next says so
-                self._ceilings = judge.ceilings.as_data()
 
     def _close(self, tasks: set[str]) -> None:
         for task in tasks:

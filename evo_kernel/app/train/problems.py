@@ -39,6 +39,6 @@ def problem_names(spec: str, narrowed: bool) -> list[str]:
     return [spec, *(f"{spec}@{case.name}" for case in searched if narrowed and len(searched) > 1)]
 
 
-def rows_of(folder: Path, problem: str) -> Path:
-    """Where a problem's rows are."""
-    return folder / (re.sub(r"[^\w@.-]", "_", problem) + ".jsonl")
+def population_of(folder: Path, problem: str) -> Path:
+    """Where a problem's kernels are."""
+    return folder / (re.sub(r"[^\w@.-]", "_", problem) + ".db")

@@ -13,7 +13,6 @@ from operators.micro.module import Edit, KernelModule, wrapped
 from operators.micro.syntax import called, names_read, names_written, statements
 
 LONGEST = 120  # characters a line
-ROUNDS = 5  # a dead name may keep another alive inside a loop
 PURE = (
     "tl.exp", "tl.exp2", "tl.log", "tl.log2", "tl.sqrt", "tl.rsqrt", "tl.abs", "tl.where", "tl.maximum", "tl.minimum",
     "tl.sigmoid", "tl.fma", "tl.floor", "tl.ceil", "tl.cos", "tl.sin", "tl.erf", "tl.clamp", "tl.zeros", "tl.full",
@@ -25,14 +24,14 @@ PURE = (
 def tidied(text: str, before: KernelModule) -> str:
     """The text without dead assignments in new kernels, and without overlong heads and launches."""
     old = {before.source_of(kernel.node) for kernel in before.kernels.values()}
-    for _ in range(ROUNDS):
+    while True:  # a dead name may keep another alive inside a loop
         module = KernelModule.parse(text)
         new = [k for k in module.kernels.values() if module.source_of(k.node) not in old]
-        edits = [module.delete(s) for k in new for s in _dead(k.body, set()) if _keeps_one(k.node.body, s)]
+        dead = [(kernel, list(_dead(kernel.body, set()))) for kernel in new]
+        edits = [module.delete(s) for kernel, found in dead for s in found if _keeps_one(kernel.node.body, s, found)]
         if not edits:
             break
         text = module.edited(edits)
-    module = KernelModule.parse(text)
     return module.edited(list(_heads(module)), list(_launches(module, before)))
 
 
@@ -58,13 +57,13 @@ def _is_pure(statement: ast.Assign) -> bool:
     return plain and all(isinstance(target, ast.Name) for target in statement.targets)
 
 
-def _keeps_one(body: list[ast.stmt], dead: ast.stmt) -> bool:
-    """Whether the suite keeps another statement that does something, and the dead one's lines are its own."""
+def _keeps_one(body: list[ast.stmt], dead: ast.stmt, found: list[ast.stmt]) -> bool:
+    """Whether the suite keeps a statement that is not `found` dead, and the dead one's lines are its own."""
     suites = [body, *[s.body for s in statements(body) if isinstance(s, ast.For | ast.While)]]
     suite = next(suite for suite in suites if any(s is dead for s in suite))
     lines = range(dead.lineno, (dead.end_lineno or dead.lineno) + 1)
     alone = all(s is dead or (s.lineno not in lines and s.end_lineno not in lines) for s in suite)
-    return alone and any(not isinstance(s, ast.Assign) for s in suite)
+    return alone and any(s not in found for s in suite)
 
 
 def _heads(module: KernelModule) -> Iterator[Edit]:

@@ -23,9 +23,8 @@ from operators.micro.rewrites.indices import (
     defined_before,
     holder_of,
     read_names,
-    suites,
 )
-from operators.micro.syntax import called, int_value, names_read, spell
+from operators.micro.syntax import called, int_value, spell
 
 ALIGNMENT_BYTES = 16
 MOST_BOX = 256  # elements along one side of what one TMA instruction fetches; of a larger tile Triton makes several
@@ -199,13 +198,7 @@ def _with_descriptors(module: KernelModule, kernel: SourceKernel, tiles: list[_T
             edits.append(module.insert_before(holder, f"{wish} = {tile.descriptor}"))
         load = f"{names[tile.descriptor]}.load([{tile.outer.block.start}, {tile.inner.block.start}])"
         edits.append(module.replace(tile.access.call, f"tl.trans({load})" if tile.is_transposed else load))
-    while edits:  # another round, as long as there are assignments that nothing reads any more
-        module = KernelModule.parse(module.edited(edits))
-        kernel, edits = module.kernels[kernel.name], []
-        read = names_read(kernel.node)
-        for suite in suites(kernel.body):
-            dead = [s for s in suite if isinstance(s, ast.Assign) and spell(s.targets[0]) not in read]
-            if len(dead) < len(suite):
-                edits += [module.delete(s) for s in dead if isinstance(s.targets[0], ast.Name)]
+    module = KernelModule.parse(module.edited(edits))
+    kernel = module.kernels[kernel.name]
     lines = module.lines[kernel.node.decorator_list[0].lineno - 1 : kernel.node.end_lineno]
     return re.sub(rf"\bdef {kernel.name}\b", f"def {name}", "".join(lines), count=1)

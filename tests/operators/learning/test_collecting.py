@@ -1,19 +1,12 @@
-"""What is tried next, and how rows become a tree."""
+"""What is tried next."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import asdict
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from evo_kernel.types import Strategy
-from operators.learning import collecting
 from operators.learning.collecting import Frontier
-from operators.learning.tree import FAMILIES, HELD_OUT, evaluation_data, family_of, split_of, state_id, strategy_data
-from tests.operators.learning.trees import CARD, ENVIRONMENT, EXP2, HINTS, HOIST, evaluation
+from operators.learning.tree import FAMILIES, HELD_OUT, family_of, split_of
 
 
 def offers(*names: str) -> tuple[Strategy, ...]:
@@ -75,80 +68,3 @@ def test_families_hold_every_built_in_task_and_are_split_whole() -> None:
     held = [task for task in listed if split_of(family_of(task)) == "held-out"]
     assert len(held) >= 3 and len(HELD_OUT) >= 2 and all(family_of(task) in HELD_OUT for task in held)
     assert family_of("my_own") == "my_own" and split_of("my_own") == "train"
-
-
-# -- rows to a tree --------------------------------------------------------------------------------------------------
-
-
-def candidate(text: str, log_us: float, offered: tuple[Strategy, ...] = (), **more) -> dict:
-    found = evaluation(text, log_us)
-    return {
-        "kind": "candidate", "sha": f"sha of {text}", "status": "passed", "reason": "", "text": text, "depth": 0,
-        "log_us": log_us, "evaluation": evaluation_data(found), "offers": [strategy_data(one) for one in offered],
-        "plans": [["c", text], ["c", "shared"]], "settings": 2,
-    } | more  # fmt: skip
-
-
-def edge(parent: str, strategy: Strategy, sha: str | None) -> dict:
-    return {"kind": "edge", "parent": state_id("rows", parent), "strategy": strategy_data(strategy), "sha": sha}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    rows = [
-        {
-            "kind": "problem",
-            "name": "rows",
-            "task": "rows",
-            "family": "row",
-            "split": "train",
-            "card": dataclasses.asdict(CARD),
-        },
-        {"kind": "environment", "key": ENVIRONMENT.key, "environment": asdict(ENVIRONMENT)},
-        {"kind": "baselines", "case": "m8-n16", "us": {"eager": 100.0}},
-        candidate("root", 2.0, (EXP2, HINTS, HOIST), root=True),
-        candidate("a", 1.5, (HINTS,)),
-        edge("root", EXP2, "sha of a"),
-        candidate("b", 1.0),
-        edge("root", HINTS, "sha of b"),
-        edge("a", HINTS, "sha of b"),
-        candidate("wrong", 0.0) | {"status": "wrong", "sha": "bad"},
-        edge("root", HOIST, "bad"),
-        candidate("nobody leads here", 0.1),
-        edge("b", EXP2, None),
-        edge("b", HOIST, "was in flight when the run was killed"),
-        {"kind": "baselines", "case": "m8-n16", "us": {"torch.compile": 50.0}},
-        {"kind": "slice", "seconds": 12.0},
-    ]
-    text = "".join(collecting.line(row) for row in rows)
-    (tmp_path / "rows.jsonl").write_text(text + '{"kind": "candidate", "sha": "to')
-    return tmp_path
-
-
-def test_rows_become_a_tree(folder: Path) -> None:
-    tree = collecting.assemble(folder, "the command")
-    by_text = {one.text: one for one in tree.states.values()}
-    assert set(by_text) == {"root", "a", "b"}
-    assert {text: (one.depth, one.path) for text, one in by_text.items()} == {
-        "root": (0, ()), "a": (1, (EXP2,)), "b": (1, (HINTS,)),
-    }  # fmt: skip
-    edges = tree.edges(by_text["root"].id)
-    assert edges[EXP2.key].child == by_text["a"].id and edges[EXP2.key].log_gain == pytest.approx(0.5)
-    assert (edges[HOIST.key].status, edges[HOIST.key].child) == ("wrong", None)
-    assert set(tree.edges(by_text["b"].id)) == {EXP2.key} and tree.edges(by_text["b"].id)[EXP2.key].status is None
-    assert tree.best_gain(by_text["root"].id) == pytest.approx(1.0, abs=1e-4)
-    assert (tree.candidates, tree.settings, tree.plans, tree.command) == (5, 10, 6, "the command")
-
-
-def test_scores_and_features_are_against_baselines_that_came_later(folder: Path) -> None:
-    tree = collecting.assemble(folder)
-    (root,) = tree.roots()
-    assert root.evidence.measurements[0].baselines_us == {"eager": 100.0, "torch.compile": 50.0}
-    assert root.evidence.score == pytest.approx(50.0 / np.exp(2.0), rel=1e-4)
-
-
-def test_a_torn_line_is_left_out(folder: Path) -> None:
-    path = folder / "rows.jsonl"
-    assert not path.read_text().endswith("\n")
-    found = collecting.read_rows(path)
-    assert (len(found.candidates), found.seconds, found.slices) == (5, 12.0, 1)

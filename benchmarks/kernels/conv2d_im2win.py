@@ -2,7 +2,7 @@
 
 windows[n, c, i, m * f + u] = x[n, c, i * stride + u, m]: one output's taps of a channel are f * f neighbours, from j
 * stride * f on, column by column. The copy holds about rows * f / h times the input, where im2col holds f * f /
-stride^2 times; it is part of what is timed.
+stride^2 times; it is part of what is timed. With `input_precision="tf32"` it is a kernel of conv2d_tf32.
 """
 
 import torch
@@ -51,7 +51,7 @@ def conv2d_windows_kernel(
         weight = tl.load(weight_ptr + weight_offsets, mask=weight_mask, other=0.0)
         offsets = first[None, :] + (c * out_side * side * F + tap)[:, None]
         x = tl.load(windows_ptr + offsets, mask=pixel_mask[None, :] & (inner[:, None] < length), other=0.0)
-        acc = tl.dot(weight, x, acc, input_precision="{{ "tf32" if name == "conv2d_tf32" else "ieee" }}")
+        acc = tl.dot(weight, x, acc, input_precision="ieee")
     y_offsets = (n[None, :] * filters + rows[:, None]) * out_side * out_side + place[None, :]
     tl.store(y_ptr + y_offsets, acc, mask=(rows[:, None] < filters) & pixel_mask[None, :])
 
