@@ -35,8 +35,8 @@ def _denormals(x: torch.Tensor) -> torch.Tensor:
 
 
 def _uneven(x: torch.Tensor) -> torch.Tensor:
-    """Falling from the end of every axis as the inverse of the distance, as no independent draws do: from HUGE times the
-    value, which float16 does not hold, or LARGE times in narrow dtypes, to 1 / LARGE times.
+    """Falling from the end of every axis as the inverse of the distance, as no independent draws do: from HUGE times
+    the value, which float16 does not hold, or LARGE times in narrow dtypes, to 1 / LARGE times.
 
     So few terms make up a sum, however long it is, and errors of their roundings do not cancel: narrower operands show.
     Zeros are filled: a kernel may leave out what a task draws as zeros, such as a bias.
