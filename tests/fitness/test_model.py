@@ -8,7 +8,7 @@ from evo_kernel.fitness.costmodel import torch_costs
 from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, facts_of, loop_kinds
 from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
-from evo_kernel.fitness.costmodel.torch_costs import torch_cost
+from evo_kernel.fitness.costmodel.torch_costs import torch_cost, unpriced
 from evo_kernel.fitness.ir.launch_traffic import ProgramWork
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Fill, View
@@ -77,6 +77,11 @@ def test_spills_and_lost_occupancy_cost(matmul):
     slow = {**binary.instructions, "wgmma": 0, "in_loop.wgmma": 0, "mma": 64}
     worse = compiled.model_copy(update={"binaries": (binary.model_copy(update={"instructions": slow}),)})
     assert modeled_time(worse, traffic, H200).total_us > base  # mma.sync is slower than wgmma
+    (seen,) = traffic
+    eight, half = (
+        modeled_time(worse, [dataclasses.replace(seen, flops={kind: 1e9})], H200).total_us for kind in ("fp8e4nv", "fp16")
+    )
+    assert eight == half  # without wgmma tensor cores get 8-bit floats as float16
 
 
 def test_code_that_never_runs_makes_nothing_faster(matmul):
@@ -182,6 +187,30 @@ def test_what_searches_sorts_counts_and_scans_costs_what_was_measured(name, size
     node = Aten(op=f"aten.{name}.{overload}", views=views, args=args, kwargs={}, outputs=outputs)
     us = time_of(PlanFacts((), (torch_cost(node),)), H200).total_us
     assert 0.55 < us / MEASURED_US[name, size] < 1.8
+
+
+def test_rows_that_are_added_up_at_indices_cost_a_sort_of_these():
+    table, index, rows = (
+        View(buffer=n, dtype=dtype, shape=(count,), strides=(1,))  # pyright: ignore[reportArgumentType]
+        for n, (dtype, count) in enumerate((("float32", 4096), ("int64", 1 << 21), ("float32", 1 << 21)))
+    )
+    args = [{"view": 0}, [{"view": 1}], {"view": 2}]
+    put, added = (
+        Aten(op="aten.index_put.default", views=(table, index, rows), args=args + more, kwargs={}, outputs=(table,))
+        for more in ([], [True])
+    )
+    ordered = Aten(op="aten.sort.default", views=(index,), args=[{"view": 0}], kwargs={}, outputs=(index, index))
+    assert torch_cost(added).moved_bytes >= torch_cost(ordered).moved_bytes > 10 * torch_cost(put).moved_bytes
+
+
+def test_what_loops_until_its_values_end_it_has_no_price():
+    view = View(buffer=0, dtype="int64", shape=(512,), strides=(1,))
+    args = [{"view": 0}, {"view": 0}]
+    divisors, least = (
+        Aten(op=f"aten.{name}.default", views=(view,), args=args, kwargs={}, outputs=(view,))
+        for name in ("gcd", "minimum")
+    )
+    assert unpriced(divisors) and not unpriced(least)
 
 
 def test_a_search_is_no_cheaper_where_its_table_is_named_otherwise():

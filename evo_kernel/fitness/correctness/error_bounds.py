@@ -123,7 +123,8 @@ def expect_by(
                 rounded = run(_double)
         except TaskError:  # it succeeded before: it does not allow the dispatch mode
             continue
-        length = length if seen.sums else min(length, LONGEST_ELEMENTWISE)
+        if not seen.sums:  # an axis along which nothing is added up, such as rows of a tall matrix, does not count
+            length = min(length, max(LONGEST_ELEMENTWISE, math.ceil(seen.length)))
         _add_result(estimates, rounded)
         del rounded
     positive = run(_positive)

@@ -65,7 +65,8 @@ class Rounding(TorchDispatchMode):
         self._unit, self._growth, self._longest, self._pattern = unit, growth, longest, pattern
         self._signs: dict[torch.device, torch.Tensor] = {}
         self._moved = 0  # operations so far: each uses another offset in the signs
-        self.sums = False  # whether an operation may have added elements up
+        self.length = 0.0  # of the longest sum so far whose length is known
+        self.sums = False  # whether an operation may have added up elements in a number that is not known
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -76,13 +77,15 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self.sums = self.sums or _may_sum(func)
         if (steps := _steps(func)) is not None:
             return self._by_steps(steps, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
+        length = self._length(func, args, result)
+        self.length = max(self.length, length)
+        self.sums = self.sums or (not length and _may_sum(func))
         if _name(func) in _EXACT or _is_view(func):
             return result
-        amount = self._unit * (1.0 + self._growth * math.sqrt(self._length(func, args, result)))
+        amount = self._unit * (1.0 + self._growth * math.sqrt(length))
         for part in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(part, torch.Tensor) and part.is_floating_point() and part.numel():
                 self._move(part, amount)
@@ -90,7 +93,7 @@ class Rounding(TorchDispatchMode):
 
     def _by_steps(self, steps: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Sums inside a norm have one rounding: the output's bound includes the growth with their length."""
-        growth, self._growth = self._growth, 0.0
+        growth, self._growth, self.sums = self._growth, 0.0, True
         try:
             with self:
                 return steps(*args, **kwargs)

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
 from evo_kernel.fitness.ir.counting import FREE, product_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
@@ -106,6 +108,7 @@ class Rounds:
 
     def __init__(self, launch: LaunchFacts) -> None:
         self._launch = launch
+        self._known_rates: dict[tuple[str, str], np.ndarray] = {}
         self._outside_bytes = launch.instructions.get("load_bytes", 0) - launch.instructions.get(
             "in_loop.load_bytes", 0
         )
@@ -123,19 +126,23 @@ class Rounds:
         if by is None and not (launch.loops and launch.traffic.loops):
             return launch.threads / 32 * (every - inside + inside * self._walked) + self._in_library(family, by)
         iterations = self._with_calls(launch.traffic.loops if by is None else by.iterations)
-        outside = every - sum(loop.get(family, 0) for loop in launch.loops if self._any_may_be(loop))
-        taken = {
-            name: [
-                amount / self._times_unrolled(loop, name) * loop.get(family, 0) if self._may_be(loop, name) else 0.0
-                for loop in launch.loops
-            ]
-            for name, amount in iterations.items()
-        }
-        dearest = {name: max(each, default=0.0) for name, each in taken.items()}
+        outside = every - sum(loop.get(family, 0) for loop in self._named_loops)
+        taken = {name: amount * self._rates_of(family, name) for name, amount in iterations.items()}
+        dearest = {name: float(each.max(initial=0.0)) for name, each in taken.items()}
         own = [name for name in taken if name in launch.kinds]
-        once = sum(map(max, zip(*(taken[name] for name in own), strict=True))) if own else 0.0
+        once = float(np.max([taken[name] for name in own], axis=0).sum()) if own else 0.0
         by_loop = outside + sum(dearest.values()) - max(0.0, sum(dearest[name] for name in own) - once)
         return launch.threads / 32 * by_loop + self._in_library(family, by)
+
+    def _rates_of(self, family: str, name: str) -> np.ndarray:
+        """Instructions of one iteration of a loop of the IR, for each loop of the code that it may be; computed once,
+        since the programs that are busiest may be as many as the loops."""
+        if (family, name) not in self._known_rates:
+            self._known_rates[family, name] = np.array([
+                loop.get(family, 0) / self._times_unrolled(loop, name) if self._may_be(loop, name) else 0.0
+                for loop in self._launch.loops
+            ])  # fmt: skip
+        return self._known_rates[family, name]
 
     def _in_library(self, family: str, by: ProgramWork | None) -> float:
         """Warp instructions in the loops of library functions. Every thread has an element of a smaller tensor."""
@@ -159,9 +166,10 @@ class Rounds:
         """Of the loops of the IR, also of those that did not run; functions have names too."""
         return {*self._launch.traffic.loops, *self._launch.work}
 
-    def _any_may_be(self, loop: Mapping[str, int]) -> bool:
-        """Otherwise it is code that the compiler has put out of its order, and runs once."""
-        return any(self._may_be(loop, name) for name in self._names)
+    @cached_property
+    def _named_loops(self) -> list[Mapping[str, int]]:
+        """Loops of the code that are one of the IR's; others are out of the compiler's order, and run once."""
+        return [loop for loop in self._launch.loops if any(self._may_be(loop, name) for name in self._names)]
 
     def waits(self, by: ProgramWork | None = None) -> tuple[float, float]:
         """(latencies that a round of loads takes, share of rounds that nothing runs ahead of).

@@ -184,10 +184,13 @@ def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target,
     """Time of one program's dots at the rate of all SMs: on tensor cores, or on fp32 units without tensor instructions.
 
     If the code has two kinds of tensor instruction, the slower counts: code does not tell which one the dots use.
+    Triton gives tensor cores 8-bit floats as float16 where it does not use wgmma (m16n8k16.f32.f16.f16 for sm_90).
     """
     counts, rates = launch.instructions, _rates(target)
     if counts.get("mma", 0):
         share = c.mma_share if target.has_wgmma else 1.0
+        if target.has_wgmma:
+            rates |= {kind: target.bf16_flops for kind in rates if kind.startswith("fp8")}
     else:
         share = c.wgmma_share if counts.get("wgmma", 0) or counts.get("tcgen05", 0) else 0.0
     plain = {kind: c.fp32_share * (target.fp64_flops if kind == "fp64" else target.fp32_flops) for kind in flops}

@@ -99,6 +99,10 @@ _PASSES = {"unique_consecutive": 4, "cumsum": 7, "cumprod": 7, "logcumsumexp": 1
 _SERIES = frozenset(["igamma", "igammac", "polygamma", "special_zeta"])
 _SERIES_FLOPS = 500.0
 """Operations of an element of what is summed as a series, or by a recurrence as special polynomials are."""
+_LOOPS = frozenset(["gcd", "lcm"])
+"""Pointwise operations that loop until values end it."""
+_SORTED_INDICES = 3072
+"""More indices than these torch sorts before it adds up rows that they share."""
 _KINDS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8",
           "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5"}  # fmt: skip
 
@@ -199,6 +203,9 @@ def _argument(node: Aten, position: int, name: str) -> View | None:
 
 def _sorted_bytes(node: Aten, base: str, moved: float) -> float:
     """What sorts and selections pass over, which `moved` bytes once."""
+    if _adds_at_indices(node, base):
+        indices = max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
+        return indices * 8 * _SORT_BYTES if indices > _SORTED_INDICES else 0.0
     if base not in _SORTS | _SELECTIONS:
         return 0.0
     if base == "isin":
@@ -209,6 +216,15 @@ def _sorted_bytes(node: Aten, base: str, moved: float) -> float:
         return passes
     each = _SELECTION_BYTES if base in _SELECTIONS else _SORT_BYTES
     return max(passes, keys.elements * keys.item_bytes * each)
+
+
+def _adds_at_indices(node: Aten, base: str) -> bool:
+    """Whether rows with one index are added up, for which torch sorts the indices and their places."""
+    if base in ("index_put", "_unsafe_index_put"):
+        return (node.kwargs.get("accumulate") if isinstance(node.kwargs, dict) else None) is True or (
+            isinstance(node.args, list) and len(node.args) > 3 and node.args[3] is True
+        )
+    return base in ("embedding_dense_backward", "_unsafe_masked_index_put_accumulate")
 
 
 def _membership_bytes(node: Aten) -> float:
@@ -290,6 +306,8 @@ def unpriced(node: Aten) -> bool:
 
     name = node.op.split(".")[1]
     base = name.rstrip("_").removeprefix("_foreach_")
+    if base in _LOOPS:
+        return True
     if base in _BY_BYTES or flop_formula(name) is not None:
         return False
     packets = [getattr(torch.ops.aten, known) for known in (name, base) if hasattr(torch.ops.aten, known)]
