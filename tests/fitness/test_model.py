@@ -79,7 +79,8 @@ def test_spills_and_lost_occupancy_cost(matmul):
     assert modeled_time(worse, traffic, H200).total_us > base  # mma.sync is slower than wgmma
     (seen,) = traffic
     eight, half = (
-        modeled_time(worse, [dataclasses.replace(seen, flops={kind: 1e9})], H200).total_us for kind in ("fp8e4nv", "fp16")
+        modeled_time(worse, [dataclasses.replace(seen, flops={kind: 1e9})], H200).total_us
+        for kind in ("fp8e4nv", "fp16")
     )
     assert eight == half  # without wgmma tensor cores get 8-bit floats as float16
 
