@@ -16,7 +16,7 @@ _UNSAFE = frozenset({
 })  # fmt: skip
 """Operations that access files, or memory of a storage outside the given views."""
 _WAITING = frozenset({
-    "_ctc_loss", "_linalg_eigvals", "_unique", "_unique2", "allclose", "bincount", "equal", "linalg_eig",
+    "_ctc_loss", "_unique", "_unique2", "allclose", "bincount", "equal", "linalg_eig",
     "masked_select", "nonzero", "unique_consecutive", "unique_dim",
 })  # fmt: skip
 """Operations that wait for the GPU in their middle, or copy to the host, on an H100 under torch 2.11."""
