@@ -266,8 +266,9 @@ def rule_fault(task: Task, plan: CompiledPlan) -> str:
         return f"torch's {waiting[0]} waits for the GPU, so the launches cannot be timed as one: write a kernel for it"
     if not plan.plan.launches:
         return "run launches no kernel of its own"
-    if task.allow == "kernels" and plan.plan.copied_outputs:
-        return f"output {plan.plan.copied_outputs[0]} is a copy of a tensor: compute it in a kernel"
+    returned = len(plan.plan.outputs) - len(task.mutates)  # inputs changed in place may be copies of results
+    if task.allow == "kernels" and (copied := [number for number in plan.plan.copied_outputs if number < returned]):
+        return f"output {copied[0]} is a copy of a tensor: compute it in a kernel"
     if borrowed := [number for number in plan.plan.borrowed_outputs if number not in task.borrowed_outputs]:
         return (
             f"output {borrowed[0]} is a view of an input, shares its memory with another output, or several of its "

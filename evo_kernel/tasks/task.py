@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import inspect
 import math
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -107,6 +108,7 @@ class Task:
     allow: Literal["kernels", "mixed"] = "kernels"
     tolerance: Tolerance = Tolerance()
     host_known: frozenset[int] = frozenset()  # positions of inputs whose values the host may read
+    mutates: tuple[int, ...] = ()  # positions of inputs that the reference and the kernel change in place
     seed: Source | None = None
     description: str = ""
     public_text: str = ""  # the file's text without its confirm cases
@@ -216,25 +218,28 @@ class Task:
             raise TaskError(f"{self.path}: inputs returned no tensor for case {case.name!r}. Return at least one.")
         return tuple(values)
 
-    def reference(self, *inputs: Input) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """What a kernel must compute: one tensor, or a tuple of them."""
+    def reference(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
+        """What the file's reference returns. It changes the inputs at `mutates` in place."""
         if misfit := _arity_misfit(self.reference_function, len(inputs)):
             code = getattr(self.reference_function, "__code__", None)
             line = f":{code.co_firstlineno}" if code is not None else ""
             raise TaskError(f"{self.path}{line}: {misfit} Let reference take what inputs() returns, in that order.")
         result = self._call(self.reference_function, "reference", inputs)
-        if isinstance(result, torch.Tensor):
-            return result
-        if isinstance(result, (tuple, list)) and result and all(isinstance(part, torch.Tensor) for part in result):
-            return tuple(cast(Sequence[torch.Tensor], result))
+        parts = as_tuple(result)
+        if (parts or self.mutates) and all(isinstance(part, torch.Tensor) for part in parts):
+            return parts
         raise TaskError(
             f"{self.path}: reference returned a {type(result).__name__}. Return a tensor, or a tuple or list of them."
         )
 
     def outputs(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
-        """The reference's result, always as a tuple."""
-        result = self.reference(*inputs)
-        return (result,) if isinstance(result, torch.Tensor) else result
+        """What a kernel must compute: what the reference returns, then the inputs that it changes. Copies those."""
+        for position in self.mutates:
+            if position >= len(inputs) or not isinstance(inputs[position], torch.Tensor):
+                raise TaskError(
+                    f"{self.path}: MUTATES names input {position}, which is no tensor."
+                )
+        return functional(self.reference, self.mutates)(*inputs)
 
     def truth(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
         """The reference computed on float64 copies of the floating-point inputs: what errors are measured from."""
@@ -243,12 +248,14 @@ class Task:
     @cached_property
     def borrowed_outputs(self) -> frozenset[int]:
         """Numbers of outputs for which the reference returns memory of an input or of another output, or a tensor
-        several of whose elements share memory."""
+        several of whose elements share memory. Changed inputs are among them."""
         case = min(self.cases_of(CaseKind.CHECK), key=self.elements)
         inputs = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
         given = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
         borrowed: set[int] = set()
-        for number, output in enumerate(self.outputs(*inputs)):
+        outputs = self.outputs(*inputs)
+        given |= {output.untyped_storage().data_ptr() for output in outputs[len(outputs) - len(self.mutates) :]}
+        for number, output in enumerate(outputs):
             storage = output.untyped_storage()
             is_expanded = any(step == 0 and size > 1 for step, size in zip(output.stride(), output.shape, strict=True))
             is_larger = output.numel() * output.element_size() > storage.nbytes()  # windows
@@ -360,6 +367,28 @@ def positional_names(function: Function) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    """What a function returned, as a tuple; None is an empty one."""
+    return () if result is None else tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def functional(function: Function, mutates: Sequence[int]) -> Function:
+    """`function` without its effect on inputs: it returns a tuple, with the inputs at `mutates` as it left them last.
+
+    The result has an attribute `mutates`. Where nothing is changed it is the function itself.
+    """
+    if not mutates:
+        return function
+
+    @functools.wraps(function)
+    def computed(*inputs: Any) -> tuple[torch.Tensor, ...]:
+        given = [value.clone() if position in mutates else value for position, value in enumerate(inputs)]
+        return (*as_tuple(function(*given)), *(given[position] for position in mutates))
+
+    computed.mutates = tuple(mutates)  # pyright: ignore[reportFunctionMemberAccess]
+    return computed
 
 
 def as_float64(value: Input) -> Input:

@@ -98,7 +98,7 @@ class _Session:
             with _hooked(tracer, self._knobs, self._configs), mode, HostCalls(), AtenWriter(tracer):
                 assert self._run is not None
                 result = self._run(*values)
-            outputs = tracer.finish(result)
+            outputs = tracer.finish(result, bool(case["mutates"]))
         except NeedsBinary as need:
             needs.append(need.kernel)
             return {"fault": _fault("build_error", "needs a compiled kernel")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -72,6 +72,7 @@ class RecordCase:
 
     name: str
     inputs: tuple[Mapping[str, Any], ...]
+    mutates: tuple[int, ...] = ()  # positions of inputs that the kernel changes: outputs, after those that it returns
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,8 @@ class Recorder:
         misfit = draft.misfit(specs) or ("" if draft.target == self._arch else f"it is for target {draft.target}")
         if misfit or draft.case != case.name:
             return RecordFault(Status.REJECTED, f"the recording is malformed: {misfit or 'it is for another case'}")
-        return draft
+        changed = tuple(view for position in case.mutates if (view := draft.inputs[position]) is not None)
+        return draft.model_copy(update={"outputs": (*draft.outputs, *changed)}) if changed else draft
 
     def _answer(
         self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]
@@ -158,7 +160,7 @@ class Recorder:
         for _ in range(_ROUNDS):
             request = {
                 "arch": self._arch,
-                "cases": [{"name": case.name, "inputs": list(case.inputs)} for case in cases],
+                "cases": [asdict(case) for case in cases],
                 "settings": [{"knobs": list(k), "text": apply_knobs(source, k).text} for k in settings],
                 "resources": resources,
             }
@@ -292,4 +294,4 @@ def record_case(task: Task, case: Case) -> RecordCase:
             continue
         host = {"host": known[position].tolist()} if position in known else {}
         specs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides), **host})
-    return RecordCase(case.name, tuple(specs))
+    return RecordCase(case.name, tuple(specs), task.mutates)

@@ -101,10 +101,10 @@ class PlanTracer:
             )
         self.nodes.append(node)
 
-    def finish(self, outputs: Any) -> list[dict[str, Any]]:
+    def finish(self, outputs: Any, may_be_none: bool) -> list[dict[str, Any]]:
         """Views of what `run` returned."""
-        values = [outputs] if isinstance(outputs, torch.Tensor) else outputs
-        if not isinstance(values, (tuple, list)) or not values:
+        values = () if outputs is None and may_be_none else [outputs] if isinstance(outputs, torch.Tensor) else outputs
+        if not isinstance(values, (tuple, list)) or not (values or may_be_none):
             raise RecordingRefused(
                 f"run returned {type(outputs).__name__}; it must return a tensor or a tuple of tensors"
             )

@@ -58,7 +58,7 @@ class CpuRunner(Runner):
     def __init__(self, task: Task, arch: int, deadline_s: float, limits: LookLimits | None = None) -> None:
         self.arch, self.stages = arch, Stages()
         self._task = task
-        self._executor = Executor(deadline_s, repeat=not task.tolerance.atomics)
+        self._executor = Executor(deadline_s, repeat=not task.tolerance.atomics, mutates=task.mutates)
         self._limits = limits or LookLimits()
         self._references = CpuReferences(task, deadline_s, self._limits)
         self._lock = threading.Lock()

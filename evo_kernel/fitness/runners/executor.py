@@ -103,9 +103,9 @@ class Blobs:
 class Executor:
     """Executes plans on the CPU, one child per request. Thread-safe."""
 
-    def __init__(self, deadline_s: float, repeat: bool) -> None:
-        """`repeat`: execute twice and require bit-equal outputs."""
-        self._deadline_s, self._repeat = deadline_s, repeat
+    def __init__(self, deadline_s: float, repeat: bool, mutates: tuple[int, ...] = ()) -> None:
+        """`repeat`: execute twice and require bit-equal outputs. `mutates`: positions of inputs that may change."""
+        self._deadline_s, self._repeat, self._mutates = deadline_s, repeat, mutates
         self._zygote = Zygote("execute")
 
     def start(self) -> None:
@@ -172,6 +172,7 @@ class Executor:
             **request,
             "plan": plan.plan.model_dump(mode="json"),
             "ir": [binary.ir for binary in plan.binaries],
+            "mutates": self._mutates,
             "deadline_s": self._deadline_s,
         }
         # The child observes its own deadline; this one is for a child that does not.

@@ -139,8 +139,9 @@ class WorkerState:
         for arena, values in zip(arenas, inputs, strict=True):
             for position, (view, value) in enumerate(zip(plan.plan.inputs, values, strict=True)):
                 if view is not None and isinstance(value, torch.Tensor):
-                    same.append(_equal(arena.tensor(view), value))
-                    places.append(position)
+                    if position not in self.task.mutates:
+                        same.append(_equal(arena.tensor(view), value))
+                        places.append(position)
                     if view.buffer in sparse:
                         same.append(arena.gaps_whole(sparse[view.buffer]))
                         places.append(position)
@@ -224,15 +225,21 @@ class WorkerState:
             self.spent_s[name] += time.perf_counter() - began
 
 
+def refill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input], positions: Sequence[int]) -> None:
+    """Copy inputs that the plan's last run changed."""
+    for position in positions:
+        view, value = plan.plan.inputs[position], inputs[position]
+        if view is not None and isinstance(value, torch.Tensor):
+            arena.tensor(view).copy_(value)
+
+
 def fill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
     """Copy inputs to the plan's buffers. Raises PlanError."""
     if misfit := plan.plan.misfit([_spec(value) for value in inputs]):
         raise PlanError(misfit)
     for buffer in _sparse_inputs(plan):
         arena.bytes_of(buffer).fill_(arena.canary)
-    for view, value in zip(plan.plan.inputs, inputs, strict=True):
-        if view is not None and isinstance(value, torch.Tensor):
-            arena.tensor(view).copy_(value)
+    refill(arena, plan, inputs, range(len(inputs)))
 
 
 def _sparse_inputs(plan: CompiledPlan) -> dict[int, list[View]]:

@@ -26,7 +26,7 @@ from evo_kernel.tasks.lowering.module import LoweredModule, render
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, write
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import trace
-from evo_kernel.tasks.task import Task, without_data
+from evo_kernel.tasks.task import Task, functional, without_data
 from evo_kernel.types import Source
 
 NETWORK = 40
@@ -41,7 +41,7 @@ def lower(task: Task) -> Source:
     """
     cases = [[without_data(spec) for spec in task.input_specs(case)] for case in task.cases]
     text = lower_function(
-        task.reference_function,
+        functional(task.reference_function, task.mutates),
         cases,
         name=task.name,
         allow_aten=task.allow == "mixed",
@@ -185,7 +185,8 @@ def _write_outputs(module: LoweredModule, outputs: Sequence[tuple[Any, Any]]) ->
             wrapper = AtenNode(node, {}, module.fresh(f"{value.name}_copy"))
             value = write(module, wrapper, PointwiseJob("copy", (value,), (value.dtype,), ("{0}",)))
         names.append(value.name)
-    module.line(f"return {', '.join(names)}")
+    for line in module.traced.ending(names):
+        module.line(line)
 
 
 def _aliases(module: LoweredModule) -> set[fx.Node]:
