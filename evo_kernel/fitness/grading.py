@@ -190,7 +190,7 @@ class Grader:
             told = sum(view.elements * view.item_bytes for view in outputs) if step.timed else None
             self._seeds.answered(step.case.name, verdict.status is Status.WRONG, told)
         return PartialEvaluation(
-            ended=outcome if isinstance(outcome, Checked) else PASSED,
+            ended=_named(outcome, step.case) if isinstance(outcome, Checked) else PASSED,
             checks=(verdict.check,) if verdict.check is not None else (),
             measurements=(verdict.measurement,) if verdict.measurement is not None else (),
             plans=((step.case.name, step.knobs, step.plan.hash),),
@@ -250,6 +250,13 @@ class Grader:
 
     def _timed_seed(self, case: Case, purpose: Purpose) -> int:
         return fresh_seed() if purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
+
+
+def _named(outcome: Checked, case: Case) -> Checked:
+    """A failed check of a case with the case's name in its reason."""
+    if outcome.status not in (Status.WRONG, Status.RUNTIME_ERROR, Status.TIMEOUT) or case.name in outcome.reason:
+        return outcome
+    return replace(outcome, reason=f"on {case.name}: {outcome.reason}")
 
 
 def rule_fault(task: Task, plan: CompiledPlan) -> str:

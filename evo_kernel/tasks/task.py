@@ -218,13 +218,15 @@ class Task:
             raise TaskError(f"{self.path}: inputs returned no tensor for case {case.name!r}. Return at least one.")
         return tuple(values)
 
-    def reference(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
-        """What the file's reference returns. It changes the inputs at `mutates` in place."""
+    def reference(self, *inputs: Input) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What the file's reference returns: one tensor, or a tuple. It changes the inputs at `mutates` in place."""
         if misfit := _arity_misfit(self.reference_function, len(inputs)):
             code = getattr(self.reference_function, "__code__", None)
             line = f":{code.co_firstlineno}" if code is not None else ""
             raise TaskError(f"{self.path}{line}: {misfit} Let reference take what inputs() returns, in that order.")
         result = self._call(self.reference_function, "reference", inputs)
+        if isinstance(result, torch.Tensor):
+            return result
         parts = as_tuple(result)
         if (parts or self.mutates) and all(isinstance(part, torch.Tensor) for part in parts):
             return parts
@@ -236,10 +238,8 @@ class Task:
         """What a kernel must compute: what the reference returns, then the inputs that it changes. Copies those."""
         for position in self.mutates:
             if position >= len(inputs) or not isinstance(inputs[position], torch.Tensor):
-                raise TaskError(
-                    f"{self.path}: MUTATES names input {position}, which is no tensor."
-                )
-        return functional(self.reference, self.mutates)(*inputs)
+                raise TaskError(f"{self.path}: MUTATES names input {position}, which is no tensor.")
+        return as_tuple(functional(self.reference, self.mutates)(*inputs))
 
     def truth(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
         """The reference computed on float64 copies of the floating-point inputs: what errors are measured from."""
@@ -387,7 +387,7 @@ def functional(function: Function, mutates: Sequence[int]) -> Function:
         given = [value.clone() if position in mutates else value for position, value in enumerate(inputs)]
         return (*as_tuple(function(*given)), *(given[position] for position in mutates))
 
-    computed.mutates = tuple(mutates)  # pyright: ignore[reportFunctionMemberAccess]
+    setattr(computed, "mutates", tuple(mutates))  # noqa: B010 (functions have no such field)
     return computed
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Task, as_float64, without_data
+from evo_kernel.tasks.task import Case, Task, as_float64, as_tuple, without_data
 from evo_kernel.types import CaseKind
 
 DIFFERENTIABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -117,12 +117,13 @@ def least_work(task: Task, case: Case) -> LeastWork:
     inputs = [without_data(spec) if isinstance(spec, tuple) else spec for spec in task.input_specs(case)]
     try:
         with _Counter(inputs) as counted:
-            outputs = task.reference(*inputs)
+            outputs = as_tuple(task.reference(*inputs))
     except TaskError:  # it reads values, or uses an operation that knows no tensors without memory
         return LeastWork(flops, moved)
     written = {_storage(one): min(one.nbytes, one.untyped_storage().nbytes()) for one in outputs}
-    for position in task.mutates:
-        written.pop(_storage(inputs[position]), None)  # counted, as far as it is written
+    for one in [inputs[position] for position in task.mutates]:
+        if isinstance(one, torch.Tensor):
+            written.pop(_storage(one), None)  # counted, as far as it is written
     return LeastWork(
         counted.flops if flops is None else flops,
         float(counted.moved_bytes + sum(written.values())) if moved is None else moved,

@@ -193,6 +193,13 @@ def poisoned(values: torch.Tensor) -> torch.Tensor:
     return values.view(raw) == -1
 
 
+def changed_reason(position: int) -> str:
+    return (
+        f"the kernel changes its input {position}: write to a tensor of its own; or, if the change is what the task "
+        "wants, name the input in its MUTATES"
+    )
+
+
 def _first(where: torch.Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in where.nonzero()[0])
 

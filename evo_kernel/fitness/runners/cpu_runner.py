@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 
+from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.model import modeled_time
@@ -169,7 +170,7 @@ class CpuRunner(Runner):
         if execution.fault is not None:
             return execution.fault.checked(f"on {case.name}: ")
         if execution.changed is not None:
-            return Checked(Status.WRONG, f"on {case.name}: the kernel changes its input {execution.changed}")
+            return Checked(Status.WRONG, f"on {case.name}: {changed_reason(execution.changed)}")
         if len(execution.executed) != len(plan.plan.launches):
             return malformed(f"{len(execution.executed)} launches where the plan has {len(plan.plan.launches)}")
         with self._lock:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
@@ -131,7 +132,7 @@ class Executor:
             if part.fault is not None:
                 return [*results, part.fault.checked()]
             if part.changed is not None:
-                return [*results, Checked(Status.WRONG, f"the kernel changes its input {part.changed}")]
+                return [*results, Checked(Status.WRONG, changed_reason(part.changed))]
             try:
                 results.append(part.tensors(plan.plan.outputs, blobs))
             except ValueError as error:

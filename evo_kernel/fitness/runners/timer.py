@@ -156,8 +156,9 @@ class Timer:
 
         def prepare(number: int) -> None:
             for position in mutates:
-                if isinstance(target := sets[number][position], torch.Tensor):
-                    target.copy_(drawn[number][position])
+                target, value = sets[number][position], drawn[number][position]
+                if isinstance(target, torch.Tensor) and isinstance(value, torch.Tensor):
+                    target.copy_(value)
             self._state.device.clear()
 
         def ran(numbers: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.correctness import check, regimes
-from evo_kernel.fitness.correctness.check import unbound
+from evo_kernel.fitness.correctness.check import changed_reason, unbound
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
@@ -146,11 +146,12 @@ class WorkerState:
                         same.append(arena.gaps_whole(sparse[view.buffer]))
                         places.append(position)
         changed = [place for place, equal in zip(places, _together(same), strict=True) if not equal]
-        if None in changed:
+        positions = [place for place in changed if place is not None]
+        if len(positions) < len(changed):
             buffer = next((index for arena in arenas if (index := arena.broken_canary()) is not None), 0)
             raise PlanFailed(Status.WRONG, f"a kernel writes outside a buffer (near buffer {buffer} of the plan)")
-        if changed:
-            raise PlanFailed(Status.WRONG, f"the kernel changes its input {changed[0]}")
+        if positions:
+            raise PlanFailed(Status.WRONG, changed_reason(positions[0]))
 
     def compare(
         self, case: Case, seed: int, regime: str, inputs: tuple[Input, ...], *launches: Sequence[torch.Tensor]
