@@ -30,7 +30,10 @@ def takes_fakes(task: Task) -> bool:
 
 
 def differentiable(task: Task) -> list[int]:
-    """Positions of the floating-point inputs if the reference can be differentiated; none if it cannot."""
+    """Positions of the floating-point inputs if the reference can be differentiated; none if it cannot, or changes
+    inputs in place."""
+    if task.mutates:
+        return []
     inputs = _drawn(task)
     places = [p for p, v in enumerate(inputs) if isinstance(v, torch.Tensor) and v.is_floating_point()]
     if any(inputs[place].dtype not in DIFFERENTIABLE for place in places):
