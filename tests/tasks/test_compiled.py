@@ -21,6 +21,7 @@ from evo_kernel.tasks.compiled.stand_in import stand_in
 from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower_function
+from evo_kernel.tasks.task import functional
 from tests.support.compiled import draw, results_of
 from tests.support.nan import with_nan
 
@@ -100,6 +101,16 @@ def test_sizes_are_constants_that_every_launch_passes(made):
     assert "n1, n0, n1, triton.next_power_of_2(n1)," in run, "a short row is held whole, whatever its length"
     assert "xmask = (xindex < xnumel) | (xnumel % XBLOCK == 0)" in kernel
     assert "33" not in kernel + run
+
+
+def test_an_input_that_changes_in_place_is_written_by_the_kernel():
+    def changed(x, y):
+        x.mul_(2).add_(y)
+        return x.sum(-1)
+
+    text = compiled_function(functional(changed, (0,)), draw([((5, 33), (5, 33))]))
+    assert text.count("@triton.jit") == 1 and "copy_(" not in text.split("def run(")[1]
+    assert text.rstrip().endswith("return buf0"), text[-300:]
 
 
 def test_a_row_is_held_whole_where_it_is_short():

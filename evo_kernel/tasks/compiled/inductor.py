@@ -82,6 +82,7 @@ def generate(
 
     with warnings.catch_warnings(action="ignore"), quiet():
         traced = trace(reference, inputs, fixed, select_decomp_table())
+        _write_back(traced)
         _refuse_random(traced.graph)
         _refuse_constants(traced.graph)
         try:
@@ -93,6 +94,20 @@ def generate(
             reason = describe(error)[:300]
             raise LoweringError(f"torch.compile's back end writes no kernels for the reference ({reason}).") from error
     return renewed(traced), text
+
+
+def _write_back(traced: Traced) -> None:
+    """Copy what a reference changes in place (see `functional`) to the inputs, as compiled graphs do."""
+    (output,) = traced.graph.graph.find_nodes(op="output")
+    tensors = dict(zip(traced.tensors, traced.graph.graph.find_nodes(op="placeholder"), strict=True))
+    inputs = [tensors[name] for name in traced.changed]
+    values = list(output.args[0])
+    cut = len(values) - len(inputs)
+    with traced.graph.graph.inserting_before(output):
+        for target, value in zip(inputs, values[cut:], strict=True):
+            node = traced.graph.graph.call_function(torch.ops.aten.copy_.default, (target, value))
+            node.meta["val"] = target.meta["val"]
+    output.args = (values[:cut],)
 
 
 def _refuse_random(graph: fx.GraphModule) -> None:

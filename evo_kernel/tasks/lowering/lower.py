@@ -185,8 +185,10 @@ def _write_outputs(module: LoweredModule, outputs: Sequence[tuple[Any, Any]]) ->
             wrapper = AtenNode(node, {}, module.fresh(f"{value.name}_copy"))
             value = write(module, wrapper, PointwiseJob("copy", (value,), (value.dtype,), ("{0}",)))
         names.append(value.name)
-    for line in module.traced.ending(names):
-        module.line(line)
+    cut = len(names) - len(module.traced.changed)
+    for argument, name in zip(module.traced.changed, names[cut:], strict=True):
+        module.line(f"{argument}.copy_({name})")
+    module.line(f"return {', '.join(names[:cut])}".rstrip())
 
 
 def _aliases(module: LoweredModule) -> set[fx.Node]:

@@ -67,12 +67,10 @@ class Traced:
         """Name of an argument → its fake tensor."""
         return {n: v for n, v in zip(self.names, self.inputs, strict=True) if isinstance(v, torch.Tensor)}
 
-    def ending(self, outputs: Sequence[str]) -> list[str]:
-        """The last lines of `run`: what the reference changes in place is copied to the arguments."""
-        changed = [self.names[position] for position in getattr(self.reference, "mutates", ())]
-        returned, written = outputs[: len(outputs) - len(changed)], outputs[len(outputs) - len(changed) :]
-        copies = [f"{name}.copy_({value})" for name, value in zip(changed, written, strict=True)]
-        return [*copies, f"return {', '.join(returned)}".rstrip()]
+    @property
+    def changed(self) -> list[str]:
+        """Arguments that the reference changes in place, which are its last outputs (see `functional`)."""
+        return [self.names[position] for position in getattr(self.reference, "mutates", ())]
 
     @property
     def device(self) -> str:
