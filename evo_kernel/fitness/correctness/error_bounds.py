@@ -13,7 +13,8 @@ An honest kernel's error on these inputs is estimated as the largest of
                  (ibid., section 4.2: the statistical estimate), in case the reference is exact by chance.
 
 Of an output of integers, such as a quantised tensor, it is how many elements differ in these computations, and by how
-much.
+much. Where the reference rounds to a narrow dtype first, most may: then it is how many are neither what the reference
+gives in its own dtypes nor what it gives in float64, since an element may be either.
 
 Some instructions take denormal operands for zeros (rsqrt.approx.ftz, which torch.compile's kernels have too): an
 element that this changes, such as 1 / sqrt(x), is not compared.
@@ -57,6 +58,9 @@ class Recipe:
 RECIPE = Recipe()
 UNSURE = 0.01
 """Share of integers that may differ between honest computations; where more do, they decide ties, and must be equal."""
+TIES = 2.0**-14
+"""Share of integers that lie next to a tie of a narrow dtype to which the reference rounds first, as a sum of float32
+may fall on either side."""
 LONGEST = 1 << 20
 """Terms that an honest kernel adds one after the other at most: it splits longer sums over lanes and programs."""
 LONGEST_ELEMENTWISE = 1 << 10
@@ -144,6 +148,7 @@ class _Estimate:
         self._compared = torch.ones_like(own, dtype=torch.bool)
         self._errors = (0.0, 0.0)
         self._unsure = torch.zeros_like(own, dtype=torch.bool)  # integers that differ
+        self._neither = 0.0  # most in one computation that are what the reference gives in neither dtype
         ends = [torch.stack(part.double().aminmax()) for (part,) in in_parts(own)] if own.is_floating_point() else []
         self._are_all_finite = not ends or bool(torch.stack(ends).isfinite().all())
         if own.is_floating_point():
@@ -171,6 +176,7 @@ class _Estimate:
             self._unsure |= differs
             step = (other[differs].double() - self._own[differs].double()).abs().max()
             self._errors = (float(self._unsure.sum()), max(self._errors[1], float(step)))
+            self._neither = max(self._neither, float((differs & (other != self._truth)).sum()))
 
     def _measures(self, values: torch.Tensor, less: torch.Tensor | None = None) -> tuple[float, float]:
         """Over finite compared elements; see below."""
@@ -183,8 +189,11 @@ class _Estimate:
         """The bounds. `positive`: the output for inputs without signs; `length`: of the longest sum."""
         truth, own, compared = self._truth, self._own, self._compared
         if not own.is_floating_point():
-            frobenius, largest = self._errors if self._errors[0] <= UNSURE * own.numel() else (0.0, 0.0)
-            return Expected(truth, own, compared, frobenius, largest)
+            differ, step = self._errors
+            if differ > (most := UNSURE * own.numel()):
+                rounds_first = float((own != truth).sum()) > most
+                differ = max(self._neither, TIES * own.numel()) if rounds_first and self._neither <= most else 0.0
+            return Expected(truth, own, compared, differ, step if differ else 0.0)
         rounding = torch.finfo(own.dtype).eps / 2
         inner = min(rounding, torch.finfo(torch.float32).eps / 2)
         growth = recipe.growth * math.sqrt(length)

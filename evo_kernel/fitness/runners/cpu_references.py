@@ -213,8 +213,9 @@ def _told(verdict: Checked, compared: Compared) -> Checked:
 def _chosen(full: Expected, places: torch.Tensor) -> Expected:
     """What is expected of some elements, with their share of the honest error by number or by norm."""
     truth = full.truth.flatten()[places]
-    share = math.sqrt(places.numel() / max(1, full.honest.numel()))
+    share = places.numel() / max(1, full.honest.numel())  # of integers, those that may differ are counted
     if truth.is_floating_point():
+        share = math.sqrt(share)
         whole = float(torch.where(full.truth.isfinite(), full.truth, 0).norm())
         share = max(share, float(torch.where(truth.isfinite(), truth, 0).norm()) / whole if whole else 0.0)
     return replace(
