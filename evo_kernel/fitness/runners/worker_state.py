@@ -24,7 +24,7 @@ from evo_kernel.fitness.correctness.references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.cuda_memory import Arena, Arenas, Inputs, as_words, size_of
 from evo_kernel.fitness.runners.launch_limits import CudaFault
-from evo_kernel.tasks.task import Case, Input, Task
+from evo_kernel.tasks.task import Case, Input, Task, once
 from evo_kernel.types import CheckResult, Status
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def fill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
         arena.bytes_of(buffer).fill_(arena.canary)
     for view, value in zip(plan.plan.inputs, inputs, strict=True):
         if view is not None and isinstance(value, torch.Tensor):
-            arena.tensor(view).copy_(value)
+            once(arena.tensor(view)).copy_(once(value))
 
 
 def _sparse_inputs(plan: CompiledPlan) -> dict[int, list[View]]:
