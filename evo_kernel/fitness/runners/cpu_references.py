@@ -213,9 +213,9 @@ def _told(verdict: Checked, compared: Compared) -> Checked:
 def _chosen(full: Expected, places: torch.Tensor) -> Expected:
     """What is expected of some elements, with their share of the honest error by number or by norm."""
     truth = full.truth.flatten()[places]
-    share = places.numel() / max(1, full.honest.numel())  # of integers, those that may differ are counted
+    count = places.numel() / max(1, full.honest.numel())
+    share = math.sqrt(count) if truth.is_floating_point() else count  # of integers, those that may differ are counted
     if truth.is_floating_point():
-        share = math.sqrt(share)
         whole = float(torch.where(full.truth.isfinite(), full.truth, 0).norm())
         share = max(share, float(torch.where(truth.isfinite(), truth, 0).norm()) / whole if whole else 0.0)
     return replace(
@@ -224,6 +224,7 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
         honest=full.honest.flatten()[places],
         compared=full.compared.flatten()[places],
         frobenius=full.frobenius * min(1.0, _SLACK * share),
+        narrow=full.narrow and full.narrow.of_part(min(1.0, _SLACK * count)),
     )
 
 
