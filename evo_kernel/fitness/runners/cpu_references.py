@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -190,7 +190,16 @@ class CpuReferences:
     def _slices(self, draw: Draw, inputs: Sequence[Input]) -> SlicedReference:
         case, seed, regime = draw
         with self._drawing:
-            return self._sliced.find((case.name, seed, regime), lambda: SlicedReference(self._task, inputs))
+            return self._sliced.find(
+                (case.name, seed, regime), lambda: SlicedReference(self._task, inputs, self._wrong_slices)
+            )
+
+    @cached_property
+    def _wrong_slices(self) -> str:
+        """Why this task's reference cannot be had by slices, by its smallest check case."""
+        smallest = min(self._task.cases_of(CaseKind.CHECK), key=self._task.elements)
+        inputs = regimes.drawn(self._task, smallest, 0, "nominal", "cpu")
+        return SlicedReference(self._task, inputs).wrong()
 
     def _expected(self, draw: Draw, inputs: Sequence[Input]) -> tuple[Expected, ...]:
         """The whole reference. Raises InfraError after `close`."""
