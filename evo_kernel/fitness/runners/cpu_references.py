@@ -197,7 +197,9 @@ class CpuReferences:
     @cached_property
     def _wrong_slices(self) -> str:
         """Why this task's reference cannot be had by slices, by its smallest check case."""
-        smallest = min(self._task.cases_of(CaseKind.CHECK), key=self._task.elements)
+        smallest = min(self._task.cases_of(CaseKind.CHECK), key=self._task.elements, default=None)
+        if smallest is None:
+            return ""
         inputs = regimes.drawn(self._task, smallest, 0, "nominal", "cpu")
         return SlicedReference(self._task, inputs).wrong()
 
