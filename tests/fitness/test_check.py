@@ -241,6 +241,11 @@ def test_eight_bit_floats_are_compared_by_what_they_are_rounded_to(name, regime)
         assert "of 6144 elements" in fault(whole * 1.1)
 
 
+def test_an_empty_output_of_eight_bit_floats_passes():
+    task = task_of(lambda x: x.to(torch.float8_e5m2))
+    assert verdict(task, draw((0, 4)), lambda x: x.to(torch.float8_e5m2)).passed
+
+
 def test_a_reference_that_changes_its_inputs_does_not_change_ours():
     task = task_of(lambda x: x.mul_(2.0))
     (x,) = draw((5,))

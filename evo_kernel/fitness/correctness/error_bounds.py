@@ -206,6 +206,8 @@ class _Estimate:
             self._neither = max(self._neither, float((differs & (other != self._truth)).sum()))
 
     def _add_narrow(self, other: torch.Tensor) -> None:
+        if not other.numel():
+            return
         self._other |= rounded_apart(other, self._own) | rounded_apart(self._truth, self._own)
         self._beyond = max(self._beyond, float(beyond_next(other, self._truth, self._own.dtype).max()))
 
