@@ -396,6 +396,14 @@ def as_float64(value: Input) -> Input:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+def once(tensor: torch.Tensor) -> torch.Tensor:
+    """One position along each axis whose positions are one in memory, as of an expanded tensor: what can be written."""
+    for axis, (step, size) in enumerate(zip(tensor.stride(), tensor.shape, strict=True)):
+        if step == 0 and size > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
 def size_hint(size: Any) -> int:
     """A size, or what a size symbol stands for in the case that is being traced."""
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)

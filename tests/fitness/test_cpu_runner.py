@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness.correctness.check import changed_reason
+from evo_kernel.fitness.correctness.error_bounds import Expected
 from evo_kernel.fitness.correctness.slicing.rules import RULES, SliceStep
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.memory import DeviceMemory
@@ -415,3 +416,9 @@ def test_whether_a_whole_reference_binds_anything_is_asked_once_a_draw(monkeypat
         inputs = references.inputs((LARGE, seed, "nominal"))
         assert references.compare_large((LARGE, seed, "nominal"), inputs, [torch.relu(inputs[0])]).passed
     assert asked == [LARGE, LARGE]
+
+
+def test_integers_of_a_part_may_differ_by_their_number():
+    whole = torch.zeros(10_000, dtype=torch.int32)
+    expected = Expected(whole, whole, whole == 0, frobenius=100.0, largest=1.0)
+    assert cpu_references._chosen(expected, torch.arange(100)).frobenius <= 2.0

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -190,7 +190,18 @@ class CpuReferences:
     def _slices(self, draw: Draw, inputs: Sequence[Input]) -> SlicedReference:
         case, seed, regime = draw
         with self._drawing:
-            return self._sliced.find((case.name, seed, regime), lambda: SlicedReference(self._task, inputs))
+            return self._sliced.find(
+                (case.name, seed, regime), lambda: SlicedReference(self._task, inputs, self._wrong_slices)
+            )
+
+    @cached_property
+    def _wrong_slices(self) -> str:
+        """Why this task's reference cannot be had by slices, by its smallest check case."""
+        smallest = min(self._task.cases_of(CaseKind.CHECK), key=self._task.elements, default=None)
+        if smallest is None:
+            return ""
+        inputs = regimes.drawn(self._task, smallest, 0, "nominal", "cpu")
+        return SlicedReference(self._task, inputs).wrong()
 
     def _expected(self, draw: Draw, inputs: Sequence[Input]) -> tuple[Expected, ...]:
         """The whole reference. Raises InfraError after `close`."""
@@ -213,7 +224,8 @@ def _told(verdict: Checked, compared: Compared) -> Checked:
 def _chosen(full: Expected, places: torch.Tensor) -> Expected:
     """What is expected of some elements, with their share of the honest error by number or by norm."""
     truth = full.truth.flatten()[places]
-    share = math.sqrt(places.numel() / max(1, full.honest.numel()))
+    count = places.numel() / max(1, full.honest.numel())
+    share = math.sqrt(count) if truth.is_floating_point() else count  # of integers, those that may differ are counted
     if truth.is_floating_point():
         whole = float(torch.where(full.truth.isfinite(), full.truth, 0).norm())
         share = max(share, float(torch.where(truth.isfinite(), truth, 0).norm()) / whole if whole else 0.0)
@@ -223,6 +235,7 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
         honest=full.honest.flatten()[places],
         compared=full.compared.flatten()[places],
         frobenius=full.frobenius * min(1.0, _SLACK * share),
+        narrow=full.narrow and full.narrow.of_part(min(1.0, _SLACK * count)),
     )
 
 
