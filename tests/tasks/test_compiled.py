@@ -126,7 +126,7 @@ def test_knobs_start_where_torch_compile_starts_for_the_size():
     softmax = knobs(lambda x: torch.softmax(x, -1), (8192, 5000))
     assert softmax == {"XBLOCK": 1, "R0_BLOCK": 8192, "NUM_WARPS": 16}, "a block of the whole row, read once"
     columns = knobs(lambda x: x.relu().sum(1), (64, 512, 384))
-    assert columns == {"XBLOCK": 64, "R0_BLOCK": 4, "NUM_WARPS": 8}, "of six settings, whole lines of memory"
+    assert columns == {"XBLOCK": 64, "R0_BLOCK": 64, "NUM_WARPS": 16}, "of six settings, whole lines of memory"
 
 
 def test_what_is_read_once_leaves_the_cache_first():

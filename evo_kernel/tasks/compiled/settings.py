@@ -16,7 +16,7 @@ def first_setting(raw: Raw) -> Mapping[str, int]:
     """Block sizes and NUM_WARPS, for the sizes that the kernel was traced with. Empty where Inductor has no heuristic.
 
     Of several settings that torch.compile would time, the first; where a reduction's loads run along x, the one with
-    most columns and fewest steps. Sizes count as constants, as they are in our kernels.
+    most columns, and of these most rows. Sizes count as constants, as they are in our kernels.
     """
     from torch._inductor.runtime import hints, triton_heuristics
 
@@ -36,7 +36,7 @@ def first_setting(raw: Raw) -> Mapping[str, int]:
 
 
 def _columns(config: Any) -> tuple[int, int]:
-    return config.kwargs["XBLOCK"], -config.kwargs["R0_BLOCK"]
+    return config.kwargs["XBLOCK"], config.kwargs["R0_BLOCK"]
 
 
 def _runs_along_x(raw: Raw) -> bool:
