@@ -136,6 +136,26 @@ def test_knobs_start_where_torch_compile_starts_for_the_size():
     assert knobs(lambda x: x.sum(-1), (8192, 5000)) == {"XBLOCK": 1, "R0_BLOCK": 2048, "NUM_WARPS": 16}
     softmax = knobs(lambda x: torch.softmax(x, -1), (8192, 5000))
     assert softmax == {"XBLOCK": 1, "R0_BLOCK": 8192, "NUM_WARPS": 16}, "a block of the whole row, read once"
+    columns = knobs(lambda x: x.relu().sum(1), (64, 512, 384))
+    assert columns == {"XBLOCK": 64, "R0_BLOCK": 64, "NUM_WARPS": 16}, "of six settings, whole lines of memory"
+
+
+def test_what_is_read_once_leaves_the_cache_first():
+    def written(reference, *shapes):
+        return compiled_function(reference, [[torch.empty(shape, device="meta") for shape in shapes]])
+
+    assert "evict_first" in (text := written(lambda x: x.sum(0), (8192, 2048))) and "evict_last" not in text
+    text = written(lambda x, shared: (x + shared).sum(0), (8192, 2048), (8192, 1))
+    assert text.count("evict_last") == 1, "what all columns share stays"
+
+
+@pytest.mark.parametrize("size", ["ks1", "tl.cast(ks1, tl.int32)"])
+def test_rows_in_parts_are_checked_only_where_the_last_part_is_shorter(size):
+    """PyTorch 2.13 writes a cast, 2.11 none."""
+    check = f"row = xindex * ((63 + ks1) // 64)\n    rows = {size}\n    inside = row < rows"
+    text = OLDER.replace("ynumel", "ks1").replace("tl.device_assert", f"{check}\n    tl.device_assert")
+    kernel = clean(read(text.replace("tmp2, None)", "tmp2, inside)")).kernels["triton_red_fused_sum_0"], [])
+    assert "inside = (row < rows) | ((xnumel - 1) * ((63 + ks1) // 64) < ks1)" in kernel.text
 
 
 def test_libraries_are_left_only_where_they_are_allowed():
