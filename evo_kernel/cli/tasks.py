@@ -108,7 +108,7 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
     findings = probe(loaded)
     if not any(finding.fatal for finding in findings):
         findings += examine(loaded)
-    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
+    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0, every_configuration=True)) as judge:
         evaluation = judge.evaluate(first_kernel(loaded, wanted), Purpose.SCORE)
     sound, label = evaluation.passed and not any(one.fatal for one in findings), evaluation.environment.label
     if as_json:

@@ -56,7 +56,7 @@ def verify(
 
     sources = [read_source(file) for file in files]
     task = load(task_name)
-    settings = JudgeSettings(deadline_s=deadline_s, tune_plans=tune, unconfined=unconfined)
+    settings = JudgeSettings(deadline_s, tune, unconfined=unconfined, every_configuration=True)
     purpose = Purpose.CONFIRM if confirm else Purpose.SCORE
     with open_judge(task, device=device, settings=settings, score_soon=not confirm) as judge:
         evaluations = judge.evaluate_all(sources, purpose)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -70,6 +71,20 @@ def test_known_plans_cost_nothing(task, judge):
     again = judge.evaluate(Source(task.seed.text + "\n# the same plans\n"), Purpose.PROBE)
     assert again.status is Status.PASSED and not again.charged and not again.verdicts
     assert {plan for _, _, plan in again.plans} == {plan for _, _, plan in first.plans}
+
+
+def test_every_configuration_is_checked(task, judge, monkeypatch):
+    monkeypatch.setattr(judge, "_settings", replace(judge._settings, every_configuration=True, tune_plans=0))
+    configs = "@triton.autotune([triton.Config({'BY': 1.0}, num_warps=w) for w in (4, 8)], key=[])\n@triton.jit\n"
+    text = task.seed.text.replace("@triton.jit\n", configs, 1).replace(
+        "BLOCK: tl.constexpr", "BLOCK: tl.constexpr, BY: tl.constexpr"
+    )
+    text = text.replace("/ row_sum", "* BY / row_sum").replace(", num_warps=NUM_WARPS", "")
+    right = judge.evaluate(Source(text), Purpose.SCORE)
+    assert right.passed and right.reason.startswith("2 of 2 autotune configurations of "), right.reason
+    wrong = judge.evaluate(Source(text.replace("1.0}, num_warps=w", "w / 4}, num_warps=w")), Purpose.SCORE)
+    assert wrong.status is Status.WRONG and "with autotune configuration 1 of " in wrong.reason, wrong.reason
+    assert "(BY: 2.0, num_warps: 8" in wrong.reason
 
 
 @pytest.mark.parametrize(

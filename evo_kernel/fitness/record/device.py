@@ -6,7 +6,12 @@ Installed before the candidate is imported. The child itself has no GPU.
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import threading
 import types
+from collections.abc import Callable
+from multiprocessing import synchronize
 from typing import Any
 
 import torch
@@ -37,17 +42,27 @@ def target_driver(target: Target, device: torch.device | None = None) -> Any:
     )
 
 
-def _unsupported(what: str) -> Any:
-    """Replaces a class of torch.cuda that plans cannot represent; calling it raises RecordingRefused."""
+class _NoContext(contextlib.nullcontext[None]):
+    """Replaces context managers of torch.cuda that choose a device: there is one."""
 
-    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+    def __init__(self, *_args: Any, **_options: Any) -> None:
+        super().__init__()
+
+
+def _unsupported(name: str, what: str) -> type:
+    """Replaces a class of torch.cuda that plans cannot represent; making an instance raises RecordingRefused.
+
+    A class, since packages name it where they are imported: in annotations (`Stream | None`), as a base, in isinstance.
+    """
+
+    def refuse(_cls: type, *_args: Any, **_options: Any) -> Any:
         from evo_kernel.fitness.record.tracing import RecordingRefused
 
         raise RecordingRefused(
             f"run makes {what}: a plan holds launches in one order, and the judge captures and times them"
         )
 
-    return refuse
+    return type(name, (), {"__new__": refuse})
 
 
 def impersonate(arch: int) -> None:
@@ -69,11 +84,14 @@ def impersonate(arch: int) -> None:
         regs_per_multiprocessor=target.registers_per_sm,
     )
     # Plans have one order and no streams, so every stream is this one.
-    stream = types.SimpleNamespace(cuda_stream=0, device=torch.device("cuda", 0), synchronize=lambda: None)
+    stream_class = _unsupported("Stream", "a CUDA stream")
+    stream: Any = object.__new__(stream_class)
+    vars(stream).update(cuda_stream=0, device=torch.device("cuda", 0), synchronize=lambda: None)
     answers: dict[str, Any] = {
-        "CUDAGraph": _unsupported("a CUDA graph"),
-        "Event": _unsupported("a CUDA event"),
-        "Stream": _unsupported("a CUDA stream"),
+        "CUDAGraph": _unsupported("CUDAGraph", "a CUDA graph"),
+        "Event": _unsupported("Event", "a CUDA event"),
+        "Stream": stream_class,
+        "stream": _NoContext,
         "current_stream": lambda device=None: stream,
         "default_stream": lambda device=None: stream,
         "is_available": lambda: True,
@@ -85,9 +103,31 @@ def impersonate(arch: int) -> None:
         "get_device_properties": lambda device=None: properties,
         "synchronize": lambda device=None: None,
         "is_current_stream_capturing": lambda: False,
-        "device": lambda device=None: contextlib.nullcontext(),
-        "device_of": lambda tensor=None: contextlib.nullcontext(),
+        "device": _NoContext,
+        "device_of": _NoContext,
         "is_bf16_supported": lambda including_emulation=True: target.arch >= 80,
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    _answer_nvidia_smi(target.name)
+    # Threads' locks will do, since the child cannot start a process. Those of processes are files that it may not make.
+    synchronize.Lock, synchronize.RLock = _for_threads(threading.Lock), _for_threads(threading.RLock)
+
+
+def _for_threads(make: Callable[[], Any]) -> Any:
+    return lambda **_context: make()
+
+
+def _answer_nvidia_smi(name: str) -> None:
+    """Have `subprocess.run(["nvidia-smi", ...])` succeed: packages look for a GPU so. Other programs cannot start."""
+    start = subprocess.run
+
+    def run(args: Any, *rest: Any, **options: Any) -> Any:
+        words = args.split() if isinstance(args, str) else [str(word) for word in args]
+        if not words or os.path.basename(words[0]) != "nvidia-smi":
+            return start(args, *rest, **options)
+        text = options.get("text") or options.get("encoding") or options.get("universal_newlines")
+        listing = f"{name}\n" if text else f"{name}\n".encode()
+        return subprocess.CompletedProcess(args, 0, listing, listing[:0])
+
+    subprocess.run = run
