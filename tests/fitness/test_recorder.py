@@ -173,6 +173,9 @@ def test_packages_find_a_gpu_where_they_are_imported(recorder):
         "assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream | None)\n"
         "assert 'H200' in subprocess.run(['nvidia-smi'], capture_output=True, text=True).stdout\n"
         "with multiprocessing.Lock(), multiprocessing.RLock(): pass\n"
+        "torch.cuda.init(), torch.cuda.manual_seed(3), torch.cuda.memory_allocated(), torch.cuda.nvtx.range_push('a')\n"
+        "assert torch.version.cuda and torch.accelerator.current_accelerator().type == 'cuda'\n"
+        "assert torch.cuda.mem_get_info()[0] > 1 << 30 and torch._C._cuda_getCurrentRawStream(0) == 0\n"
         + DOUBLE.replace(
             "    double_kernel[", "    with torch.cuda.stream(torch.cuda.current_stream()):\n      double_kernel["
         ),

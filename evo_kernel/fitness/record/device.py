@@ -97,18 +97,38 @@ def impersonate(arch: int) -> None:
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": lambda device: None,
+        "set_device": _nothing,
         "get_device_name": lambda device=None: target.name,
         "get_device_capability": lambda device=None: (target.arch // 10, target.arch % 10),
         "get_device_properties": lambda device=None: properties,
-        "synchronize": lambda device=None: None,
+        "synchronize": _nothing,
         "is_current_stream_capturing": lambda: False,
         "device": _NoContext,
         "device_of": _NoContext,
         "is_bf16_supported": lambda including_emulation=True: target.arch >= 80,
     }
-    for name, answer in answers.items():
-        setattr(torch.cuda, name, answer)
+    answers |= dict.fromkeys(_WITHOUT_EFFECT, _nothing) | dict.fromkeys(_NONE_IN_USE, lambda *_args, **_options: 0)
+    answers |= {
+        "is_initialized": lambda: True,
+        "mem_get_info": lambda device=None: (target.memory_bytes, target.memory_bytes),
+        "get_arch_list": lambda: [f"sm_{target.arch}"],
+        "default_generators": (torch.Generator(),),
+        "get_rng_state": lambda device=None: torch.Generator().get_state(),
+    }
+    accelerator = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": lambda: 0,
+        "current_stream": lambda device=None: stream,
+        "set_device_index": _nothing,
+        "synchronize": _nothing,
+    }
+    _set(torch.cuda, answers)
+    _set(torch.accelerator, accelerator)
+    _set(torch.cuda.nvtx, dict.fromkeys(("mark", "range_push", "range_pop", "range_start", "range_end"), _nothing))
+    _set(torch._C, {"_cuda_getCurrentRawStream": lambda device=0: 0, "_cuda_getDevice": lambda: 0})
+    torch.version.cuda = torch.version.cuda or _CUDA_VERSION
     _answer_nvidia_smi(target.name)
     # Threads' locks will do, since the child cannot start a process. Those of processes are files that it may not make.
     synchronize.Lock, synchronize.RLock = _for_threads(threading.Lock), _for_threads(threading.RLock)
@@ -116,6 +136,26 @@ def impersonate(arch: int) -> None:
 
 def _for_threads(make: Callable[[], Any]) -> Any:
     return lambda **_context: make()
+
+
+_CUDA_VERSION = "12.8"
+_WITHOUT_EFFECT = (
+    "_lazy_init", "empty_cache", "init", "ipc_collect", "manual_seed", "manual_seed_all",
+    "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all",
+    "set_rng_state", "set_stream", "set_sync_debug_mode",
+)  # fmt: skip
+_NONE_IN_USE = (
+    "initial_seed", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved",
+)  # fmt: skip
+
+
+def _nothing(*_args: Any, **_options: Any) -> None:
+    """Replaces functions that change nothing that a plan holds."""
+
+
+def _set(module: Any, answers: dict[str, Any]) -> None:
+    for name, answer in answers.items():
+        setattr(module, name, answer)
 
 
 def _answer_nvidia_smi(name: str) -> None:
