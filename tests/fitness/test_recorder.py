@@ -174,6 +174,8 @@ def test_packages_find_a_gpu_where_they_are_imported(recorder):
         "assert 'H200' in subprocess.run(['nvidia-smi'], capture_output=True, text=True).stdout\n"
         "with multiprocessing.Lock(), multiprocessing.RLock(): pass\n"
         "torch.cuda.init(), torch.cuda.manual_seed(3), torch.cuda.memory_allocated(), torch.cuda.nvtx.range_push('a')\n"
+        "functions = [one for one in vars(torch.cuda).values() if type(one) is type(waits)]\n"
+        "assert len(functions) == len(set(functions))\n"  # torch's compiler has a rule for each
         "assert torch.version.cuda and torch.accelerator.current_accelerator().type == 'cuda'\n"
         "assert torch.cuda.mem_get_info()[0] > 1 << 30 and torch._C._cuda_getCurrentRawStream(0) == 0\n"
         + DOUBLE.replace(

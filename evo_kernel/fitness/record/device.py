@@ -97,17 +97,15 @@ def impersonate(arch: int) -> None:
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": _nothing,
         "get_device_name": lambda device=None: target.name,
         "get_device_capability": lambda device=None: (target.arch // 10, target.arch % 10),
         "get_device_properties": lambda device=None: properties,
-        "synchronize": _nothing,
         "is_current_stream_capturing": lambda: False,
         "device": _NoContext,
         "device_of": _NoContext,
         "is_bf16_supported": lambda including_emulation=True: target.arch >= 80,
     }
-    answers |= dict.fromkeys(_WITHOUT_EFFECT, _nothing) | dict.fromkeys(_NONE_IN_USE, lambda *_args, **_options: 0)
+    answers |= {name: _always(None) for name in _WITHOUT_EFFECT} | {name: _always(0) for name in _NONE_IN_USE}
     answers |= {
         "is_initialized": lambda: True,
         "mem_get_info": lambda device=None: (target.memory_bytes, target.memory_bytes),
@@ -121,12 +119,13 @@ def impersonate(arch: int) -> None:
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
         "current_device_index": lambda: 0,
         "current_stream": lambda device=None: stream,
-        "set_device_index": _nothing,
-        "synchronize": _nothing,
+        "set_device_index": _always(None),
+        "synchronize": _always(None),
     }
     _set(torch.cuda, answers)
     _set(torch.accelerator, accelerator)
-    _set(torch.cuda.nvtx, dict.fromkeys(("mark", "range_push", "range_pop", "range_start", "range_end"), _nothing))
+    ranges = ("mark", "range_push", "range_pop", "range_start", "range_end")
+    _set(torch.cuda.nvtx, {name: _always(None) for name in ranges})
     _set(torch._C, {"_cuda_getCurrentRawStream": lambda device=0: 0, "_cuda_getDevice": lambda: 0})
     torch.version.cuda = torch.version.cuda or _CUDA_VERSION
     _answer_nvidia_smi(target.name)
@@ -142,15 +141,16 @@ _CUDA_VERSION = "12.8"
 _WITHOUT_EFFECT = (
     "_lazy_init", "empty_cache", "init", "ipc_collect", "manual_seed", "manual_seed_all",
     "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all",
-    "set_rng_state", "set_stream", "set_sync_debug_mode",
+    "set_device", "set_rng_state", "set_stream", "set_sync_debug_mode", "synchronize",
 )  # fmt: skip
 _NONE_IN_USE = (
     "initial_seed", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved",
 )  # fmt: skip
 
 
-def _nothing(*_args: Any, **_options: Any) -> None:
-    """Replaces functions that change nothing that a plan holds."""
+def _always(answer: int | None) -> Callable[..., int | None]:
+    """A function of its own for each name: torch's compiler, which packages import, has a rule for each."""
+    return lambda *_args, **_options: answer
 
 
 def _set(module: Any, answers: dict[str, Any]) -> None:
