@@ -37,11 +37,13 @@ def verify(
 ) -> None:
     """Check the kernel in FILE against a task, and score it; several at once, with a table, fastest first.
 
-    FILE is a Python module with `run(*inputs)`. Its Python runs only in a sandbox, which records its launches. Without
-    a GPU, times are modeled and marked so. Exit code 1 if one does not pass.
+    FILE is a Python module with `run(*inputs)`, or a function of an installed package as `package.module:function`. Its
+    Python runs only in a sandbox, which records its launches. All autotune configurations that fit the GPU are checked;
+    the first is timed. Without a GPU, times are modeled and marked so. Exit code 1 if one does not pass.
 
     \b
     evo-kernel verify mine.py --task softmax
+    evo-kernel verify liger_kernel.ops.rms_norm:LigerRMSNormFunction.apply --task my_rms.py
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
     evo-kernel verify variants/*.py --task my_op.py
     """
