@@ -60,7 +60,9 @@ def verify(
     task = load(task_name)
     settings = JudgeSettings(deadline_s, tune, unconfined=unconfined, every_configuration=True)
     purpose = Purpose.CONFIRM if confirm else Purpose.SCORE
+    faults: dict[str, str] = {}
     with open_judge(task, device=device, settings=settings, score_soon=not confirm) as judge:
+        judge.baselines.on_baselines = lambda case, times, failed: faults.update({} if times else failed)
         evaluations = judge.evaluate_all(sources, purpose)
         if save_plan is not None and evaluations[0].passed:
             _save_plans(judge, sources[0], evaluations[0].knobs, save_plan)
@@ -71,7 +73,7 @@ def verify(
     elif len(files) > 1:
         show_evaluations([str(file) for file in files], evaluations)
     else:
-        show_evaluation(evaluations[0])
+        show_evaluation(evaluations[0], faults)
     if not all(one.passed for one in evaluations):
         sys.exit(1)
 
