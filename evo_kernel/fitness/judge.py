@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo_kernel.deadline import Deadline
-from evo_kernel.errors import EvoKernelError, InfraError, PlanError, UserError
+from evo_kernel.errors import BadDraw, EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.correctness.references import fresh_seed
@@ -39,6 +39,9 @@ from evo_kernel.fitness.tuning.configurations import check_others
 from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.task import Case, Task, positional_names
 from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, PlanVerdict, Purpose, Source, Status
+
+_DRAWS = 3
+"""Of inputs, that a reference may refuse one after the other."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,7 @@ class PlanJudge:
             deadline=deadline or Deadline(),
         )  # fmt: skip
         try:
-            partial = self._confirm(context, against) if purpose is Purpose.CONFIRM else self._evaluate(context)
-            evaluation = self._to_evaluation(context, partial)
+            evaluation = self._to_evaluation(context, self._with_good_draws(context, against))
         except PlanError as error:
             evaluation = self._to_evaluation(context, PartialEvaluation(Checked(Status.REJECTED, str(error))))
         except EvoKernelError:
@@ -191,6 +193,20 @@ class PlanJudge:
         return profiler.profile(parts, counters)
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
+
+    def _with_good_draws(self, context: EvaluationContext, champion: Source | None) -> PartialEvaluation:
+        """Evaluate; again with other inputs where the reference fails on those that were drawn."""
+        why = ""
+        for _ in range(_DRAWS):
+            try:
+                return (
+                    self._confirm(context, champion) if context.purpose is Purpose.CONFIRM else self._evaluate(context)
+                )
+            except BadDraw as bad:
+                why = str(bad)
+                self._grader.draw_anew()
+        reason = f"the reference fails on its own inputs, {_DRAWS} times in a row: {why}"
+        return PartialEvaluation(Checked(Status.REJECTED, reason))
 
     def _evaluate(self, context: EvaluationContext) -> PartialEvaluation:
         timed = () if context.purpose is Purpose.PROBE else (CaseKind.SEARCH,)

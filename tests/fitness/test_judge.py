@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import psutil
 import pytest
+import torch
 
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, InfraError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge, with_names
 from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
-from evo_kernel.types import Evaluation, Measurement, Purpose, Source, Status
+from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status
 from tests.support.small_tasks import small_softmax
 
 
@@ -71,6 +72,28 @@ def test_known_plans_cost_nothing(task, judge):
     again = judge.evaluate(Source(task.seed.text + "\n# the same plans\n"), Purpose.PROBE)
     assert again.status is Status.PASSED and not again.charged and not again.verdicts
     assert {plan for _, _, plan in again.plans} == {plan for _, _, plan in first.plans}
+
+
+def test_a_draw_that_the_reference_refuses_ends_no_run(task, judge, monkeypatch):
+    failures = iter([True])  # an unlucky draw, then none
+
+    def reference(x):
+        if not x.any() or next(failures, False):  # zeros: as of a matrix that is to be inverted
+            raise RuntimeError("the matrix is singular")
+        return torch.softmax(x, -1)
+
+    monkeypatch.setattr(judge._runner._references, "_task", replace(task, reference_function=reference))
+    judge._grader.draw_anew()  # the references of other seeds are known
+    text = task.seed.text.replace("+ start", "+ 0 + start")
+    lucky = judge.evaluate(Source(text.replace("/ row_sum", "/ (row_sum * 2.0 * 0.5)")), Purpose.PROBE)
+    assert lucky.passed and len(lucky.checks) == 2, lucky.reason
+    case = task.cases_of(CaseKind.CHECK)[0]
+    plan = judge.plans(task.seed, (), [CaseKind.CHECK])[case.name]
+    assert judge._runner.check(plan, case, [(1, "nominal"), (2, "zeros")]).passed
+    failures = iter([True] * 1000)
+    judge._grader.draw_anew()
+    never = judge.evaluate(Source(text.replace("/ row_sum", "/ (row_sum * 4.0 * 0.25)")), Purpose.PROBE)
+    assert never.status is Status.REJECTED and "3 times in a row" in never.reason and "singular" in never.reason
 
 
 def test_every_configuration_is_checked(task, judge, monkeypatch):
