@@ -317,4 +317,12 @@ def test_the_recorder_goes_on_after_all_that(recorder):
 def test_launches_carry_no_raw_addresses(recorder):
     fault = _plan(recorder, DOUBLE.replace("(x, y, x.numel(),", "(x, y, y.data_ptr(),"))
     assert isinstance(fault, RecordFault) and "raw address" in fault.reason
+    for table in ("[x.data_ptr(), y.data_ptr()]", "[y[3].data_ptr()]"):
+        text = DOUBLE.replace("    double_kernel[", f"    torch.tensor({table}, device=x.device)\n    double_kernel[")
+        fault = _plan(recorder, text)
+        assert isinstance(fault, RecordFault) and "a table of offsets" in fault.reason, fault
+    large = DOUBLE.replace("    double_kernel[", "    torch.tensor([1 << 41, 7], device=x.device)\n    double_kernel[")
+    assert isinstance(
+        _plan(recorder, large), CompiledPlan
+    )  # a number that could be an address, but nobody asked for it
     assert Launch.model_fields["args"]  # addresses have no place in a launch at all

@@ -211,6 +211,7 @@ class AtenWriter(TorchDispatchMode):
     def _put(self, target: torch.Tensor, value: torch.Tensor, fresh: bool) -> bool:
         tracer = self._tracer
         value = tracer.known.cast(value, target)
+        tracer.refuse_addresses(value)
         size = target.numel() * target.element_size()
         if size > MAX_TABLE_BYTES:
             raise RecordingRefused(

@@ -51,6 +51,7 @@ class PlanTracer:
         self.kernels: list[dict[str, Any]] = []
         self.nodes: list[dict[str, Any]] = []
         self._storages: dict[int, int] = {}
+        self._addressed: set[int] = set()  # buffers whose address host code has asked for
         self._kept: list[Any] = []  # storages stay alive, so that no address is reused
         self.known = KnownValues()
 
@@ -70,7 +71,20 @@ class PlanTracer:
         }
 
     def address(self, tensor: torch.Tensor) -> int:
+        self._addressed.add(self._buffer(tensor))
         return ((self._buffer(tensor) + 1) << ADDRESS_BITS) + offset_bytes(tensor)
+
+    def refuse_addresses(self, table: torch.Tensor) -> None:
+        """Raise RecordingRefused if a table holds an address that host code has asked for."""
+        if table.dtype not in (torch.int64, torch.uint64) or not self._addressed:
+            return
+        with _disable_current_modes():
+            numbers = {value >> ADDRESS_BITS for value in table.reshape(-1).tolist()}
+        if any(number - 1 in self._addressed for number in numbers):
+            raise RecordingRefused(
+                "run writes addresses of tensors (data_ptr) into a table: a plan has none, as the judge chooses where "
+                "tensors lie. Pass the tensors themselves, or one tensor that holds them all and a table of offsets"
+            )
 
     def pointer(self, tensor: torch.Tensor) -> dict[str, Any]:
         """A pointer argument. The kernel may write there, so known values are dropped."""
