@@ -73,6 +73,10 @@ class Grader:
             if verdict.measurement is not None:
                 self._baselines.know(verdict.measurement)
 
+    def draw_anew(self) -> None:
+        """Forget all seeds."""
+        self._seeds = SeedPool()
+
     def find(self, case: str, plan: str) -> PlanVerdict | None:
         with self._lock:
             return self._known.get((case, plan))

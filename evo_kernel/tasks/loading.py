@@ -17,6 +17,7 @@ from typing import Any
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.builtin import builtin_names, path_of, text_of
+from evo_kernel.tasks.packaged import names_function, packaged_source
 from evo_kernel.tasks.task import (
     TOLERANCES,
     Case,
@@ -300,6 +301,8 @@ class _Reader:
             raise self._fail(f"SEED is a {type(raw).__name__}. Make it a path relative to this file.")
         if isinstance(raw, str) and "\n" in raw:
             return Source(raw)  # the text itself: an imported problem brings its own
+        if names_function(str(raw)):
+            return packaged_source(str(raw))
         try:
             if self.origin in builtin_names():
                 return Source(text_of(self.origin, str(raw)))

@@ -87,6 +87,11 @@ class TensorSpec(NamedTuple):
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    def __str__(self) -> str:
+        """dtype[shape], with the strides where they are not those of a dense tensor."""
+        dense = torch.empty(self.shape, device="meta").stride()
+        return f"{self.dtype}{list(self.shape)}" + (f" strides {list(self.strides)}" if self.strides != dense else "")
+
     def empty(self, device: str | torch.device) -> torch.Tensor:
         """An uninitialised tensor of this kind (fake under a FakeTensorMode)."""
         return torch.empty_strided(self.shape, self.strides, dtype=getattr(torch, self.dtype), device=device)

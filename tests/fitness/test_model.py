@@ -285,6 +285,13 @@ def test_torch_pays_for_the_lines_that_its_views_cover():
     assert moved((64, 64), (0, 1)) == 64 * 64 * 4
 
 
+def test_a_scalar_is_added_to_a_scalar():
+    loss = View(buffer=0, dtype="float32", shape=(), strides=())
+    args = [{"view": 0}, {"view": 0}]
+    cost = torch_cost(Aten(op="aten.add.Tensor", views=(loss,), args=args, kwargs={}, outputs=(loss,)))
+    assert 4 <= cost.moved_bytes <= 1024
+
+
 def test_pooling_reads_a_window_for_each_output():
     given, made = (View(buffer=0, dtype="float32", shape=(1, 1, n, n), strides=(n * n, n * n, n, 1)) for n in (64, 34))
     pool = Aten(

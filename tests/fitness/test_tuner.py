@@ -10,6 +10,7 @@ import pytest
 
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
+from evo_kernel.fitness.record.recorder import Configurations
 from evo_kernel.fitness.runners.base import Checked, PlanSetAnswer
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.tuning.proposals import BATCH, Knob, Search, Space, find_knobs, knob_groups, too_large
@@ -188,7 +189,7 @@ def run(x):
     second[(blocks,)](x, BLOCK=SHARED)
     third[lambda meta: (1,)](x, BLOCK=SHARED, MORE=OTHER)
 """)
-    knobs = find_knobs(source, {"first": 3})
+    knobs = find_knobs(source, {"first": Configurations(("a", "b", "c"))})
     grouped = [({knob.name for knob in group.knobs}, set(group.kernels)) for group in knob_groups(source, knobs)]
     assert grouped == [
         ({"BLOCK", "WARPS", "first.config"}, {"first"}),

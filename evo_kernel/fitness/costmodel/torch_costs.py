@@ -359,7 +359,7 @@ def _sector_bytes(views: Sequence[View], target: View) -> float:
         sizes = zip(reversed(view.shape), reversed(target.shape), strict=False)
         if len(view.shape) > len(target.shape) or any(size > whole for size, whole in sizes):
             continue
-        step = view.strides[axis] if -axis <= len(view.shape) and view.shape[axis] > 1 else 1
+        step = view.strides[axis] if 0 < -axis <= len(view.shape) and view.shape[axis] > 1 else 1
         found += view.elements * min(SECTOR_BYTES, max(1, step) * view.item_bytes)
     return found
 
