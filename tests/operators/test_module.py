@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import Edit, KernelModule, SourceError, splice
+from operators.micro.module import KernelModule, SourceError
 from operators.micro.syntax import fresh_name, spell
+from operators.micro.text import Edit, splice
 from tests.operators.support_rewrites import ATTENTION, CHAIN, LAYERNORM, SAMPLES, SOFTMAX, card
 
 
@@ -32,7 +33,7 @@ def test_structure_of_softmax() -> None:
     assert [(spell(loop.stop), spell(loop.step)) for loop in kernel.loops] == [("n_cols", "BLOCK")] * 3
     assert spell(launch.arguments["n_cols"]) == "n" and spell(launch.options["num_warps"]) == "NUM_WARPS"
     assert module.tensors(launch, "load") == {"x_ptr": "x"} and module.tensors(launch, "store") == {"y_ptr": "y"}
-    assert module.buffers["y"].returned
+    assert module.host_of(launch.call).buffers["y"].returned
 
 
 def test_pointers_through_names_and_views() -> None:

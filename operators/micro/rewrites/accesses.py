@@ -21,12 +21,13 @@ from evo_kernel.syntax import parse_expression
 from evo_kernel.types import TaskCard
 from operators.micro.host_code import launches_for
 from operators.micro.kernels import SourceKernel, SourceLaunch
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.grids import followed
 from operators.micro.rewrites.indices import Reader, bound_of, inlined
 from operators.micro.rewrites.sizes import constant_sizes
 from operators.micro.syntax import fresh_name, spell, statements
+from operators.micro.text import Edit
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 
 from operators.micro.kernels import SourceKernel
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.indices import Reader
 from operators.micro.syntax import statements
+from operators.micro.text import Edit
 
 
 def constant_sizes(module: KernelModule, kernel: SourceKernel) -> list[Edit]:
