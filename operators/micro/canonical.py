@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from evo_kernel.syntax import parse_module
+from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro import kernels as parts
 from operators.micro.host_values import Evaluator
 from operators.micro.kernels import HostFunction, SourceKernel, SourceLaunch
@@ -38,7 +38,7 @@ _TILES = re.compile(
 
 def canonical(text: str) -> str:
     """The text in canonical form. Raises SyntaxError, ValueError, RecursionError."""
-    for step in (_own_lines, _plain_run, _untuned, _without_heuristics, _grids, _named_numbers):
+    for step in (_own_lines, _plain_run, _kernels_by_name, _untuned, _without_heuristics, _grids, _named_numbers):
         source = _Source(text)
         edits = list(step(source))
         text = splice(text, edits) if edits else text
@@ -138,6 +138,40 @@ def _plain_run(source: _Source) -> Iterator[Edit]:
             yield source.replace(statement, f"def run(*inputs):\n    return {called_one}(*inputs)")
 
 
+def _kernels_by_name(source: _Source) -> Iterator[Edit]:
+    """A launch of a kernel that a name stands for, by the kernel's own name."""
+    kernels = parts.kernels_of(source.tree)
+    for host in parts.hosts_of(source.tree):
+        for statement in statements(host.node.body):
+            match statement:
+                case ast.Expr(value=ast.Call(func=ast.Subscript(value=ast.Name(id=name) as place))) if (
+                    name not in kernels
+                ):
+                    chosen = _only_value(host, name)
+                case _:
+                    continue
+            start, end = source.span(statement)
+            before, after = source.span(place)
+            head, tail = source.text[start:before], source.text[after:end]
+            match chosen:
+                case ast.Name(id=kernel) if kernel in kernels:
+                    yield Edit(before, after, kernel)
+                case ast.IfExp(body=ast.Name(id=one), orelse=ast.Name(id=other)) if {one, other} <= set(kernels):
+                    pair = [source.indented(f"{head}{kernel}{tail}", 4) for kernel in (one, other)]
+                    text = f"if {spell(chosen.test)}:\n{pair[0]}\nelse:\n{pair[1]}"
+                    yield source.replace(statement, text)
+
+
+def _only_value(host: HostFunction, name: str) -> ast.expr | None:
+    """What a name of a function is assigned, where that is one expression of names that are assigned nowhere else."""
+    places = [s for s in statements(host.node.body) if _gives(s, name)]
+    match places:
+        case [ast.Assign(targets=[ast.Name()], value=value)]:
+            later = [s for s in statements(host.node.body) if s.lineno > places[0].lineno]
+            return value if not names_read(value) & names_written(*map(_own, later)) else None
+    return None
+
+
 # -- decorators ----------------------------------------------------------------------------------------------------
 
 
@@ -191,10 +225,12 @@ def _without_heuristics(source: _Source) -> Iterator[Edit]:
         rules = argument(decorator, "values", 0) if decorator is not None else None
         if decorator is None or not isinstance(rules, ast.Dict) or not launches or _decorator(kernel.node, "autotune"):
             continue
-        names = [key.value if isinstance(key, ast.Constant) else None for key in rules.keys]
-        if not _can_pass(launches, dict.fromkeys(str(name) for name in names)):
+        names = [str(key.value) if isinstance(key, ast.Constant) else "" for key in rules.keys]
+        if not _can_pass(launches, dict.fromkeys(names)):
             continue
-        added = [_told(kernel, launch, dict(zip(names, rules.values, strict=True))) for launch in launches]
+        functions = {f.name: f for f in parts.functions_of(source.tree)}
+        ruled = dict(zip(names, rules.values, strict=True))
+        added = [_told(kernel, launch, ruled, functions) for launch in launches]
         if None in added:
             continue
         yield source.without_decorator(kernel.node, decorator)
@@ -202,17 +238,31 @@ def _without_heuristics(source: _Source) -> Iterator[Edit]:
             yield source.add_arguments(launch.call, str(text))
 
 
-def _told(kernel: SourceKernel, launch: SourceLaunch, rules: Mapping[object, ast.expr]) -> str | None:
+def _told(
+    kernel: SourceKernel,
+    launch: SourceLaunch,
+    rules: Mapping[str, ast.expr],
+    functions: Mapping[str, ast.FunctionDef],
+) -> str | None:
     given = {**_defaults(kernel), **launch.arguments, **launch.options}
     told = dict[str, str]()
     for name, rule in rules.items():
-        if not isinstance(name, str) or not isinstance(rule, ast.Lambda) or len(rule.args.args) != 1:
-            return None
-        value = _with_arguments(rule.body, rule.args.args[0].arg, given)
-        if value is None:
+        if not name or (value := _ruled(rule, functions, given)) is None:
             return None
         given[name], told[name] = value, spell(value)
     return ", ".join(f"{name}={text}" for name, text in told.items())
+
+
+def _ruled(rule: ast.expr, functions: Mapping[str, ast.FunctionDef], given: Mapping[str, ast.expr]) -> ast.expr | None:
+    """What a rule makes of what a launch passes: a lambda's expression, or a call of a function with what it names."""
+    match rule:
+        case ast.Lambda(args=ast.arguments(args=[ast.arg(arg=name)]), body=body):
+            return _with_arguments(body, name, given)
+        case ast.Name(id=name) if name in functions:
+            words = {part.value for part in ast.walk(functions[name]) if isinstance(part, ast.Constant)}
+            named = ", ".join(f"{key!r}: {spell(value)}" for key, value in given.items() if key in words)
+            return parse_expression(f"{name}({{{named}}})")
+    return None
 
 
 def _defaults(kernel: SourceKernel) -> dict[str, ast.expr]:
@@ -364,9 +414,8 @@ def _is_power(value: object) -> bool:
 def _number(host: HostFunction, value: ast.expr) -> ast.Constant | None:
     """The literal that an argument is: itself, or of the only assignment of a name."""
     if isinstance(value, ast.Name):
-        places = [s for s in statements(host.node.body) if _gives(s, value.id)]
-        single = len(places) == 1 and isinstance(places[0], ast.Assign) and len(places[0].targets) == 1
-        if not single or not isinstance(places[0].targets[0], ast.Name) or value.id in host.arguments:  # type: ignore[attr-defined]
+        found = _only_value(host, value.id) if value.id not in host.arguments else None
+        if found is None:
             return None
-        value = places[0].value  # type: ignore[attr-defined]
+        value = found
     return value if isinstance(value, ast.Constant) and int_value(value) is not None else None

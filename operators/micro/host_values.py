@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from operators.micro.syntax import called
+from operators.micro.syntax import called, spell
 
 Value = object  # int, float, bool, str, tuple, dict, HostTensor, Callee, Instance, ast.ClassDef, or None for unknown
 MOST_STATEMENTS = 5000  # of one evaluation
@@ -79,6 +79,11 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
     "math.ceil": math.ceil,
     "math.sqrt": math.sqrt,
 }
+_TARGET = {
+    "triton.runtime.driver.active.get_current_target().backend": "cuda",
+    "torch.cuda.is_available()": True,
+}
+"""Questions about the machine whose answer is known: kernels are judged for NVIDIA GPUs."""
 _NOTHING = (TypeError, ValueError, ZeroDivisionError, IndexError, KeyError, OverflowError, AttributeError)
 """What an unknown operand raises, or a case that the code was not written for."""
 
@@ -311,6 +316,8 @@ class Evaluator:
                 yield from self._walked(rest)
 
     def _attribute(self, node: ast.Attribute) -> Value:
+        if (answer := _TARGET.get(spell(node))) is not None:
+            return answer
         owner = self.value(node.value)
         match owner:
             case HostTensor():
@@ -337,6 +344,8 @@ class Evaluator:
 
     def _call(self, node: ast.Call) -> Value:
         name = called(node)
+        if (answer := _TARGET.get(spell(node))) is not None:
+            return answer
         arguments = list(chain.from_iterable(map(self._spread, node.args)))
         keywords = {k.arg: self.value(k.value) for k in node.keywords if k.arg is not None}
         callee = self.value(node.func)
