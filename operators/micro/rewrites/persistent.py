@@ -16,12 +16,12 @@ from operators.micro.host_code import launches_for
 from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
-from operators.micro.rewrites.grids import axis_calls, grid_launches, product
-from operators.micro.syntax import called, fresh_name, int_value, mapped, names_read, spell
+from operators.micro.rewrites.grids import grid_launches, product
+from operators.micro.syntax import argument, called, fresh_name, int_value, mapped, names_read, spell
 
 PER_SM = 4
 MULTIPROCESSORS = 132  # of an H100 or H200
-WAITS = ("tl.atomic_cas", "tl.atomic_xchg", "tl.num_programs")
+WAITS = ("atomic_cas", "atomic_xchg", "num_programs")
 """A program that waits for another may wait for one that has not begun; one that counts programs may loop already."""
 
 
@@ -38,11 +38,12 @@ class Persistent(Rewrite):
     lacks = "waits for other programs, loops over tiles already, or returns in the middle"
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> _Loop | None:
-        launches, calls = grid_launches(module, kernel), axis_calls(kernel, "tl.program_id")
+        launches, calls = grid_launches(module, kernel), _calls(kernel, "program_id")
         rank = len(launches[0].grid) if launches else 0
-        if not calls or any(not 0 <= axis < max(rank, 1) for _, axis in calls) or not rank:
+        axes = [_axis(call) for call in calls]
+        if not axes or any(axis is None or axis >= rank for axis in axes):
             return None
-        waits = kernel.calls(*WAITS) or any(isinstance(part, ast.While) for part in ast.walk(kernel.node))
+        waits = _calls(kernel, *WAITS) or any(isinstance(part, ast.While) for part in ast.walk(kernel.node))
         if waits or _asks_elsewhere(module, kernel):
             return None
         body = _without_returns(list(kernel.body))
@@ -76,6 +77,16 @@ class Persistent(Rewrite):
         return module.edited(edits)
 
 
+def _calls(kernel: SourceKernel, *names: str) -> list[ast.Call]:
+    """Calls of functions of these names, Triton's or those of a library around it."""
+    parts = [part for part in ast.walk(kernel.node) if isinstance(part, ast.Call)]
+    return [part for part in parts if called(part).split(".")[-1] in names]
+
+
+def _axis(call: ast.Call) -> int | None:
+    return int_value(argument(call, "axis", 0))
+
+
 def _count(grid: Sequence[object]) -> int | None:
     count = 1
     for size in grid:
@@ -93,7 +104,7 @@ def _asks_elsewhere(module: KernelModule, kernel: SourceKernel) -> bool:
             if name not in seen and any(names_read(one.node) & {name} for one in todo):
                 seen.add(name)
                 todo.append(device)
-                if device.calls("tl.program_id", *WAITS):
+                if _calls(device, "program_id", *WAITS):
                     return True
         todo.pop(0)
     return False
@@ -125,9 +136,10 @@ def _in_loop(kernel: SourceKernel, body: list[ast.stmt], tiles: str, sizes: Sequ
     indices = _indices(tile, sizes, rank)
 
     def change(part: ast.AST) -> ast.AST | None:
-        if isinstance(part, ast.Call) and called(part) == "tl.program_id":
-            axis = part.args[0] if part.args else part.keywords[0].value
-            return parse_expression(indices[int_value(axis) or 0])
+        if isinstance(part, ast.Call) and called(part).split(".")[-1] == "program_id":
+            index = indices[_axis(part) or 0]
+            # A library's own function of this name (FlagGems) gives 64 bits.
+            return parse_expression(index if called(part) == "tl.program_id" else f"{index}.to(tl.int64)")
         if isinstance(part, ast.Name) and part.id in starts:
             return ast.Name(starts[part.id], part.ctx)
         return None
