@@ -16,7 +16,7 @@ from evo_kernel.syntax import parse_module
 from operators.micro import kernels as parts
 from operators.micro.canonical import canonical
 from operators.micro.kernels import VIEWS, HostFunction, SourceKernel, SourceLaunch
-from operators.micro.syntax import fresh_name, names_read, spell
+from operators.micro.syntax import fresh_name, names_read, names_written, spell
 from operators.micro.text import Edit, TextMap, splice
 
 
@@ -84,14 +84,17 @@ class KernelModule(TextMap):
     @cached_property
     def reached(self) -> tuple[SourceLaunch, ...]:
         """The launches in functions that `run` may reach: whatever it and they name."""
-        todo, words, found = [self.run], set[str](), list[ast.FunctionDef]()
+        todo, words, found = list[ast.AST]([self.run]), set[str](), list[ast.AST]()
+        assigned = [s for s in self.tree.body if isinstance(s, ast.Assign)]  # `layer_norm = LayerNorm.apply`
         while todo:
             node = todo.pop()
             found.append(node)
             parts = list(ast.walk(node))
             words |= {part.id for part in parts if isinstance(part, ast.Name)}
             words |= {part.attr for part in parts if isinstance(part, ast.Attribute)}
-            todo += [h.node for h in self.hosts if h.node not in [*found, *todo] and _is_named(h, words)]
+            named: list[ast.AST] = [host.node for host in self.hosts if _is_named(host, words)]
+            named += [statement for statement in assigned if names_written(statement) & words]
+            todo += [one for one in named if one not in found and one not in todo]
         return tuple(launch for launch in self.launches if self.host_of(launch.call).node in found)
 
     def root_of(self, node: ast.expr) -> str | None:

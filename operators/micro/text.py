@@ -113,8 +113,8 @@ class TextMap:
         return Edit(at, at, f", {text}")
 
     def add_parameters(self, node: ast.FunctionDef, text: str) -> Edit:
-        """Append `name, NAME: tl.constexpr` to a function's parameters. Behind a default they get one as well; no launch
-        uses it, since each passes what is appended."""
+        """Append `name, NAME: tl.constexpr` to a function's parameters. Behind a default they get one too. No launch
+        uses it: each passes what is appended."""
         if node.args.defaults:
             text = ", ".join(f"{name} = None" if ":" in name else f"{name}=None" for name in text.split(", "))
         given = [part for part in ast.walk(node.args) if isinstance(part, ast.arg | ast.expr)]
