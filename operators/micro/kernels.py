@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 
 from operators.micro.syntax import (
     argument,
@@ -355,7 +356,8 @@ def _launch(
     assert isinstance(call.func, ast.Subscript)
     grid = call.func.slice
     names = [p.name for p in kernel.parameters]
-    bound = dict(zip(names, call.args, strict=False))
+    plain = takewhile(lambda value: not isinstance(value, ast.Starred), call.args)
+    bound = dict(zip(names, plain, strict=False))
     bound |= {k.arg: k.value for k in call.keywords if k.arg in names}
     options = {k.arg: k.value for k in call.keywords if k.arg in OPTIONS and k.arg not in names}
     return SourceLaunch(

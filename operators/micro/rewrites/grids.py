@@ -67,10 +67,11 @@ def origins(kernel: SourceKernel, node: ast.AST, stop: frozenset[str] = frozense
 
 
 class GridRewrite(Rewrite):
-    """A rewrite of any kernel, launched by a case or not, but those that only serve what another one cannot."""
+    """A rewrite of any kernel that `run` may launch, whatever the cases, but what only serves where another cannot."""
 
     def kernels(self, module: KernelModule, task: TaskCard) -> list[SourceKernel]:
-        return [kernel for kernel in module.kernels.values() if not _is_fallback(module, kernel)]
+        reached = {launch.kernel for launch in module.reached}
+        return [k for name, k in module.kernels.items() if name in reached and not _is_fallback(module, k)]
 
 
 def _is_fallback(module: KernelModule, kernel: SourceKernel) -> bool:
