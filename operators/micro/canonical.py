@@ -294,7 +294,9 @@ def _grids(source: _Source) -> Iterator[Edit]:
         for launch in launches:
             assert isinstance(launch.call.func, ast.Subscript)
             written, kernel = launch.call.func.slice, kernels[launch.kernel]
-            grid = _grid(written, host, launch, {**_defaults(kernel), **launch.arguments, **launch.options})
+            plain = len(kernel.node.decorator_list) == 1  # else a decorator may give what the launch does not
+            given = {**(_defaults(kernel) if plain else {}), **launch.arguments, **launch.options}
+            grid = _grid(written, host, launch, given)
             if grid is None:
                 continue
             elements = list(grid.elts)

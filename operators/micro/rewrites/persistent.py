@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.types import TaskCard
-from operators.micro.host_code import launches_for
+from operators.micro.host_code import launches_for, live_kernels
 from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
-from operators.micro.rewrites.base import Rewrite
-from operators.micro.rewrites.grids import grid_launches, product
+from operators.micro.rewrites.grids import GridRewrite, grid_launches, product
 from operators.micro.syntax import argument, called, fresh_name, int_value, mapped, names_read, spell
 
 PER_SM = 4
@@ -33,9 +32,13 @@ class _Loop:
     launches: tuple[SourceLaunch, ...]
 
 
-class Persistent(Rewrite):
+class Persistent(GridRewrite):
     name, family = "persistent", "launch"
     lacks = "waits for other programs, loops over tiles already, or returns in the middle"
+
+    def kernels(self, module: KernelModule, task: TaskCard) -> list[SourceKernel]:
+        live = {kernel.name for kernel in live_kernels(module, task)}
+        return [kernel for kernel in super().kernels(module, task) if kernel.name in live]
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> _Loop | None:
         launches, calls = grid_launches(module, kernel), _calls(kernel, "program_id")
