@@ -71,9 +71,8 @@ def test_a_file_does_where_the_task_has_no_first_kernel(task, tmp_path, monkeypa
         raise LoweringError("no kernels")
 
     monkeypatch.setattr(compose, "first_of", none)
-    keys = {"seeds": [str(mine)]}
-    assert roots(task, tmp_path / "p.db", **keys) == [(1, "seed")]
-    assert roots(task, tmp_path / "p.db", create=False, **keys) == [(1, "seed")]
+    assert roots(task, tmp_path / "p.db", seeds=[str(mine)]) == [(1, "seed")]
+    assert roots(task, tmp_path / "p.db", create=False, seeds=[str(mine)]) == [(1, "seed")]
     with pytest.raises(LoweringError):
         roots(task, tmp_path / "other.db")
 

@@ -41,7 +41,7 @@ class MaskBound:
 
 
 CONSTANT, ALL_CONSTANT = "as constants", "all as constants"
-"""The forms that tell the compiler sizes: those that indices are divided by, or every size and stride."""
+"""The forms that tell the compiler sizes: those that indices are divided by; where there are none, all and strides."""
 
 
 class DropMasks(Rewrite):

@@ -18,9 +18,10 @@ from operators.micro.text import Edit
 
 
 def constant_sizes(module: KernelModule, kernel: SourceKernel, every: bool = False) -> list[Edit]:
-    """Parameters of a kernel declared as constants: those that indices are divided by, or every size and stride; empty
-    where there are none."""
-    sizes = (_sizes(kernel) if every else _divisors(kernel)) - _with_methods(kernel)
+    """Parameters of a kernel declared as constants: those that indices are divided by, or where there are none, `every`
+    size and stride; empty where there are none of these."""
+    divisors = _divisors(kernel) - _with_methods(kernel)
+    sizes = divisors if not every else set() if divisors else _sizes(kernel) - _with_methods(kernel)
     nodes = [node for node in ast.walk(kernel.node.args) if isinstance(node, ast.arg) and node.arg in sizes]
     return [module.replace(node, f"{node.arg}: tl.constexpr") for node in nodes if node.annotation is None]
 
