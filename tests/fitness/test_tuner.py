@@ -173,6 +173,11 @@ def test_what_a_knob_is_follows_from_the_end_of_its_name():
     assert too_large((("SPLIT_NORM_BLOCK_M", 512), ("SPLIT_NORM_BLOCK_N", 512)))
 
 
+def test_knobs_of_methods_are_found():
+    text = "BLOCK = 64\n\n\nclass Twice:\n    def forward(self, x):\n        k[(1,)](x, BLOCK)\n"
+    assert [knob.name for knob in find_knobs(Source(text))] == ["BLOCK"]
+
+
 def test_knobs_are_grouped_by_the_launches_that_take_them():
     source = Source("""
 A, B, C, D, E = 1, 2, 3, 4, 5

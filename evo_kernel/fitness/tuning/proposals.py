@@ -386,7 +386,7 @@ def _launched_names(tree: ast.Module) -> set[str]:
     """Names read outside jitted functions: a constant that only a kernel reads is not set at launch."""
     names: set[str] = set()
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not _is_jitted(node):
+        if isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and not _is_jitted(node)):
             names |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     return names
 
