@@ -1,4 +1,4 @@
-"""Judges published Triton kernels, searches from each, and writes docs/results/audit.md.
+"""Judges published Triton kernels, searches from each, and writes a page of the results.
 
 python -m benchmarks.audit CHECKOUTS [--only NAME,NAME] [--seconds 60] [--device cuda]   # goes on where it stopped
 python -m benchmarks.audit --page
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-LIST, RESULTS, PAGE = HERE / "published.toml", HERE / "published.jsonl", HERE.parent / "docs/results/audit.md"
+LIST, RESULTS, PAGE = HERE / "published.toml", HERE / "published.jsonl", HERE.parent / "docs" / "results" / "audit.md"
 LATE_S = 300.0  # beyond what a command was given
 TASK = '''"""{name} of {project}."""
 
