@@ -201,6 +201,9 @@ class Config(_Section):
         description="roots: auto starts from the first kernel (the task's SEED, else what lowering writes, else "
         "torch.compile's kernels); all from torch.compile's beside it (docs/internals/lowering.md)",
     )
+    seeds: tuple[Path, ...] = Field(
+        default=(), description="files with kernels that are planted beside the first kernel; paths of Python modules"
+    )
     start_from: Path | None = Field(
         default=None, description="another population whose best kernels are planted beside the first kernel"
     )

@@ -4,7 +4,8 @@
     ├── UserError            (2)   the user can mend it: says what was wrong, where, and what to do
     │   ├── ConfigError            a run configuration that does not validate
     │   ├── TaskError              a task file that cannot be loaded, or is degenerate
-    │   │   └── LoweringError      the reference uses an operation with no lowering, and there is no SEED
+    │   │   ├── LoweringError      the reference uses an operation with no lowering, and there is no SEED
+    │   │   └── BadDraw            the reference fails on some of the inputs that are drawn for it
     │   ├── PopulationError        a population file that cannot be opened, or does not fit the request
     │   │   └── PopulationLocked   another live process holds the file: names its pid and host
     │   └── PlanError              a plan file that does not validate
@@ -45,6 +46,10 @@ class TaskError(UserError):
 
 class LoweringError(TaskError):
     """The reference uses an operation for which no first kernel can be written."""
+
+
+class BadDraw(TaskError):
+    """The reference fails on one draw of its inputs, such as a singular matrix: others may do."""
 
 
 class PopulationError(UserError):

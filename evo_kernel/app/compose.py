@@ -19,11 +19,11 @@ from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.engine.loop import LateRoot
-from evo_kernel.errors import ConfigError, PopulationError
+from evo_kernel.errors import ConfigError, LoweringError, PopulationError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.observe.formatting import fault_lines
-from evo_kernel.tasks.first import beside_first, first_of
+from evo_kernel.tasks.first import First, beside_first, first_of
 from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.task import Task
@@ -36,6 +36,7 @@ START_FROM = 8
 """Kernels taken over from another population."""
 ORIGINS = {"seed": "seed", "lowered": "seed", "compiled": "compiled"}
 """What the lineage calls where a root comes from."""
+FIRST_KERNEL = "first kernel"
 BARREN = {False: 200, True: 60}
 """Attempts in a row with nothing new judged that end a run: without models, where they take milliseconds, and with."""
 
@@ -47,7 +48,7 @@ class Prepared:
     task: Task
     judge: PlanJudge
     population: LineagePopulation
-    first: Source
+    firsts: Mapping[str, Source]  # what the search starts from, by where it comes from
     late_root: LateRoot | None = None  # torch.compile's kernels, where they are still to be planted
 
 
@@ -85,10 +86,15 @@ def judge_settings(config: Config) -> JudgeSettings:
 @contextlib.contextmanager
 def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
     """Open judge and population for a run; plants the first kernel, and the other roots of a new population."""
-    first = first_of(task)
-    wanted, made = config.first == "all", None
+    seeds = seed_files(config) if create else {}
+    first = _first(task, config)
+
+    def beside() -> Source | None:
+        return beside_first(task, first) if first is not None else None
+
+    wanted, made = config.first == "all" and first is not None, None
     if wanted and create:  # begun while the judge opens
-        made = in_a_thread(lambda: beside_first(task, first))
+        made = in_a_thread(beside)
     leaders = _leaders(config.start_from) if create and config.start_from else []
     with open_judge(
         task, device=config.device, settings=judge_settings(config), gpus=config.gpus, score_soon=bool(create)
@@ -108,18 +114,51 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
         with population:
             judge.know(population.verdicts(judge.environment.key))
             keep_ceilings(judge, population)
-            population.plant(first.source, ORIGINS[first.origin])
+            if first is not None:
+                population.plant(first.source, ORIGINS[first.origin])
+            for source in seeds.values():
+                population.plant(source, "seed")
             for source in leaders:
                 population.plant(source, "start-from")
 
             def late_root(within_s: float) -> Recorded | None:
                 nonlocal made
-                made = made or in_a_thread(lambda: beside_first(task, first))
+                made = made or in_a_thread(beside)
                 source = made.result(within_s)
                 return population.plant(source, ORIGINS["compiled"]) if source is not None else None
 
             is_due = wanted and ORIGINS["compiled"] not in population.origins()
-            yield Prepared(task, judge, population, first.source, late_root if is_due else None)
+            firsts = {**({FIRST_KERNEL: first.source} if first is not None else {}), **seeds}
+            yield Prepared(task, judge, population, firsts, late_root if is_due else None)
+
+
+def first_kernels(task: Task, config: Config) -> dict[str, Source]:
+    """What a search starts from, but torch.compile's kernels, by where it comes from. Raises ConfigError,
+    LoweringError."""
+    first = _first(task, config)
+    return {**({FIRST_KERNEL: first.source} if first is not None else {}), **seed_files(config)}
+
+
+def seed_files(config: Config) -> dict[str, Source]:
+    """The kernels of the files that a search is to start from, by file. Raises ConfigError."""
+    found = dict[str, Source]()
+    for path in config.seeds:
+        try:
+            found[str(path)] = Source(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            told = f"cannot read {path}: {error}. --seed takes a Python module with `run(*inputs)`"
+            raise ConfigError(told) from error
+    return found
+
+
+def _first(task: Task, config: Config) -> First | None:
+    """The task's first kernel; None where it has none, and files are there to start from. Raises LoweringError."""
+    try:
+        return first_of(task)
+    except LoweringError:
+        if config.seeds:
+            return None
+        raise
 
 
 def _leaders(path: Path) -> list[Source]:

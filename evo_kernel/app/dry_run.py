@@ -32,20 +32,25 @@ def dry_run(config: Config) -> None:
     operator_factory.check(config, keys=False)
     for line in _model_lines(config):
         click.echo(f"model       {line}")
-    from evo_kernel.app.compose import judge_settings  # from here on it takes seconds
+    from evo_kernel.app.compose import first_kernels, judge_settings  # from here on it takes seconds
     from evo_kernel.app.session import new_run
     from evo_kernel.fitness.judge import open_judge
-    from evo_kernel.tasks.first import first_kernel
+    from operators.micro.coder import RewriteCoder
 
     config, task, path = new_run(config)
     click.echo(f"task        {task.name} ({task.path})")
     click.echo(f"population  {path}")
-    first, settings = first_kernel(task), judge_settings(config)
+    firsts, settings = first_kernels(task, config), judge_settings(config)
     with open_judge(task, device=config.device, settings=settings, gpus=config.gpus, score_soon=True) as judge:
         click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
-        found = judge.evaluate(first, Purpose.SCORE, remeasure=True)  # as a run judges it: not tuned
-    click.echo(f"first kernel {found.status}: {found.reason or 'right on every check case'}")
-    for line in _lasting_lines(config, task, first, found):
+        # As a run judges them: not tuned.
+        verdicts = [judge.evaluate(source, Purpose.SCORE, remeasure=True) for source in firsts.values()]
+    coder = RewriteCoder()
+    for (name, source), found in zip(firsts.items(), verdicts, strict=True):
+        click.echo(f"{name} {found.status}: {found.reason or 'right on every check case'}")
+        if said := coder.why_nothing(source, task.card()):
+            click.echo(f"note        {name}: {said}")
+    for line in _lasting_lines(config, task, next(iter(firsts.values())), verdicts[0]):
         click.echo(f"lasts       {line}")
 
 

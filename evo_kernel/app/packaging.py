@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import string
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,8 @@ def _manifest(
     names = _names(task, len(every[0].inputs))
     places = traits.differentiable(task)
     typed = ["Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in every[0].inputs]
+    for number, position in enumerate(task.mutates):
+        typed[position] = f"Tensor({string.ascii_letters[number]}!)"
     arguments = ", ".join(f"{kind} {key}" for kind, key in zip(typed, names, strict=True))
     floating = [n for n, out in enumerate(every[0].outputs) if "float" in out.dtype]
     grads = ", ".join(["", *(f"Tensor grad_{number}" for number in floating)])
@@ -186,6 +189,7 @@ def _cases(task: Task, kernels: Sequence[RecordedCandidate], executed_only: bool
             continue
         timed = [one for one in kernels if case.name in one.chosen.times_us and case.name in one.compared]
         fastest = min(timed, key=lambda one: one.chosen.times_us[case.name], default=kernels[0])
+        outputs = fastest.plans[case.name].plan.outputs
         found.append(
             JudgedCase(
                 name=case.name,
@@ -195,7 +199,7 @@ def _cases(task: Task, kernels: Sequence[RecordedCandidate], executed_only: bool
                     Tensor(*value) if isinstance(value, TensorSpec) else value for value in task.input_specs(case)
                 ),
                 specs=record_case(task, case).inputs,
-                outputs=tuple(Tensor(v.dtype, v.shape, v.strides) for v in fastest.plans[case.name].plan.outputs),
+                outputs=tuple(Tensor(v.dtype, v.shape, v.strides) for v in outputs[: len(outputs) - len(task.mutates)]),
                 kernel=fastest.name,
                 us=fastest.chosen.times_us.get(case.name),
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evo_kernel.app.export_selection import ExportedCandidate
@@ -155,7 +155,11 @@ def without_unread(
 ) -> list[RecordCase]:
     """The cases, without host-known values if recording without them gives the same plan."""
     hidden = [
-        RecordCase(f"{case.name}, blind", tuple({k: v for k, v in spec.items() if k != "host"} for spec in case.inputs))
+        replace(
+            case,
+            name=f"{case.name}, blind",
+            inputs=tuple({k: v for k, v in spec.items() if k != "host"} for spec in case.inputs),
+        )
         for case in cases
     ]
     differing = [other for case, other in zip(cases, hidden, strict=True) if case.inputs != other.inputs]
@@ -163,7 +167,7 @@ def without_unread(
         return list(cases)
     recording = recorder.record(source, differing, ((),))
     return [
-        RecordCase(case.name, other.inputs) if _same(plans[case.name], recording.plans.get((other.name, ()))) else case
+        replace(case, inputs=other.inputs) if _same(plans[case.name], recording.plans.get((other.name, ()))) else case
         for case, other in zip(cases, hidden, strict=True)
     ]
 

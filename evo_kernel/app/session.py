@@ -21,6 +21,7 @@ from evo_kernel.errors import ConfigError
 from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
+from operators.micro.coder import RewriteCoder
 from populations.reading import PopulationReader
 
 
@@ -76,6 +77,10 @@ def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bo
     console = open_console(stderr=as_json)
     notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
     with compose.prepared(config, task, path, create) as parts:
+        if create:
+            coder, card = RewriteCoder(), task.card()
+            silent = {name: coder.why_nothing(source, card) for name, source in parts.firsts.items()}
+            notes += [f"{name}: {said}" for name, said in silent.items() if said]
         say(console, *(f"note: {note}" for note in notes), style="yellow")
         environment = parts.judge.environment
         gpus = len(parts.judge.stages.gpus)

@@ -51,19 +51,23 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show_evaluation(evaluation: Evaluation) -> None:
-    """A verdict for people: status, checks, score and times."""
+def show_evaluation(evaluation: Evaluation, faults: Mapping[str, str] | None = None) -> None:
+    """A verdict for people: status, checks, score and times. `faults`: why baselines could not be timed, by name."""
     from evo_kernel.observe.live import open_console, say
 
     console = open_console()
     label = evaluation.environment.label
     reason = f": {evaluation.reason}" if evaluation.reason else ""
-    say(console, f"{evaluation.status}, judged where scores are {label}{reason}")
+    alone = ", no baseline" if any(not m.baselines_us for m in evaluation.measurements) else ""
+    say(console, f"{evaluation.status}{alone}, judged where scores are {label}{reason}")
     for check in evaluation.checks:
         mark = "ok" if check.passed else "NO"
         error = f": off by {check.error:.3g}x what is allowed" if _was_compared(check) else ""
         say(console, f"  {mark} {check.case}{error}")
     say(console, *compared_lines(evaluation))
+    if alone:
+        show_cases(console, evaluation, label)
+        say(console, *(f"no baseline {name}: {why}" for name, why in (faults or {}).items()))
     if evaluation.score is not None:
         say(console, f"score {score_text(evaluation)}, {label}", style="bold")
         show_cases(console, evaluation, label)
@@ -143,7 +147,7 @@ def unknown_lines(evaluation: Evaluation) -> list[str]:
     return [
         *([f"floor not known on {', '.join(floorless)}: the reference does not run on tensors without data, so say "
            "bytes(case) and flops(case) in the task file"] if floorless else []),
-        *([f"speed-up not known on {', '.join(alone)}: no baseline was timed yet"] if alone else []),
+        *([f"speed-up not known on {', '.join(alone)}: no baseline was timed"] if alone else []),
     ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import click
 
 from evo_kernel.deadline import seconds_of
 from evo_kernel.errors import UserError
+from evo_kernel.tasks.packaged import names_function, packaged_source
 from evo_kernel.types import Source
 from operators.learning import TREE
 
@@ -88,7 +89,12 @@ LONGEST = 4 * 2**20
 
 
 def read_source(file: Path) -> Source:
-    """The kernel in a file (`-`: standard input). Raises UserError with a plain sentence."""
+    """The kernel in a file (`-`: standard input), or of a package (`package.module:function`).
+
+    Raises UserError with a plain sentence.
+    """
+    if names_function(str(file)) and not file.exists():
+        return packaged_source(str(file))
     name = "standard input" if str(file) == "-" else str(file)
     try:
         with click.open_file(str(file), encoding="utf-8") as stream:

@@ -38,6 +38,10 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 @_for("How long, like 90s, 10m, 8h: instead of the configured hours and evaluations.")
 @click.option("--population", type=PATH, help="Population file; TASK.db here if left out.")
 @click.option("--config", "config_file", type=PATH, help="A TOML file, or the name of a shipped one.")
+@click.option(
+    "--seed", "seeds", type=PATH, multiple=True, metavar="FILE",
+    help="Also start from the kernel in this file, a module with `run`; repeatable.",
+)  # fmt: skip
 @click.option("--start-from", type=PATH, help="Also start from the best kernels of this population.")
 @click.option(
     "--first",
@@ -63,6 +67,7 @@ def run(
     models: ModelOptions,
     dry_run: bool,
     as_json: bool,
+    seeds: tuple[Path, ...],
     **named: object,
 ) -> None:
     """Search for a faster kernel for TASK: a built-in name (`evo-kernel tasks list`) or the path of a task file.
@@ -74,6 +79,7 @@ def run(
     \b
     evo-kernel run softmax
     evo-kernel run my_op.py --for 1h --set operators.policy=uniform
+    evo-kernel run my_op.py --seed my_kernel.py
     evo-kernel run my_op.py --population longer.db --start-from my_op.db
     evo-kernel run my_op.py --model anthropic/NAME --set budget.dollars=2
     evo-kernel run my_op.py --model NAME --base-url http://localhost:8000/v1
@@ -83,7 +89,7 @@ def run(
     """
     began = time.monotonic()
     confining = ["judge.unconfined=true"] if unconfined else []
-    config = run_config(config_file, [*overrides, *confining], named, models)
+    config = run_config(config_file, [*overrides, *confining], {**named, "seeds": seeds or None}, models)
     config = with_duration(config, for_s / 3600 if for_s else None, overrides)
     if not dry_run and (silent := nobody_at(config)):
         raise ConfigError(silent)

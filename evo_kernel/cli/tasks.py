@@ -14,6 +14,7 @@ from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
     from evo_kernel.tasks.first import Wanted
+    from evo_kernel.tasks.task import Case, Task
 
 TEMPLATE = '''"""One line on what this computes."""
 
@@ -71,7 +72,10 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
         click.echo(first_kernel(loaded, wanted).text)
         return
     baselines = baseline_names(loaded)
-    cases = [{"case": c.name, "kind": str(c.kind), "sizes": dict(c.sizes)} for c in loaded.cases]
+    cases = [
+        {"case": c.name, "kind": str(c.kind), "sizes": dict(c.sizes), "inputs": _input_texts(loaded, c)}
+        for c in loaded.cases
+    ]
     if as_json:
         data = {"name": loaded.name, "path": str(loaded.path), "allow": loaded.allow, "cases": cases,
                 "baselines": baselines, "seed": loaded.seed is not None,
@@ -82,8 +86,26 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
     click.echo(f"allow {loaded.allow}; precision {loaded.tolerance.precision}; baselines {', '.join(baselines)}")
     for case in cases:
         click.echo(f"  {case['kind']:<8} {case['case']:<24} {case['sizes']}")
+        more = f", and {len(case['inputs']) - MOST_INPUTS} more" if len(case["inputs"]) > MOST_INPUTS else ""
+        click.echo(f"           {', '.join(case['inputs'][:MOST_INPUTS])}{more}")
     for note in loaded.notes:
         click.echo(f"note: {note}")
+
+
+MOST_INPUTS = 12
+"""Of a case, that are shown to people: a network has hundreds."""
+
+
+def _input_texts(task: Task, case: Case) -> list[str]:
+    """Each input of a case: its name, with dtype and shape of a tensor, or the value."""
+    from evo_kernel.tasks.task import TensorSpec, positional_names
+
+    specs, names = task.input_specs(case), positional_names(task.reference_function)
+    names += [f"input {number}" for number in range(len(names), len(specs))]
+    return [
+        f"{name} {spec}" if isinstance(spec, TensorSpec) else f"{name} = {spec}"
+        for name, spec in zip(names, specs, strict=False)
+    ]
 
 
 @tasks.command("check")
@@ -108,7 +130,7 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
     findings = probe(loaded)
     if not any(finding.fatal for finding in findings):
         findings += examine(loaded)
-    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0)) as judge:
+    with open_judge(loaded, device=device, settings=JudgeSettings(tune_plans=0, every_configuration=True)) as judge:
         evaluation = judge.evaluate(first_kernel(loaded, wanted), Purpose.SCORE)
     sound, label = evaluation.passed and not any(one.fatal for one in findings), evaluation.environment.label
     if as_json:

@@ -37,11 +37,13 @@ def verify(
 ) -> None:
     """Check the kernel in FILE against a task, and score it; several at once, with a table, fastest first.
 
-    FILE is a Python module with `run(*inputs)`. Its Python runs only in a sandbox, which records its launches. Without
-    a GPU, times are modeled and marked so. Exit code 1 if one does not pass.
+    FILE is a Python module with `run(*inputs)`, or a function of an installed package as `package.module:function`. Its
+    Python runs only in a sandbox, which records its launches. All autotune configurations that fit the GPU are checked;
+    the first is timed. Without a GPU, times are modeled and marked so. Exit code 1 if one does not pass.
 
     \b
     evo-kernel verify mine.py --task softmax
+    evo-kernel verify liger_kernel.ops.rms_norm:LigerRMSNormFunction.apply --task my_rms.py
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
     evo-kernel verify variants/*.py --task my_op.py
     """
@@ -56,9 +58,11 @@ def verify(
 
     sources = [read_source(file) for file in files]
     task = load(task_name)
-    settings = JudgeSettings(deadline_s=deadline_s, tune_plans=tune, unconfined=unconfined)
+    settings = JudgeSettings(deadline_s, tune, unconfined=unconfined, every_configuration=True)
     purpose = Purpose.CONFIRM if confirm else Purpose.SCORE
+    faults: dict[str, str] = {}
     with open_judge(task, device=device, settings=settings, score_soon=not confirm) as judge:
+        judge.baselines.on_baselines = lambda case, times, failed: faults.update({} if times else failed)
         evaluations = judge.evaluate_all(sources, purpose)
         if save_plan is not None and evaluations[0].passed:
             _save_plans(judge, sources[0], evaluations[0].knobs, save_plan)
@@ -69,7 +73,7 @@ def verify(
     elif len(files) > 1:
         show_evaluations([str(file) for file in files], evaluations)
     else:
-        show_evaluation(evaluations[0])
+        show_evaluation(evaluations[0], faults)
     if not all(one.passed for one in evaluations):
         sys.exit(1)
 

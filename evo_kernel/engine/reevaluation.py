@@ -61,7 +61,7 @@ class Reevaluation:
         return (
             "nothing is left to try: every strategy was tried on every parent, and every crossing; "
             f"{len(self._deepened)} elites tuned deeper{again}. What would help: a language model (--model), templates,"
-            " other roots (--start-from), more strategies"
+            " other roots (--seed, --start-from), more strategies"
         )
 
     def remeasure(self) -> Spent:

@@ -73,6 +73,10 @@ class Grader:
             if verdict.measurement is not None:
                 self._baselines.know(verdict.measurement)
 
+    def draw_anew(self) -> None:
+        """Forget all seeds."""
+        self._seeds = SeedPool()
+
     def find(self, case: str, plan: str) -> PlanVerdict | None:
         with self._lock:
             return self._known.get((case, plan))
@@ -190,7 +194,7 @@ class Grader:
             told = sum(view.elements * view.item_bytes for view in outputs) if step.timed else None
             self._seeds.answered(step.case.name, verdict.status is Status.WRONG, told)
         return PartialEvaluation(
-            ended=outcome if isinstance(outcome, Checked) else PASSED,
+            ended=_named(outcome, step.case) if isinstance(outcome, Checked) else PASSED,
             checks=(verdict.check,) if verdict.check is not None else (),
             measurements=(verdict.measurement,) if verdict.measurement is not None else (),
             plans=((step.case.name, step.knobs, step.plan.hash),),
@@ -252,6 +256,13 @@ class Grader:
         return fresh_seed() if purpose is Purpose.CONFIRM else self._seeds.seed(case.name, "timed")
 
 
+def _named(outcome: Checked, case: Case) -> Checked:
+    """A failed check of a case with the case's name in its reason."""
+    if outcome.status not in (Status.WRONG, Status.RUNTIME_ERROR, Status.TIMEOUT) or case.name in outcome.reason:
+        return outcome
+    return replace(outcome, reason=f"on {case.name}: {outcome.reason}")
+
+
 def rule_fault(task: Task, plan: CompiledPlan) -> str:
     """How a plan violates the task's ALLOW, as a sentence; empty if it does not."""
     if not plan.plan.nodes:
@@ -266,8 +277,9 @@ def rule_fault(task: Task, plan: CompiledPlan) -> str:
         return f"torch's {waiting[0]} waits for the GPU, so the launches cannot be timed as one: write a kernel for it"
     if not plan.plan.launches:
         return "run launches no kernel of its own"
-    if task.allow == "kernels" and plan.plan.copied_outputs:
-        return f"output {plan.plan.copied_outputs[0]} is a copy of a tensor: compute it in a kernel"
+    returned = len(plan.plan.outputs) - len(task.mutates)  # inputs changed in place may be copies of results
+    if task.allow == "kernels" and (copied := [number for number in plan.plan.copied_outputs if number < returned]):
+        return f"output {copied[0]} is a copy of a tensor: compute it in a kernel"
     if borrowed := [number for number in plan.plan.borrowed_outputs if number not in task.borrowed_outputs]:
         return (
             f"output {borrowed[0]} is a view of an input, shares its memory with another output, or several of its "

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo_kernel.deadline import Deadline
-from evo_kernel.errors import EvoKernelError, InfraError, PlanError, UserError
+from evo_kernel.errors import BadDraw, EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.correctness.references import fresh_seed
@@ -28,16 +28,20 @@ from evo_kernel.fitness.grading import Grader, SecondAssembler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CountPart
 from evo_kernel.fitness.profiling.profiler import CaseProfile, Profiler
-from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case, refuse_unconfined
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, Recording, record_case, refuse_unconfined
 from evo_kernel.fitness.runners.base import IN_FULL_S, Checked, Runner
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
 from evo_kernel.fitness.timing.confirmation import Confirmer
 from evo_kernel.fitness.timing.measurement_cache import MeasurementCache, cache_key
+from evo_kernel.fitness.tuning.configurations import check_others
 from evo_kernel.fitness.tuning.tuning import Tuning
 from evo_kernel.tasks.task import Case, Task, positional_names
 from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, PlanVerdict, Purpose, Source, Status
+
+_DRAWS = 3
+"""Of inputs, that a reference may refuse one after the other."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class JudgeSettings:
     tune_plans: int = 8  # knob settings to try in addition to the source's own
     tune_within: float = 1.5  # tune only sources within this factor of the best time; its root after a round, ...
     seed: int = 0  # of the tuner; the seeds of checks are secret
+    every_configuration: bool = False  # check all autotune configurations, not only the one that is timed
     unconfined: bool = False  # continue if the recorder cannot be confined at all
     assembler: str = BUNDLED  # or "package", or a path; see compile/assembler.py
 
@@ -138,8 +143,7 @@ class PlanJudge:
             deadline=deadline or Deadline(),
         )  # fmt: skip
         try:
-            partial = self._confirm(context, against) if purpose is Purpose.CONFIRM else self._evaluate(context)
-            evaluation = self._to_evaluation(context, partial)
+            evaluation = self._to_evaluation(context, self._with_good_draws(context, against))
         except PlanError as error:
             evaluation = self._to_evaluation(context, PartialEvaluation(Checked(Status.REJECTED, str(error))))
         except EvoKernelError:
@@ -190,16 +194,41 @@ class PlanJudge:
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
 
+    def _with_good_draws(self, context: EvaluationContext, champion: Source | None) -> PartialEvaluation:
+        """Evaluate; again with other inputs where the reference fails on those that were drawn."""
+        why = ""
+        for _ in range(_DRAWS):
+            try:
+                return (
+                    self._confirm(context, champion) if context.purpose is Purpose.CONFIRM else self._evaluate(context)
+                )
+            except BadDraw as bad:
+                why = str(bad)
+                self._grader.draw_anew()
+        reason = f"the reference fails on its own inputs, {_DRAWS} times in a row: {why}"
+        return PartialEvaluation(Checked(Status.REJECTED, reason))
+
     def _evaluate(self, context: EvaluationContext) -> PartialEvaluation:
         timed = () if context.purpose is Purpose.PROBE else (CaseKind.SEARCH,)
         recording = self._grader.record(context.source, (CaseKind.CHECK, *timed))
         partial = self._grader.grade(context, recording, timed=timed)
         if not partial.ended.passed or context.purpose is not Purpose.SCORE:
             return partial
+        partial = self._other_configurations(context, recording, partial)
+        if not partial.ended.passed:
+            return partial
         if context.remeasure:  # of roots, too: the slower one of two is not worth tuning
             self._tuning.note_best(mean_log(partial.measurements))
             return partial
-        return self._tuning.tune(context, recording, partial)
+        tuned = self._tuning.tune(context, recording, partial)
+        return replace(tuned, ended=partial.ended) if tuned.ended.passed else tuned
+
+    def _other_configurations(
+        self, context: EvaluationContext, recording: Recording, partial: PartialEvaluation
+    ) -> PartialEvaluation:
+        if not self._settings.every_configuration or context.remeasure:
+            return partial
+        return check_others(self._grader, replace(context, purpose=Purpose.SCORE), recording, partial)
 
     def _confirm(self, context: EvaluationContext, champion: Source | None) -> PartialEvaluation:
         """Check and time on hidden cases with fresh seeds, then compare with opponents in pairs, in a fresh runner."""
@@ -224,6 +253,8 @@ class PlanJudge:
             partial = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))
             if partial.ended.passed:
                 partial = partial.then(wide.result() if wide else self._grader.check_wide_values(context, timed))
+            if partial.ended.passed:
+                partial = self._other_configurations(context, recording, partial)
             if not partial.ended.passed:
                 return partial
             return partial.then(self._confirmer.compare(context, recording, opponents, claimed))

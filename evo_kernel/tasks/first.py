@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.child import compiled, compiled_baseline
-from evo_kernel.tasks.task import Task
+from evo_kernel.tasks.task import Task, describe
 from evo_kernel.types import Source
 
 Wanted = Literal["auto", "compiled"]
@@ -42,7 +43,7 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
     from evo_kernel.tasks.lowering.lower import lower  # only here: a task with a seed need not pay for tracing
 
     try:
-        lowered = lower(task)
+        lowered = _lowered(lower, task)
     except LoweringError as unknown:
         try:
             return First(compiled(task, templates=True), "compiled")
@@ -56,6 +57,16 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
         if len(left_to_torch(other)) < len(left_to_torch(lowered)):
             return First(other, "compiled")
     return First(lowered, "lowered")
+
+
+def _lowered(lower: Callable[[Task], Source], task: Task) -> Source:
+    """What `lower` writes. Raises LoweringError, for a fault of lowering's own too: torch.compile's kernels remain."""
+    try:
+        return lower(task)
+    except LoweringError:
+        raise
+    except Exception as error:
+        raise LoweringError(f"Lowering fails on the reference: {describe(error)}.") from error
 
 
 def beside_first(task: Task, first: First) -> Source | None:

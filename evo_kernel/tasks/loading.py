@@ -17,7 +17,18 @@ from typing import Any
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.builtin import builtin_names, path_of, text_of
-from evo_kernel.tasks.task import TOLERANCES, Case, Function, Task, Tolerance, describe, did_you_mean, line_in
+from evo_kernel.tasks.packaged import names_function, packaged_source
+from evo_kernel.tasks.task import (
+    TOLERANCES,
+    Case,
+    Function,
+    Task,
+    Tolerance,
+    describe,
+    did_you_mean,
+    line_in,
+    positional_names,
+)
 from evo_kernel.types import CaseKind, Source
 
 SMALL_ELEMENTS = 2_000_000
@@ -109,6 +120,7 @@ class _Reader:
             allow=self._choice("ALLOW", ("kernels", "mixed"), "kernels"),
             tolerance=self._tolerance(),
             host_known=self._host_known(),
+            mutates=self._mutates(reference),
             seed=self._seed(),
             description=" ".join((self.module.__doc__ or "").split("\n\n")[0].split()),
             public_text=public_text(self.text),
@@ -264,6 +276,23 @@ class _Reader:
             raise self._fail(f"HOST_KNOWN is {raw!r}. Make it a set of input positions, such as {{2}}.")
         return frozenset(raw)
 
+    def _mutates(self, reference: Function) -> tuple[int, ...]:
+        raw = getattr(self.module, "MUTATES", ())
+        names = positional_names(reference)
+        if isinstance(raw, str) or not isinstance(raw, (list, tuple, set, frozenset)):
+            example = f'MUTATES = ("{names[0] if names else "x"}",)'
+            raise self._fail(f"MUTATES is {raw!r}. Make it a tuple of parameters of reference, such as {example}.")
+        for item in raw:
+            if item not in names:
+                hint = did_you_mean(str(item), names)
+                raise self._fail(f"MUTATES names {item!r}; the parameters of reference are {', '.join(names)}.{hint}")
+        if both := sorted(self._host_known() & {names.index(item) for item in raw}):
+            raise self._fail(
+                f"HOST_KNOWN and MUTATES both name input {both[0]} ({names[both[0]]}). The host must know "
+                "a value that stays: take it out of one of them."
+            )
+        return tuple(sorted(names.index(item) for item in set(raw)))
+
     def _seed(self) -> Source | None:
         raw = getattr(self.module, "SEED", None)
         if raw is None:
@@ -272,6 +301,8 @@ class _Reader:
             raise self._fail(f"SEED is a {type(raw).__name__}. Make it a path relative to this file.")
         if isinstance(raw, str) and "\n" in raw:
             return Source(raw)  # the text itself: an imported problem brings its own
+        if names_function(str(raw)):
+            return packaged_source(str(raw))
         try:
             if self.origin in builtin_names():
                 return Source(text_of(self.origin, str(raw)))

@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Input, Task, describe, same_values
+from evo_kernel.tasks.task import Case, Input, Task, as_tuple, describe, functional, same_values
 from evo_kernel.types import CaseKind
 
 MAX_CASES = 3
@@ -99,6 +99,12 @@ def _draw(task: Task, case: Case) -> _Drawn:
         return _Drawn(case, inputs, others, honest, honest, str(error))
 
 
+def _changed(task: Task, inputs: tuple[Input, ...], drawn: tuple[Input, ...]) -> tuple[str | int, ...]:
+    """Names of the inputs that differ from what was drawn, as MUTATES takes them."""
+    differ = [n for n, pair in enumerate(zip(inputs, drawn, strict=True)) if not _same(pair[:1], pair[1:])]
+    return tuple(task.input_names[n] if n < len(task.input_names) else n for n in sorted({*differ, *task.mutates}))
+
+
 def _same(left: tuple[Input, ...], right: tuple[Input, ...]) -> bool:
     """Bit-equal, NaN included; numbers equal."""
     return len(left) == len(right) and all(
@@ -123,7 +129,10 @@ def _rules(task: Task, case: Case) -> list[ProbeFinding]:
         return note("inputs-vary", varies)
     outputs = task.outputs(*inputs)
     if not _same(inputs, again):
-        mutates = "reference changes its inputs. Work on a copy: the judge compares inputs before and after."
+        mutates = (
+            "reference changes its inputs. Work on a copy, or name those that kernels shall change too: "
+            f"MUTATES = {_changed(task, inputs, again)!r}."
+        )
         return note("reference-mutates", mutates)
     for position in sorted(task.host_known):
         if not 0 <= position < len(inputs):
@@ -262,12 +271,12 @@ def examine(task: Task) -> list[ProbeFinding]:
     for name, baseline in task.baselines.items():
         try:
             with torch.no_grad():  # as it is timed
-                made = baseline(*inputs)
+                made = as_tuple(functional(baseline, task.mutates)(*inputs))
         except Exception as error:  # noqa: BLE001 (a user's function, or a library's without a CPU version)
             why = f"the baseline {name!r} failed on the CPU: {describe(error)}. On a GPU it may run; look there."
             note("baseline-fails", why)
             continue
-        if fault := _difference((made,) if isinstance(made, torch.Tensor) else tuple(made), outputs):
+        if fault := _difference(made, outputs):
             note(
                 "baseline-differs", f"the baseline {name!r} computes something else: {fault}. Mend it, or take it out."
             )

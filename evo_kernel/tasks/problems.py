@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from evo_kernel.errors import TaskError
 from evo_kernel.syntax import parse_module
+from evo_kernel.tasks.blank import keep_dynamo_out
 from evo_kernel.tasks.call_template import free_name
 from evo_kernel.tasks.scripts import (
     drawing_seed,
@@ -109,6 +110,7 @@ class Problem:
 
     def variant(self, case: Mapping[str, Any]) -> _Variant:
         """Module and shapes at these sizes, without data where the constructor can do without."""
+        keep_dynamo_out()
         with _disable_current_modes(), own_numbers("cpu"), torch.no_grad():
             try:
                 with FakeTensorMode(allow_non_fake_inputs=True):

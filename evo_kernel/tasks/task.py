@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import inspect
 import math
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -86,6 +87,11 @@ class TensorSpec(NamedTuple):
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    def __str__(self) -> str:
+        """dtype[shape], with the strides where they are not those of a dense tensor."""
+        dense = torch.empty(self.shape, device="meta").stride()
+        return f"{self.dtype}{list(self.shape)}" + (f" strides {list(self.strides)}" if self.strides != dense else "")
+
     def empty(self, device: str | torch.device) -> torch.Tensor:
         """An uninitialised tensor of this kind (fake under a FakeTensorMode)."""
         return torch.empty_strided(self.shape, self.strides, dtype=getattr(torch, self.dtype), device=device)
@@ -107,6 +113,7 @@ class Task:
     allow: Literal["kernels", "mixed"] = "kernels"
     tolerance: Tolerance = Tolerance()
     host_known: frozenset[int] = frozenset()  # positions of inputs whose values the host may read
+    mutates: tuple[int, ...] = ()  # positions of inputs that the reference and the kernel change in place
     seed: Source | None = None
     description: str = ""
     public_text: str = ""  # the file's text without its confirm cases
@@ -217,7 +224,7 @@ class Task:
         return tuple(values)
 
     def reference(self, *inputs: Input) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """What a kernel must compute: one tensor, or a tuple of them."""
+        """What the file's reference returns: one tensor, or a tuple. It changes the inputs at `mutates` in place."""
         if misfit := _arity_misfit(self.reference_function, len(inputs)):
             code = getattr(self.reference_function, "__code__", None)
             line = f":{code.co_firstlineno}" if code is not None else ""
@@ -225,16 +232,19 @@ class Task:
         result = self._call(self.reference_function, "reference", inputs)
         if isinstance(result, torch.Tensor):
             return result
-        if isinstance(result, (tuple, list)) and result and all(isinstance(part, torch.Tensor) for part in result):
-            return tuple(cast(Sequence[torch.Tensor], result))
+        parts = as_tuple(result)
+        if (parts or self.mutates) and all(isinstance(part, torch.Tensor) for part in parts):
+            return parts
         raise TaskError(
             f"{self.path}: reference returned a {type(result).__name__}. Return a tensor, or a tuple or list of them."
         )
 
     def outputs(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
-        """The reference's result, always as a tuple."""
-        result = self.reference(*inputs)
-        return (result,) if isinstance(result, torch.Tensor) else result
+        """What a kernel must compute: what the reference returns, then the inputs that it changes. Copies those."""
+        for position in self.mutates:
+            if position >= len(inputs) or not isinstance(inputs[position], torch.Tensor):
+                raise TaskError(f"{self.path}: MUTATES names input {position}, which is no tensor.")
+        return as_tuple(functional(self.reference, self.mutates)(*inputs))
 
     def truth(self, *inputs: Input) -> tuple[torch.Tensor, ...]:
         """The reference computed on float64 copies of the floating-point inputs: what errors are measured from."""
@@ -243,12 +253,14 @@ class Task:
     @cached_property
     def borrowed_outputs(self) -> frozenset[int]:
         """Numbers of outputs for which the reference returns memory of an input or of another output, or a tensor
-        several of whose elements share memory."""
+        several of whose elements share memory. Changed inputs are among them."""
         case = min(self.cases_of(CaseKind.CHECK), key=self.elements)
         inputs = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
         given = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
         borrowed: set[int] = set()
-        for number, output in enumerate(self.outputs(*inputs)):
+        outputs = self.outputs(*inputs)
+        given |= {output.untyped_storage().data_ptr() for output in outputs[len(outputs) - len(self.mutates) :]}
+        for number, output in enumerate(outputs):
             storage = output.untyped_storage()
             is_expanded = any(step == 0 and size > 1 for step, size in zip(output.stride(), output.shape, strict=True))
             is_larger = output.numel() * output.element_size() > storage.nbytes()  # windows
@@ -362,9 +374,39 @@ def positional_names(function: Function) -> list[str]:
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    """What a function returned, as a tuple; None is an empty one."""
+    return () if result is None else tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def functional(function: Function, mutates: Sequence[int]) -> Function:
+    """`function` without its effect on inputs: it returns a tuple, with the inputs at `mutates` as it left them last.
+
+    The result has an attribute `mutates`. Where nothing is changed it is the function itself.
+    """
+    if not mutates:
+        return function
+
+    @functools.wraps(function)
+    def computed(*inputs: Any) -> tuple[torch.Tensor, ...]:
+        given = [value.clone() if position in mutates else value for position, value in enumerate(inputs)]
+        return (*as_tuple(function(*given)), *(given[position] for position in mutates))
+
+    setattr(computed, "mutates", tuple(mutates))  # noqa: B010 (functions have no such field)
+    return computed
+
+
 def as_float64(value: Input) -> Input:
     """A float64 copy of a floating-point tensor; anything else as it is."""
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def once(tensor: torch.Tensor) -> torch.Tensor:
+    """One position along each axis whose positions are one in memory, as of an expanded tensor: what can be written."""
+    for axis, (step, size) in enumerate(zip(tensor.stride(), tensor.shape, strict=True)):
+        if step == 0 and size > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 def size_hint(size: Any) -> int:

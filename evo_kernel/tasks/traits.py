@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Task, as_float64, without_data
+from evo_kernel.tasks.task import Case, Task, as_float64, as_tuple, without_data
 from evo_kernel.types import CaseKind
 
 DIFFERENTIABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -30,7 +30,10 @@ def takes_fakes(task: Task) -> bool:
 
 
 def differentiable(task: Task) -> list[int]:
-    """Positions of the floating-point inputs if the reference can be differentiated; none if it cannot."""
+    """Positions of the floating-point inputs if the reference can be differentiated; none if it cannot, or changes
+    inputs in place."""
+    if task.mutates:
+        return []
     inputs = _drawn(task)
     places = [p for p, v in enumerate(inputs) if isinstance(v, torch.Tensor) and v.is_floating_point()]
     if any(inputs[place].dtype not in DIFFERENTIABLE for place in places):
@@ -97,6 +100,10 @@ _PICK = {"embedding", "gather", "index", "index_select", "take", "_unsafe_index"
 """Operations that read as much of their first tensor as they return."""
 
 
+_OVERWRITE = {"copy_", "fill_", "zero_"}
+"""Operations that write their first tensor without reading it."""
+
+
 class LeastWork(NamedTuple):
     """Of one case; None: not known."""
 
@@ -113,24 +120,27 @@ def least_work(task: Task, case: Case) -> LeastWork:
     inputs = [without_data(spec) if isinstance(spec, tuple) else spec for spec in task.input_specs(case)]
     try:
         with _Counter(inputs) as counted:
-            outputs = task.outputs(*inputs)
+            outputs = as_tuple(task.reference(*inputs))
     except TaskError:  # it reads values, or uses an operation that knows no tensors without memory
         return LeastWork(flops, moved)
     written = {_storage(one): min(one.nbytes, one.untyped_storage().nbytes()) for one in outputs}
+    for one in [inputs[position] for position in task.mutates]:
+        if isinstance(one, torch.Tensor):
+            written.pop(_storage(one), None)  # counted, as far as it is written
     return LeastWork(
         counted.flops if flops is None else flops,
-        float(counted.read_bytes + sum(written.values())) if moved is None else moved,
+        float(counted.moved_bytes + sum(written.values())) if moved is None else moved,
     )
 
 
 class _Counter(TorchDispatchMode):
-    """Adds up flops, and what is read of some tensors: each view of them once, and of none more than it has."""
+    """Adds up flops, and what is read and written of some tensors: each view once, and of none more than it has."""
 
     def __init__(self, tensors: list[Any]) -> None:
         super().__init__()
         held = [one for one in tensors if isinstance(one, torch.Tensor)]
         self._whole = {_storage(one): min(one.nbytes, one.untyped_storage().nbytes()) for one in held}
-        self._read: dict[int, dict[Any, int]] = {}
+        self._moved: dict[tuple[int, bool], dict[Any, int]] = {}  # (storage, whether written) → bytes by view
         self.flops = 0.0
 
     @classmethod
@@ -138,8 +148,8 @@ class _Counter(TorchDispatchMode):
         return False  # see `Blank`
 
     @property
-    def read_bytes(self) -> int:
-        return sum(min(self._whole[one], sum(views.values())) for one, views in self._read.items())
+    def moved_bytes(self) -> int:
+        return sum(min(self._whole[one], sum(views.values())) for (one, _), views in self._moved.items())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -147,14 +157,23 @@ class _Counter(TorchDispatchMode):
             return made
         if (formula := flop_registry.get(func._overloadpacket)) is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=made)
+        name = func._schema.name.partition("::")[2]
         for place, one in enumerate(tree_leaves((args, kwargs))):
-            if isinstance(one, torch.Tensor) and _storage(one) in self._whole:
-                picks = place == 0 and func._schema.name.partition("::")[2] in _PICK
-                much = min(one.nbytes, sum(out.nbytes for out in tree_leaves(made))) if picks else one.nbytes
-                views = self._read.setdefault(_storage(one), {})
-                view = (one.storage_offset(), one.shape, one.stride(), func if picks else None)
-                views[view] = max(much, views.get(view, 0))
+            if place == 0 and name in _OVERWRITE:
+                continue
+            picks = place == 0 and name in _PICK
+            much = sum(out.nbytes for out in tree_leaves(made)) if picks else None
+            self._note(one, False, much, func if picks else None)
+        for argument, one in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self._note(one, True)
         return made
+
+    def _note(self, one: Any, written: bool, most: int | None = None, by: Any = None) -> None:
+        if isinstance(one, torch.Tensor) and _storage(one) in self._whole:
+            views = self._moved.setdefault((_storage(one), written), {})
+            view = (one.storage_offset(), one.shape, one.stride(), by)
+            views[view] = max(one.nbytes if most is None else min(one.nbytes, most), views.get(view, 0))
 
 
 def _storage(tensor: torch.Tensor) -> int:

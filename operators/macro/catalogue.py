@@ -209,7 +209,6 @@ _SPECS = (
     StrategySpec(
         "persistent", "launch", "as many programs as the GPU holds, each looping over tiles",
         "schedule `persistent`, or a smaller grid that is resident at once", persistent,
-        rewritten=False,
     ),
     StrategySpec(
         "drop-masks", "memory", "no bounds checks where tiles divide the shape; divisors of indices as constants",

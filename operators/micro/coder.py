@@ -83,6 +83,29 @@ class RewriteCoder:
             offers[task.name] = tuple(chain.from_iterable(every))
         return offers[task.name]
 
+    def why_nothing(self, source: Source, task: TaskCard) -> str:
+        """Where nothing is offered: what was looked for, and what would help. Empty where something is."""
+        module, _ = self._known(source)
+        if isinstance(module, SourceError):
+            return f"the rewriter cannot read it: {module}"
+        if self.offer(source, task):
+            return ""
+        kernels, launches = ", ".join(module.kernels), module.reached
+        if not kernels:
+            return (
+                "the rewriter found no `@triton.jit` function in it. It reads no module that the file imports: copy "
+                "the kernel and the function that launches it into the file"
+            )
+        if not launches:
+            return (
+                f"the rewriter found no launch `kernel[grid](...)` of {kernels} in `run`, nor in what it calls: launch "
+                "the kernel by its name there"
+            )
+        return (
+            f"no rewrite fits {kernels} ({len(launches)} launches). A language model (--model) or another first kernel "
+            "(--seed) would help"
+        )
+
     def carry_out(self, job: Job) -> Coded:
         return Coded(self.implement(job.source, job.strategy))
 

@@ -1,4 +1,5 @@
-"""What a parsed source consists of (kernels with their accesses and loops, launches, buffers), and how it is found."""
+"""What a parsed source consists of, and how it is found: kernels with their accesses and loops, functions of the host
+with their launches and buffers."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 
 from operators.micro.syntax import (
     argument,
@@ -63,7 +65,7 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class SourceKernel:
-    """A top-level `@triton.jit` function that `run` launches (or a device function that kernels call)."""
+    """A top-level `@triton.jit` function that the host launches (or a device function that kernels call)."""
 
     node: ast.FunctionDef
     parameters: tuple[SourceParameter, ...]
@@ -132,7 +134,7 @@ class SourceKernel:
 
 @dataclass(frozen=True, eq=False)
 class SourceLaunch:
-    """One `kernel[grid](...)` in `run`."""
+    """One `kernel[grid](...)` of the host."""
 
     kernel: str
     call: ast.Call
@@ -146,12 +148,85 @@ class SourceLaunch:
 
 @dataclass(frozen=True, eq=False)
 class SourceBuffer:
-    """A tensor that `run` allocates."""
+    """A tensor that a function of the host allocates."""
 
     name: str
     statement: ast.Assign
     call: ast.Call
     returned: bool
+
+
+@dataclass(frozen=True, eq=False)
+class HostFunction:
+    """A function or method that runs on the host: `run`, or what it may call."""
+
+    node: ast.FunctionDef
+    kind: ast.ClassDef | None = None  # the class that it is a method of
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        return tuple(a.arg for a in self.node.args.args)
+
+    @cached_property
+    def buffers(self) -> Mapping[str, SourceBuffer]:
+        """Tensors that it allocates, by name."""
+        returned = {name for s in statements(self.node.body) if isinstance(s, ast.Return) for name in names_read(s)}
+        found = {}
+        for statement in statements(self.node.body):
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                value = statement.value
+                if isinstance(value, ast.Call) and called(value).split(".")[-1] in ALLOCATIONS:
+                    name = statement.targets[0].id
+                    found[name] = SourceBuffer(name, statement, value, name in returned)
+        return found
+
+    @cached_property
+    def aliases(self) -> Mapping[str, ast.expr]:
+        """Names that are made from another tensor by methods or slices, and how."""
+        found: dict[str, ast.expr] = {}
+        for statement in statements(self.node.body):
+            if not isinstance(statement, ast.Assign):
+                continue
+            value, root = statement.value, self_root(statement.value)
+            last = called(value).split(".")[-1]
+            if root in (None, "torch", "triton", "tl") or isinstance(value, ast.Attribute) or last in ALLOCATIONS:
+                continue
+            seen = set[str | None]()
+            while root in found and root not in seen:
+                seen.add(root)
+                root = self_root(found[root])
+            for name in names_written(*statement.targets) - {root}:
+                found[name] = value
+        return found
+
+    def holds(self, node: ast.AST) -> bool:
+        """Whether a node of the text stands in it."""
+        line = getattr(node, "lineno", 0)
+        return self.node.lineno <= line <= (self.node.end_lineno or self.node.lineno)
+
+
+def functions_of(tree: ast.Module) -> list[ast.FunctionDef]:
+    """The functions of a module, also those that an `if` or `try` defines."""
+    return [s for s in _module_level(tree.body) if isinstance(s, ast.FunctionDef)]
+
+
+def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If | ast.Try):
+            for suite in (statement.body, statement.orelse):
+                yield from _module_level(suite)
+
+
+def hosts_of(tree: ast.Module) -> tuple[HostFunction, ...]:
+    """The functions and methods that run on the host, in text order."""
+    found = list[HostFunction]()
+    for statement in _module_level(tree.body):
+        if isinstance(statement, ast.FunctionDef) and not is_jit(statement):
+            found.append(HostFunction(statement))
+        elif isinstance(statement, ast.ClassDef):
+            found += [HostFunction(node, statement) for node in statement.body if isinstance(node, ast.FunctionDef)]
+    return tuple(found)
 
 
 def is_jit(node: ast.FunctionDef) -> bool:
@@ -166,6 +241,10 @@ def constants_of(tree: ast.Module) -> dict[str, int]:
             if name.isupper() and value is not None:
                 found[name] = value
     return found
+
+
+def kernels_of(tree: ast.Module) -> dict[str, SourceKernel]:
+    return {node.name: kernel_of(node) for node in functions_of(tree) if is_jit(node)}
 
 
 def kernel_of(node: ast.FunctionDef) -> SourceKernel:
@@ -254,7 +333,9 @@ def _base(function: ast.FunctionDef, pointer: ast.expr, parameters: set[str], de
     return found.pop() if len(found) == 1 else None
 
 
-def launches_of(run: ast.FunctionDef, kernels: Mapping[str, SourceKernel]) -> Iterator[SourceLaunch]:
+def launches_of(host: HostFunction, kernels: Mapping[str, SourceKernel]) -> Iterator[SourceLaunch]:
+    """The launches that stand in a function of the host, in text order."""
+
     def visit(block: list[ast.stmt], guards: tuple[ast.If, ...]) -> Iterator[SourceLaunch]:
         for statement in block:
             inner = (*guards, statement) if isinstance(statement, ast.If) else guards
@@ -266,7 +347,7 @@ def launches_of(run: ast.FunctionDef, kernels: Mapping[str, SourceKernel]) -> It
                 if kernel is not None:
                     yield _launch(kernel, call, statement, block, guards)
 
-    yield from visit(run.body, ())
+    yield from visit(host.node.body, ())
 
 
 def _launch(
@@ -275,7 +356,8 @@ def _launch(
     assert isinstance(call.func, ast.Subscript)
     grid = call.func.slice
     names = [p.name for p in kernel.parameters]
-    bound = dict(zip(names, call.args, strict=False))
+    plain = takewhile(lambda value: not isinstance(value, ast.Starred), call.args)
+    bound = dict(zip(names, plain, strict=False))
     bound |= {k.arg: k.value for k in call.keywords if k.arg in names}
     options = {k.arg: k.value for k in call.keywords if k.arg in OPTIONS and k.arg not in names}
     return SourceLaunch(
@@ -288,15 +370,3 @@ def _launch(
         bound,  # type: ignore[arg-type]
         options,  # type: ignore[arg-type]
     )
-
-
-def buffers_of(run: ast.FunctionDef) -> dict[str, SourceBuffer]:
-    returned = {name for s in statements(run.body) if isinstance(s, ast.Return) for name in names_read(s)}
-    found = {}
-    for statement in statements(run.body):
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            value = statement.value
-            if isinstance(value, ast.Call) and called(value).split(".")[-1] in ALLOCATIONS:
-                name = statement.targets[0].id
-                found[name] = SourceBuffer(name, statement, value, name in returned)
-    return found

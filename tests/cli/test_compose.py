@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from evo_kernel.app import compose
 from evo_kernel.app.compose import prepared, resumed_config
 from evo_kernel.config import Config, config_from, stored_config
 from evo_kernel.errors import ConfigError, LoweringError
@@ -48,6 +49,32 @@ def test_a_search_starts_from_the_usual_first_kernel_and_torch_compiles(task, tm
     assert roots(task, tmp_path / "all.db") == [(1, "seed"), (2, "compiled")]
     assert roots(task, tmp_path / "all.db", create=False) == [(1, "seed"), (2, "compiled")]
     assert len(asked) == 1  # a resumed population has its roots
+
+
+def test_a_search_starts_from_files_too(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(first, "compiled_baseline", lambda task: None)
+    mine = tmp_path / "mine.py"
+    mine.write_text(first.first_kernel(task).text + "\n# mine\n")
+    keys = {"first": "auto", "seeds": [str(mine)]}
+    assert roots(task, tmp_path / "files.db", **keys) == [(1, "seed"), (2, "seed")]
+    mine.unlink()
+    assert roots(task, tmp_path / "files.db", create=False, **keys) == [(1, "seed"), (2, "seed")]
+    with pytest.raises(ConfigError, match=r"mine\.py"):
+        roots(task, tmp_path / "missing.db", **keys)
+
+
+def test_a_file_does_where_the_task_has_no_first_kernel(task, tmp_path, monkeypatch):
+    mine = tmp_path / "mine.py"
+    mine.write_text(first.first_kernel(task).text)
+
+    def none(task):
+        raise LoweringError("no kernels")
+
+    monkeypatch.setattr(compose, "first_of", none)
+    assert roots(task, tmp_path / "p.db", seeds=[str(mine)]) == [(1, "seed")]
+    assert roots(task, tmp_path / "p.db", create=False, seeds=[str(mine)]) == [(1, "seed")]
+    with pytest.raises(LoweringError):
+        roots(task, tmp_path / "other.db")
 
 
 def test_one_first_kernel_does_where_torch_compile_has_none(task, tmp_path, monkeypatch):

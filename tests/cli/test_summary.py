@@ -104,7 +104,7 @@ def test_a_dash_has_its_reason() -> None:
     (reason,) = unknown_lines(evaluation)
     assert reason.startswith("floor not known on large: ") and "bytes(case)" in reason
     alone = replace(known, measurements=(replace(known.measurements[0], baselines_us={}),))
-    assert unknown_lines(alone) == ["speed-up not known on large: no baseline was timed yet"]
+    assert unknown_lines(alone) == ["speed-up not known on large: no baseline was timed"]
 
 
 def mixed(kind: str, details: dict[str, float]) -> Evaluation:

@@ -15,7 +15,11 @@ def test_a_new_task_file_loads_and_has_a_first_kernel(tmp_path: Path) -> None:
     assert (found["name"], found["seed"]) == ("my_op", False)
     assert {case["kind"] for case in found["cases"]} == {"check", "search", "confirm"}
     assert found["baselines"] == ["eager", "torch.compile"]
-    assert "baselines eager, torch.compile\n" in evo("tasks", "show", path).stdout
+    path.write_text(path.read_text().replace("device=device),)", "device=device).t(), 3)").replace("(x):", "(x, n):"))
+    shown = evo("tasks", "show", path).stdout
+    assert "baselines eager, torch.compile\n" in shown
+    assert "\n           x float32[127, 5] strides [1, 127], n = 3\n" in shown
+    path.write_text(path.read_text().replace("device=device).t(), 3)", "device=device),)").replace("(x, n):", "(x):"))
     first = evo("tasks", "show", path, "--seed").stdout
     assert "@triton.jit" in first and "def run(" in first
     path.write_text("mine")

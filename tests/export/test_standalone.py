@@ -30,6 +30,7 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.plan.program import program
 from evo_kernel.fitness.record.recorder import Recorder, record_case
 from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.lowering.lower import lower
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import CaseKind, Source
 from tests.export.test_package import PACKAGE
@@ -143,6 +144,38 @@ def test_a_package_of_such_a_kernel_computes_the_reference_where_nobody_judged_i
     with pytest.warns(RuntimeWarning, match="computed by the reference"):
         assert torch.equal(evil.doubling(other), other * 2)
     assert not mark.exists()
+
+
+def test_a_package_changes_its_inputs_where_the_task_does(recorder, tmp_path, monkeypatch):
+    """The kernel is a lowered one: it computes elsewhere and copies to the input, which need not be aligned."""
+    text = DOUBLING.replace("return x * 2", "x.mul_(2)\n    return x.sum(-1)") + 'MUTATES = ("x",)\n'
+    (tmp_path / "in_place.py").write_text(text)
+    task = load(str(tmp_path / "in_place.py"))
+    source = lower(task)
+    data = launches(recorder, task, source.text, (CaseKind.CHECK,))
+    tensor, sums = Tensor("float32", (3, 16), (16, 1)), Tensor("float32", (3,), (1,))
+    made = JudgedCase(
+        "m3", CaseKind.CHECK, {"m": 3}, (tensor,), tuple(data["cases"][0]["inputs"]), (sums,), "candidate_7"
+    )
+    group = {"task": "in_place", "target": 90, "environment": "modeled", "names": ["x"], "cases": judged([made])}
+    changes = {"namespace": "in_place_kernel", "names": ["x"], "schema": "(Tensor(a!) x) -> Tensor", "judged": [group],
+               "differentiable": [], "task": "in_place", "layouts": [None]}  # fmt: skip
+    package = replace(
+        PACKAGE, name="in_place_kernel", operator="in_place", manifest={**PACKAGE.manifest, **changes},
+        tasks={"in_place/task.py": text}, kernels={"candidate_7": data}, sources={"candidate_7": source},
+    )  # fmt: skip
+    write_package(package, tmp_path / "out")
+    monkeypatch.syspath_prepend(str(tmp_path / "out"))
+    operator = importlib.import_module("in_place_kernel")
+    for x in (torch.randn(3, 16), torch.randn(49)[1:].view(3, 16)):
+        before = x.clone()
+        assert operator.chosen(x) == "candidate_7"
+        torch.testing.assert_close(operator.in_place(x), 2 * before.sum(-1))
+        assert torch.equal(x, 2 * before)
+    other = torch.ones(5, 16)
+    with pytest.warns(RuntimeWarning, match="computed by the reference"):
+        assert torch.equal(operator.in_place(other), torch.full((5,), 32.0))
+    assert torch.equal(other, torch.full((5, 16), 2.0))
 
 
 def test_inputs_must_be_those_that_were_recorded(recorder, tmp_path):

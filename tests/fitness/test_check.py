@@ -207,6 +207,45 @@ def test_integers_are_exact():
     assert not result.passed and "16 of 16" in result.reason
 
 
+def test_integers_after_a_narrow_rounding_are_those_of_either_dtype():
+    task = task_of(lambda a, b: torch.round((a @ b).float() * 30).clamp(-127, 127).to(torch.int8))
+    a, b = draw((256, 256), (256, 256), dtype=torch.bfloat16)
+    b = b / 16
+
+    def steps(total):
+        return torch.round(total * 30).clamp(-127, 127).to(torch.int8)
+
+    assert verdict(task, (a, b), lambda a, b: steps(a.float() @ b.float())).passed
+    assert verdict(task, (a, b), lambda a, b: steps((a.float() @ b.float()).bfloat16().float())).passed
+    off = torch.arange(256) % 100 == 7
+    assert not verdict(task, (a, b), lambda a, b: steps(a.float() @ b.float() + off / 30)).passed
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("regime", ["nominal", "denormals", "uneven"])
+def test_eight_bit_floats_are_compared_by_what_they_are_rounded_to(name, regime):
+    dtype = getattr(torch, name)
+    task = task_of(lambda a, b: (a @ b).to(dtype))
+    a, b = regimes.apply(regime, draw((96, 256), (256, 64), dtype=torch.bfloat16))
+    expected, most = error_bounds.expect(task, (a, b)), torch.finfo(dtype).max
+
+    def fault(total):
+        return check.compare("case", (total.clamp(-most, most).to(dtype),), expected, task.tolerance).reason
+
+    whole = a.float() @ b.float()
+    assert not fault(whole) and not fault(whole.bfloat16().float())  # saturated, as a GPU converts
+    if regime == "nominal":
+        assert "rounded to other numbers" in fault(a[:, :246].float() @ b[:246].float())
+        left_out = (torch.arange(96)[:, None] % 48 == 7) & (whole.abs() < whole.abs().max() / 4)
+        assert "more than a step off" in fault(torch.where(left_out, 0.0, whole))
+        assert "of 6144 elements" in fault(whole * 1.1)
+
+
+def test_an_empty_output_of_eight_bit_floats_passes():
+    task = task_of(lambda x: x.to(torch.float8_e5m2))
+    assert verdict(task, draw((0, 4)), lambda x: x.to(torch.float8_e5m2)).passed
+
+
 def test_a_reference_that_changes_its_inputs_does_not_change_ours():
     task = task_of(lambda x: x.mul_(2.0))
     (x,) = draw((5,))

@@ -10,6 +10,7 @@ from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, LoweringError
 from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.fitness.runners.executor import Executor
+from evo_kernel.fitness.timing import baseline_times
 from evo_kernel.fitness.timing.baselines import COMPILED
 from evo_kernel.tasks.compiled import child
 from evo_kernel.tasks.first import first_kernel
@@ -83,6 +84,29 @@ def test_a_wrong_cleaning_and_none_at_all_leave_the_first_kernel_and_say_why(tmp
     assert found.score == 1.0 and told == {COMPILED: "no kernels"}
     found, told, _ = verdict(tmp_path, "x * 5\n\n\nreference.compiled_baseline = False", lambda task: "", monkeypatch)
     assert found.score == 1.0 and "compiled_baseline = False" in told[COMPILED]
+
+
+def test_a_kernel_passes_where_nothing_can_be_timed_beside_it(tmp_path, monkeypatch):
+    def no_first_kernel(task):
+        raise LoweringError("none is written")
+
+    monkeypatch.setattr(baseline_times, "first_kernel", no_first_kernel)
+    answer, told = Future(), {}
+    answer.set_exception(LoweringError("no kernels"))
+    monkeypatch.setattr(child, "baseline_ahead", lambda task: answer)
+    (tmp_path / "op.py").write_text(
+        TASK.replace("RESULT", "torch.square(x) + x").replace("CASES", "import torch\nCASES")
+    )
+    task = load(tmp_path / "op.py")
+    with open_judge(task, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
+        judge.baselines.on_baselines = lambda case, times, faults: told.update(faults)
+        eager = judge.evaluate(first_kernel(task), Purpose.SCORE)
+        judge.baselines._baselines.clear()
+        monkeypatch.setattr(baseline_times, "unpriced", lambda node: True)
+        alone = judge.evaluate(first_kernel(task), Purpose.SCORE, remeasure=True)
+    assert eager.passed and set(eager.measurements[0].baselines_us) == {"eager"} and eager.score is not None
+    assert alone.passed and not alone.measurements[0].baselines_us and alone.score is None
+    assert told["first kernel"] == "none is written" and "aten.pow" in told["eager"] and told[COMPILED] == "no kernels"
 
 
 def test_a_first_verdict_does_not_wait_and_has_its_score_later(tmp_path, monkeypatch):

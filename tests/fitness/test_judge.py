@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import psutil
 import pytest
+import torch
 
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, InfraError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge, with_names
 from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
-from evo_kernel.types import Evaluation, Measurement, Purpose, Source, Status
+from evo_kernel.types import CaseKind, Evaluation, Measurement, Purpose, Source, Status
 from tests.support.small_tasks import small_softmax
 
 
@@ -70,6 +72,42 @@ def test_known_plans_cost_nothing(task, judge):
     again = judge.evaluate(Source(task.seed.text + "\n# the same plans\n"), Purpose.PROBE)
     assert again.status is Status.PASSED and not again.charged and not again.verdicts
     assert {plan for _, _, plan in again.plans} == {plan for _, _, plan in first.plans}
+
+
+def test_a_draw_that_the_reference_refuses_ends_no_run(task, judge, monkeypatch):
+    failures = iter([True])  # an unlucky draw, then none
+
+    def reference(x):
+        if not x.any() or next(failures, False):  # zeros: as of a matrix that is to be inverted
+            raise RuntimeError("the matrix is singular")
+        return torch.softmax(x, -1)
+
+    monkeypatch.setattr(judge._runner._references, "_task", replace(task, reference_function=reference))
+    judge._grader.draw_anew()  # the references of other seeds are known
+    text = task.seed.text.replace("+ start", "+ 0 + start")
+    lucky = judge.evaluate(Source(text.replace("/ row_sum", "/ (row_sum * 2.0 * 0.5)")), Purpose.PROBE)
+    assert lucky.passed and len(lucky.checks) == 2, lucky.reason
+    case = task.cases_of(CaseKind.CHECK)[0]
+    plan = judge.plans(task.seed, (), [CaseKind.CHECK])[case.name]
+    assert judge._runner.check(plan, case, [(1, "nominal"), (2, "zeros")]).passed
+    failures = iter([True] * 1000)
+    judge._grader.draw_anew()
+    never = judge.evaluate(Source(text.replace("/ row_sum", "/ (row_sum * 4.0 * 0.25)")), Purpose.PROBE)
+    assert never.status is Status.REJECTED and "3 times in a row" in never.reason and "singular" in never.reason
+
+
+def test_every_configuration_is_checked(task, judge, monkeypatch):
+    monkeypatch.setattr(judge, "_settings", replace(judge._settings, every_configuration=True, tune_plans=0))
+    configs = "@triton.autotune([triton.Config({'BY': 1.0}, num_warps=w) for w in (4, 8)], key=[])\n@triton.jit\n"
+    text = task.seed.text.replace("@triton.jit\n", configs, 1).replace(
+        "BLOCK: tl.constexpr", "BLOCK: tl.constexpr, BY: tl.constexpr"
+    )
+    text = text.replace("/ row_sum", "* BY / row_sum").replace(", num_warps=NUM_WARPS", "")
+    right = judge.evaluate(Source(text), Purpose.SCORE)
+    assert right.passed and right.reason.startswith("2 of 2 autotune configurations of "), right.reason
+    wrong = judge.evaluate(Source(text.replace("1.0}, num_warps=w", "w / 4}, num_warps=w")), Purpose.SCORE)
+    assert wrong.status is Status.WRONG and "with autotune configuration 1 of " in wrong.reason, wrong.reason
+    assert "(BY: 2.0, num_warps: 8" in wrong.reason
 
 
 @pytest.mark.parametrize(

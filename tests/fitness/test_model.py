@@ -82,6 +82,11 @@ def test_spills_and_lost_occupancy_cost(matmul):
         modeled_time(worse, [dataclasses.replace(seen, flops={kind: 1e9})], H200).total_us
         for kind in ("fp8e4nv", "fp16")
     )
+    six, whole = (
+        modeled_time(compiled, [dataclasses.replace(seen, flops={kind: 1e9})], H200).total_us
+        for kind in ("bf16x6", "bf16")
+    )
+    assert 3 * whole < six < 6 * whole  # six products of parts
     assert eight == half  # without wgmma tensor cores get 8-bit floats as float16
 
 
@@ -116,6 +121,31 @@ def test_a_product_by_torch_takes_the_time_of_its_operations(dtype, most):
     node = Aten(op="aten.mm.default", views=(a, b), args=[{"view": 0}, {"view": 1}], kwargs={}, outputs=(c,))
     us = time_of(PlanFacts((), (torch_cost(node),)), H200).total_us
     assert 2 * 4096**3 / most * 1e6 < us < 2 * 2 * 4096**3 / most * 1e6
+
+
+def test_functions_by_torch_take_their_instructions():
+    def cost(name, dtype="float32", *args, size=1 << 20):
+        view = View(buffer=0, dtype=dtype, shape=(size // 1024, 1024), strides=(1024, 1))
+        return torch_cost(Aten(op=f"aten.{name}", views=(view,), args=[{"view": 0}, *args], kwargs={}, outputs=(view,)))
+
+    def us(*args):
+        return time_of(PlanFacts((), (cost(*args),)), H200).total_us
+
+    copied, doubles = us("neg.default"), us("neg.default", "float64")
+    assert us("lgamma.default") > 3 * (copied - 1.3) and us("lgamma.default", "float64") > 5 * (doubles - 1.3)
+    assert us("exp.default") == copied
+    assert cost("pow.Tensor_Scalar", "float32", 2).flops == 0 < cost("pow.Tensor_Scalar", "float32", 2.5).flops
+    pairs = cost("multilabel_margin_loss_forward.default")
+    assert pairs.flops > 1024 * (1 << 20)
+
+
+def test_an_upsampled_image_reads_what_its_elements_are_made_of():
+    small, large = (
+        View(buffer=n, dtype="float32", shape=(8, s, s), strides=(s * s, s, 1)) for n, s in ((0, 64), (1, 128))
+    )
+    for name, taps in (("upsample_bicubic2d", 16), ("upsample_bilinear2d", 4)):
+        node = Aten(op=f"aten.{name}.default", views=(small,), args=[{"view": 0}], kwargs={}, outputs=(large,))
+        assert torch_cost(node).sector_bytes == taps * 4 * large.elements
 
 
 def test_linear_algebra_by_torch_costs_no_less_than_the_product_that_it_can_stand_for():
@@ -253,6 +283,13 @@ def test_torch_pays_for_the_lines_that_its_views_cover():
     assert moved((64, 64), (128, 2)) == pytest.approx(2 * 64 * 64 * 4, rel=0.01)
     assert moved((64, 64), (1024, 1)) == 64 * 256  # whole lines with gaps between them
     assert moved((64, 64), (0, 1)) == 64 * 64 * 4
+
+
+def test_a_scalar_is_added_to_a_scalar():
+    loss = View(buffer=0, dtype="float32", shape=(), strides=())
+    args = [{"view": 0}, {"view": 0}]
+    cost = torch_cost(Aten(op="aten.add.Tensor", views=(loss,), args=args, kwargs={}, outputs=(loss,)))
+    assert 4 <= cost.moved_bytes <= 1024
 
 
 def test_pooling_reads_a_window_for_each_output():

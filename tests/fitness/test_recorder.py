@@ -9,7 +9,7 @@ import pytest
 
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Fill, Launch, Scalar
-from evo_kernel.fitness.record.recorder import RecordCase, Recorder, RecordFault
+from evo_kernel.fitness.record.recorder import Configurations, RecordCase, Recorder, RecordFault, Recording
 from evo_kernel.types import Knobs, Source, Status
 from tests.integrity import corpus
 
@@ -110,18 +110,110 @@ def test_fills_views_and_slices(recorder):
     assert not plan.plan.aten_nodes and plan.plan.outputs[2].strides == (1, 1000)
 
 
-def test_autotune_configurations_are_knobs(recorder):
-    tuned = DOUBLE.replace("BLOCK = 256\n", "").replace(
+TUNED = (
+    DOUBLE.replace("BLOCK = 256\n", "")
+    .replace(
         "@triton.jit\ndef double_kernel",
         "@triton.autotune(configs=[triton.Config({'BLOCK': 128}), triton.Config({'BLOCK': 512}, num_warps=8)], "
         "key=['n'])\n@triton.jit\ndef double_kernel",
     )
-    tuned = tuned.replace("(triton.cdiv(x.numel(), BLOCK),)", "lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)")
-    tuned = tuned.replace(", BLOCK=BLOCK, num_warps=4", "")
-    recording = recorder.record(Source(tuned), [CASE], [(), (("double_kernel.config", 1),)])
-    assert recording.fault is None and recording.configs == {"double_kernel": 2}
-    grids = [plan.plan.launches[0].grid[0] for plan in recording.plans.values() if isinstance(plan, CompiledPlan)]
-    assert grids == [500, 125]
+    .replace("(triton.cdiv(x.numel(), BLOCK),)", "lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)")
+    .replace(", BLOCK=BLOCK, num_warps=4", "")
+)
+
+
+def _grids(recording: Recording) -> list[int]:
+    return [plan.plan.launches[0].grid[0] for plan in recording.plans.values() if isinstance(plan, CompiledPlan)]
+
+
+def test_autotune_configurations_are_knobs(recorder):
+    recording = recorder.record(Source(TUNED), [CASE], [(), (("double_kernel.config", 1),)])
+    assert recording.fault is None and _grids(recording) == [500, 125]
+    texts = (
+        "BLOCK: 128, num_warps: 4, num_ctas: 1, num_stages: 3",
+        "BLOCK: 512, num_warps: 8, num_ctas: 1, num_stages: 3",
+    )
+    assert recording.configs == {"double_kernel": Configurations(texts, own=0)}
+
+
+def test_a_configuration_that_does_not_fit_is_passed_over(recorder):
+    strict = TUNED.replace("    offsets =", "    tl.static_assert(BLOCK > 128)\n    offsets =")
+    for _ in range(2):  # the second time it is known
+        recording = recorder.record(Source(strict), [CASE], [(), (("double_kernel.config", 0),)])
+        assert _grids(recording) == [125] and recording.configs["double_kernel"].own == 1
+        fault = recording.of((("double_kernel.config", 0),)).fault
+        assert fault is not None and fault.misfit == "double_kernel" and "static_assert" in fault.reason
+    neither = recorder.record(Source(strict.replace("> 128", "> 512")), [CASE], [()])
+    assert neither.fault is not None and "static_assert" in neither.fault.reason
+
+
+def test_autotuners_of_packages_choose_a_configuration_too(recorder):
+    own = (
+        TUNED.replace("@triton.autotune(", "@tuned_by_us(")
+        .replace(
+            "@triton.jit\ndef scaled",
+            "class Ours(triton.runtime.Autotuner):\n"
+            "    def run(self, *args, **options):\n"
+            "        raise RuntimeError('it would time the kernel')\n\n\n"
+            "def tuned_by_us(configs, key):\n"
+            "    return lambda fn: Ours(fn, fn.arg_names, configs, key, None, None)\n\n\n"
+            "@triton.jit\ndef scaled",
+        )
+        .replace("    return y", "    assert double_kernel.best_config.kwargs['BLOCK'] == 128\n    return y")
+    )
+    assert _grids(recorder.record(Source(own), [CASE], [()])) == [500]
+
+
+def test_packages_find_a_gpu_where_they_are_imported(recorder):
+    plan = _plan(
+        recorder,
+        "import multiprocessing, subprocess\nimport torch\n"
+        "def waits(stream: torch.cuda.Stream | None, event: 'torch.cuda.Event | None' = None): ...\n"
+        "class Graph(torch.cuda.CUDAGraph): ...\n"
+        "assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream | None)\n"
+        "assert 'H200' in subprocess.run(['nvidia-smi'], capture_output=True, text=True).stdout\n"
+        "with multiprocessing.Lock(), multiprocessing.RLock(): pass\n"
+        "torch.cuda.init(), torch.cuda.manual_seed(3), torch.cuda.memory_allocated(), torch.cuda.nvtx.range_push('a')\n"
+        "functions = [one for one in vars(torch.cuda).values() if type(one) is type(waits)]\n"
+        "assert len(functions) == len(set(functions))\n"  # torch's compiler has a rule for each
+        "assert torch.version.cuda and torch.accelerator.current_accelerator().type == 'cuda'\n"
+        "assert torch.cuda.mem_get_info()[0] > 1 << 30 and torch._C._cuda_getCurrentRawStream(0) == 0\n"
+        + DOUBLE.replace(
+            "    double_kernel[", "    with torch.cuda.stream(torch.cuda.current_stream()):\n      double_kernel["
+        ),
+    )
+    assert isinstance(plan, CompiledPlan), plan
+    fault = _plan(recorder, DOUBLE.replace("    double_kernel[", "    torch.cuda.Stream()\n    double_kernel["))
+    assert isinstance(fault, RecordFault) and "makes a CUDA stream" in fault.reason
+
+
+def test_run_reads_what_is_computed_from_values_that_it_knows(recorder):
+    inputs = (*CASE.inputs, {"dtype": "int32", "shape": [3], "strides": [1], "host": [4, 7, 5]})
+    known = RecordCase("known", inputs)
+    counts = DOUBLE.replace(
+        "def run(x):", "def run(x, at):\n    assert (at > 0).all() and (at[1:] - at[:-1]).max() == 3"
+    )
+    plan = recorder.record(Source(counts), [known], [()]).plans[("known", ())]
+    assert isinstance(plan, CompiledPlan), plan
+    assert len(plan.plan.aten_nodes) == 5  # they are still operations of the plan
+    for unknown in ("at.add_(1)", "at = torch.randint_like(at, 9)", "double_kernel[(1,)](at, at, 3, BLOCK=BLOCK)"):
+        text = counts.replace("    assert", f"    {unknown}\n    assert")
+        fault = recorder.record(Source(text), [known], [()]).plans[("known", ())]
+        assert isinstance(fault, RecordFault) and "reads a tensor's values" in fault.reason, fault
+
+
+def test_a_compiled_kernel_is_launched_again(recorder):
+    again = DOUBLE.replace("    double_kernel[", "    compiled = double_kernel[").replace(
+        "    return y",
+        "    compiled[(3, 1, 1)](x, y, 768, BLOCK)\n    compiled[(2, 1, 1)](x, y, 512)\n    return y",
+    )
+    plan = _plan(recorder, again)
+    assert isinstance(plan, CompiledPlan), plan
+    assert [(one.grid[0], one.kernel, len(one.args)) for one in plan.plan.launches] == [
+        (250, 0, 3),
+        (3, 0, 3),
+        (2, 0, 3),
+    ]
 
 
 def test_device_questions_are_answered_for_the_target(recorder):
@@ -225,4 +317,12 @@ def test_the_recorder_goes_on_after_all_that(recorder):
 def test_launches_carry_no_raw_addresses(recorder):
     fault = _plan(recorder, DOUBLE.replace("(x, y, x.numel(),", "(x, y, y.data_ptr(),"))
     assert isinstance(fault, RecordFault) and "raw address" in fault.reason
+    for table in ("[x.data_ptr(), y.data_ptr()]", "[y[3].data_ptr()]"):
+        text = DOUBLE.replace("    double_kernel[", f"    torch.tensor({table}, device=x.device)\n    double_kernel[")
+        fault = _plan(recorder, text)
+        assert isinstance(fault, RecordFault) and "a table of offsets" in fault.reason, fault
+    large = DOUBLE.replace("    double_kernel[", "    torch.tensor([1 << 41, 7], device=x.device)\n    double_kernel[")
+    assert isinstance(
+        _plan(recorder, large), CompiledPlan
+    )  # a number that could be an address, but nobody asked for it
     assert Launch.model_fields["args"]  # addresses have no place in a launch at all

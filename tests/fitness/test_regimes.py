@@ -15,6 +15,14 @@ def test_a_regime_keeps_everything_but_the_values(regime, dtype):
     assert torch.isfinite(changed.double()).all()
 
 
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+def test_an_expanded_tensor_stays_one(regime):
+    x = torch.randn(1, 10).expand(6, 10)
+    (changed,) = regimes.apply(regime, (x,))
+    assert (changed.shape, changed.stride()) == (x.shape, x.stride())
+    assert changed.unique(dim=0).shape[0] == 1
+
+
 def test_what_each_regime_does():
     x = torch.randn(1000)
 

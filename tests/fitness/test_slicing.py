@@ -386,6 +386,15 @@ def test_what_is_expected_of_all_elements_is_what_the_whole_reference_says(name:
         torch.testing.assert_close(part.honest, wanted.honest.flatten()[places], rtol=0.02, atol=0.02)
         assert part.largest == pytest.approx(wanted.largest, rel=0.2)
         assert part.frobenius == pytest.approx(wanted.frobenius, rel=0.2)
+    assert reference.wrong() == ""
+
+
+def test_a_decomposition_that_gives_other_values_is_not_used() -> None:
+    task = loading.load(str(Path(__file__).parents[1] / "integrity" / "tasks" / "margins.py"))
+    inputs = task.inputs(task.cases_of(CaseKind.CHECK)[0], torch.Generator().manual_seed(4), "cpu")
+    why = SlicedReference(task, inputs).wrong()
+    assert "decomposition" in why
+    assert SlicedReference(task, inputs, why).fault == why
 
 
 ALIKE = {"attention", "attention_full", "gqa", "linear_gelu", "qk_norm", "shared_prompt_backward"}

@@ -10,6 +10,7 @@ import pytest
 
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
+from evo_kernel.fitness.record.recorder import Configurations
 from evo_kernel.fitness.runners.base import Checked, PlanSetAnswer
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.tuning.proposals import BATCH, Knob, Search, Space, find_knobs, knob_groups, too_large
@@ -172,6 +173,11 @@ def test_what_a_knob_is_follows_from_the_end_of_its_name():
     assert too_large((("SPLIT_NORM_BLOCK_M", 512), ("SPLIT_NORM_BLOCK_N", 512)))
 
 
+def test_knobs_of_methods_are_found():
+    text = "BLOCK = 64\n\n\nclass Twice:\n    def forward(self, x):\n        k[(1,)](x, BLOCK)\n"
+    assert [knob.name for knob in find_knobs(Source(text))] == ["BLOCK"]
+
+
 def test_knobs_are_grouped_by_the_launches_that_take_them():
     source = Source("""
 A, B, C, D, E = 1, 2, 3, 4, 5
@@ -188,7 +194,7 @@ def run(x):
     second[(blocks,)](x, BLOCK=SHARED)
     third[lambda meta: (1,)](x, BLOCK=SHARED, MORE=OTHER)
 """)
-    knobs = find_knobs(source, {"first": 3})
+    knobs = find_knobs(source, {"first": Configurations(("a", "b", "c"))})
     grouped = [({knob.name for knob in group.knobs}, set(group.kernels)) for group in knob_groups(source, knobs)]
     assert grouped == [
         ({"BLOCK", "WARPS", "first.config"}, {"first"}),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evo_kernel.types import Source
+from operators.micro.canonical import canonical
+from operators.micro.coder import RewriteCoder
 from operators.micro.host_code import launches_for, live_kernels
-from operators.micro.module import Edit, KernelModule, SourceError, splice
+from operators.micro.module import KernelModule, SourceError
 from operators.micro.syntax import fresh_name, spell
+from operators.micro.text import Edit, splice
 from tests.operators.support_rewrites import ATTENTION, CHAIN, LAYERNORM, SAMPLES, SOFTMAX, card
 
 
@@ -32,7 +38,7 @@ def test_structure_of_softmax() -> None:
     assert [(spell(loop.stop), spell(loop.step)) for loop in kernel.loops] == [("n_cols", "BLOCK")] * 3
     assert spell(launch.arguments["n_cols"]) == "n" and spell(launch.options["num_warps"]) == "NUM_WARPS"
     assert module.tensors(launch, "load") == {"x_ptr": "x"} and module.tensors(launch, "store") == {"y_ptr": "y"}
-    assert module.buffers["y"].returned
+    assert module.host_of(launch.call).buffers["y"].returned
 
 
 def test_pointers_through_names_and_views() -> None:
@@ -118,3 +124,111 @@ def test_kernels_behind_a_guard_that_no_case_takes_are_dead() -> None:
     guarded = guarded.replace("    return y", "    copy_kernel[(m,)](x, y)\n    return y")
     guarded = guarded.replace("def run", "@triton.jit\ndef copy_kernel(x_ptr, y_ptr):\n    pass\n\n\ndef run")
     assert [k.name for k in live_kernels(KernelModule.parse(guarded), card("softmax"))] == ["copy_kernel"]
+
+
+PUBLISHED = """import torch
+import triton
+import triton.language as tl
+
+
+def configurations():
+    return [triton.Config({"BLOCK": block}, num_warps=warps) for block in (128, 256) for warps in (4, 8)]
+
+
+@triton.autotune(configs=configurations(), key=["n"])
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def scale_kernel(x_ptr, y_ptr, n, factor=2.0, BLOCK: tl.constexpr = 64, EVEN: tl.constexpr = False):
+    start = tl.program_id(0) * BLOCK; at = start + tl.arange(0, BLOCK)
+    if start >= n: return
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) * factor, mask=at < n)
+
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, n, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, plain=False):
+        flat = x.view(-1)
+        y, n = torch.empty_like(flat), flat.numel()
+        grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+        with torch.cuda.device(x.device):
+            scale_kernel[grid](flat, y, n)
+        return y.view(*x.shape)
+
+    @staticmethod
+    def backward(ctx, dy):
+        copy_kernel[(1, 1, 1)](dy, dy, 8, SIZE=8)
+        return dy
+
+
+scale = Scale.apply
+run = scale
+"""
+
+
+def test_published_kernels_are_read_in_canonical_form() -> None:
+    text = canonical(PUBLISHED)
+    assert canonical(text) == text
+    assert "SCALE_BLOCK = 128\nSCALE_NUM_WARPS = 4\n" in text and "@triton.autotune" not in text
+    assert "scale_kernel[(triton.cdiv(n, SCALE_BLOCK),)](flat, y, n, BLOCK=SCALE_BLOCK" in text
+    assert "num_warps=SCALE_NUM_WARPS, EVEN=n % SCALE_BLOCK == 0)" in text and "@triton.heuristics" not in text
+    assert "copy_kernel[(1,)](dy, dy, 8, SIZE=8)" in text and "def run(*inputs):\n    return scale(*inputs)" in text
+    assert "    start = tl.program_id(0) * SCALE" not in text and "\n    at = start" in text
+    assert "    if start >= n:\n        return\n" in text
+
+
+def test_a_launch_is_found_wherever_it_stands() -> None:
+    module = KernelModule.parse(PUBLISHED)
+    assert [one.kernel for one in module.launches] == ["scale_kernel", "copy_kernel"]
+    assert [one.kernel for one in module.reached] == ["scale_kernel"]  # nothing calls `backward`
+    (first, *_) = launches_for(module, card("softmax"))
+    assert first.launch.kernel == "scale_kernel" and first.grid == (-(-int(first.values["n"]) // 128),)  # type: ignore[call-overload]
+    assert [kernel.name for kernel in live_kernels(module, card("softmax"))] == ["scale_kernel"]
+
+
+def test_what_is_not_in_the_text_stays_as_it_is() -> None:
+    unknown = PUBLISHED.replace("configs=configurations()", "configs=elsewhere.configurations()")
+    text = canonical(unknown)
+    assert "@triton.autotune" in text and "@triton.heuristics" in text and "scale_kernel[grid](flat, y, n)" in text
+
+
+def test_a_kernel_that_a_name_stands_for_is_launched_by_its_own() -> None:
+    chosen = PUBLISHED.replace("scale_kernel[grid]", "chosen[(1,)]").replace(
+        "        with torch", "        chosen = copy_kernel if plain else scale_kernel\n        with torch"
+    )
+    text = canonical(chosen)
+    assert "            if plain:\n                copy_kernel[(1,)]" in text
+    assert "            else:\n                scale_kernel[(1,)]" in text
+
+
+def test_every_strategy_is_carried_out_on_a_published_kernel() -> None:
+    coder, source = RewriteCoder(), Source(PUBLISHED)
+    offered = coder.offer(source, card("softmax"))
+    assert {one.name for one in offered} >= {"cache-hints", "drop-masks"}
+    assert not coder.why_nothing(source, card("softmax"))
+    for strategy in offered:
+        assert KernelModule.parse(coder.implement(source, strategy)).text != canonical(PUBLISHED)
+
+
+def test_persistent_starts_parameters_anew_for_each_tile() -> None:
+    text = PUBLISHED.replace("    tl.store(y_ptr + at,", "    x_ptr += 0 * start\n    tl.store(y_ptr + at,", 1)
+    cards = replace(card("softmax"), cases=())
+    (strategy,) = [one for one in RewriteCoder().offer(Source(text), cards) if one.name == "persistent"]
+    made = RewriteCoder().implement(Source(text), strategy)
+    assert "for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):" in made
+    assert "x_ptr_of_tile = x_ptr" in made and "if not start >= n:" in made and "tiles=None):" in made
+    assert "multi_processor_count * SCALE_PROGRAMS_PER_SM),)]" in made
+
+
+def test_the_coder_says_what_it_looked_for() -> None:
+    coder, about = RewriteCoder(), card("softmax")
+    imported = Source("from somewhere import scale\n\n\ndef run(x):\n    return scale(x)\n")
+    assert "no `@triton.jit` function" in coder.why_nothing(imported, about)
+    hidden = Source(PUBLISHED.replace("run = scale", "def run(x):\n    return torch.add(x, x)"))
+    assert "no launch" in coder.why_nothing(hidden, about)
+    assert "no top-level" in coder.why_nothing(Source("x = 1\n"), about)

@@ -14,6 +14,7 @@ from operators.micro.rewrites.base import Rewrite, RewriteFailed
 from operators.micro.rewrites.causal import CausalSkip
 from operators.micro.rewrites.descriptor import TensorDescriptor
 from operators.micro.rewrites.loops import SoftwarePipeline
+from operators.micro.rewrites.persistent import Persistent
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
 from tests.operators.support_grid import FP32_ERROR, PRODUCT, TF32_ERROR, answers, applied, card, seed
@@ -25,6 +26,7 @@ ALL: tuple[Rewrite, ...] = (
     InputPrecision(),
     TensorDescriptor(),
     SoftwarePipeline(),
+    Persistent(),
 )
 GOLDEN = Path(__file__).parent / "golden"
 SOURCES = {
@@ -42,15 +44,16 @@ def offered(text: str, **about) -> set[str]:
 
 
 def test_offers_follow_from_the_source():
-    tiles = {"swizzle", "split-k", "software-pipeline"}
+    tiles = {"swizzle", "split-k", "software-pipeline", "persistent"}
     assert offered(seed("matmul")) == tiles | {"tensor-descriptor"}
     assert offered(seed("linear_gelu")) == tiles | {"tensor-descriptor"}
     assert offered(seed("attention")) == {
         "causal-skip",
+        "persistent",
         "software-pipeline",
         "tensor-descriptor",
     }
-    assert offered(seed("softmax")) == {"software-pipeline"}
+    assert offered(seed("softmax")) == {"software-pipeline", "persistent"}
     assert offered(PRODUCT) == tiles | {"input-precision"}
 
 

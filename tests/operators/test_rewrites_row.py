@@ -127,12 +127,15 @@ def test_hoist_turns_divisions_into_one_reciprocal() -> None:
 def test_drop_masks_tells_the_kernel_when_sizes_divide() -> None:
     text = first(SOFTMAX, "softmax", "drop-masks")
     assert "((cols < n_cols) | EVEN_N_COLS)" in text and "EVEN_N_COLS=n % BLOCK == 0" in text
-    assert not offers(text, "softmax", "drop-masks")
+    assert [dict(one.parameters) for one in offers(text, "softmax", "drop-masks")] == [{"sizes": "all as constants"}]
 
 
 def test_drop_masks_is_not_offered_where_no_size_divides() -> None:
     module = KernelModule.parse(SOFTMAX)
-    assert not REWRITES["drop-masks"].offers(module, card("softmax", sizes=((64, 100),)))
+    (constants,) = REWRITES["drop-masks"].offers(module, card("softmax", sizes=((64, 100),)))
+    assert dict(constants.parameters) == {"sizes": "all as constants"}
+    text = REWRITES["drop-masks"].apply(module, constants)
+    assert "n_cols: tl.constexpr" in text and "x_stride: tl.constexpr" in text
 
 
 def test_drop_masks_leaves_programs_beyond_the_size_alone() -> None:
@@ -172,7 +175,8 @@ def test_fusion_to_the_end() -> None:
     while found := offers(text, "chain", "fuse-producer", "fuse-consumer"):
         text = made(text, found[0])
     module = KernelModule.parse(text)
-    assert len(module.launches) == 1 and set(module.buffers) == {"sums", "out"}
+    (launch,) = module.launches
+    assert set(module.host_of(launch.call).buffers) == {"sums", "out"}
     ((error, reason),) = errors_of([(text, "chain")])
     assert not reason and error < 1e-6
 

@@ -21,6 +21,7 @@ from evo_kernel.tasks.compiled.stand_in import stand_in
 from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower_function
+from evo_kernel.tasks.task import functional
 from tests.support.compiled import draw, results_of
 from tests.support.nan import with_nan
 
@@ -102,6 +103,16 @@ def test_sizes_are_constants_that_every_launch_passes(made):
     assert "33" not in kernel + run
 
 
+def test_an_input_that_changes_in_place_is_written_by_the_kernel():
+    def changed(x, y):
+        x.mul_(2).add_(y)
+        return x.sum(-1)
+
+    text = compiled_function(functional(changed, (0,)), draw([((5, 33), (5, 33))]))
+    assert text.count("@triton.jit") == 1 and "copy_(" not in text.split("def run(")[1]
+    assert text.rstrip().endswith("return buf0"), text[-300:]
+
+
 def test_a_row_is_held_whole_where_it_is_short():
     def written(*shapes):
         cases = [[torch.empty(shape, device="meta")] for shape in shapes]
@@ -125,6 +136,26 @@ def test_knobs_start_where_torch_compile_starts_for_the_size():
     assert knobs(lambda x: x.sum(-1), (8192, 5000)) == {"XBLOCK": 1, "R0_BLOCK": 2048, "NUM_WARPS": 16}
     softmax = knobs(lambda x: torch.softmax(x, -1), (8192, 5000))
     assert softmax == {"XBLOCK": 1, "R0_BLOCK": 8192, "NUM_WARPS": 16}, "a block of the whole row, read once"
+    columns = knobs(lambda x: x.relu().sum(1), (64, 512, 384))
+    assert columns == {"XBLOCK": 64, "R0_BLOCK": 64, "NUM_WARPS": 16}, "of six settings, whole lines of memory"
+
+
+def test_what_is_read_once_leaves_the_cache_first():
+    def written(reference, *shapes):
+        return compiled_function(reference, [[torch.empty(shape, device="meta") for shape in shapes]])
+
+    assert "evict_first" in (text := written(lambda x: x.sum(0), (8192, 2048))) and "evict_last" not in text
+    text = written(lambda x, shared: (x + shared).sum(0), (8192, 2048), (8192, 1))
+    assert text.count("evict_last") == 1, "what all columns share stays"
+
+
+@pytest.mark.parametrize("size", ["ks1", "tl.cast(ks1, tl.int32)"])
+def test_rows_in_parts_are_checked_only_where_the_last_part_is_shorter(size):
+    """PyTorch 2.13 writes a cast, 2.11 none."""
+    check = f"row = xindex * ((63 + ks1) // 64)\n    rows = {size}\n    inside = row < rows"
+    text = OLDER.replace("ynumel", "ks1").replace("tl.device_assert", f"{check}\n    tl.device_assert")
+    kernel = clean(read(text.replace("tmp2, None)", "tmp2, inside)")).kernels["triton_red_fused_sum_0"], [])
+    assert "inside = (row < rows) | ((xnumel - 1) * ((63 + ks1) // 64) < ks1)" in kernel.text
 
 
 def test_libraries_are_left_only_where_they_are_allowed():

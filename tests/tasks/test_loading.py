@@ -170,6 +170,12 @@ def test_large_search_cases_alone_say_which_line_to_add(write):
         (CASES + 'TOLERANCE = {"absolute": -1}' + BODY, "not negative"),
         (CASES + "TOLERANCE = 0.1" + BODY, "name or a dict"),
         (CASES + 'HOST_KNOWN = "offsets"' + BODY, "set of input positions"),
+        (CASES + 'MUTATES = "x"' + BODY, 'a tuple of parameters of reference, such as MUTATES = ("x",)'),
+        (
+            CASES + 'MUTATES = ("xs",)' + BODY,
+            "MUTATES names 'xs'; the parameters of reference are x. Did you mean 'x'?",
+        ),
+        (CASES + 'HOST_KNOWN = {0}; MUTATES = ("x",)' + BODY, "HOST_KNOWN and MUTATES both name input 0 (x)"),
         (CASES + 'SEED = "nowhere.py"' + BODY, "SEED 'nowhere.py' cannot be read (FileNotFoundError"),
         (CASES + "SEED = 3" + BODY, "SEED is a int"),
         (CASES + "BASELINES = [1]" + BODY, "BASELINES must be a dict of functions"),

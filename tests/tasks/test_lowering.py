@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evo_kernel.errors import LoweringError
-from evo_kernel.tasks import loading
+from evo_kernel.tasks import first, loading
+from evo_kernel.tasks.lowering import lower as lowering
+from evo_kernel.tasks.lowering import trace
 from evo_kernel.tasks.lowering.lower import NETWORK, lower, lower_function
+from evo_kernel.tasks.lowering.trace import TooLarge
+from evo_kernel.types import Source
 from tests.support.nan import with_nan
 from tests.support.scripts import script
 from tests.tasks.test_lowering_references import TABLE, Entry
@@ -171,6 +176,32 @@ def test_all_unsupported_operations_are_named_at_once():
     )
     assert "aten._linalg_svd" in message and message.count("aten.special_airy_ai.default") == 1
     assert "SEED" in message and "mixed" in message and "aten.relu" not in message
+
+
+def test_writing_ends_at_a_time_and_at_a_size(monkeypatch):
+    def unrolled(x):
+        for _ in range(6):
+            x = torch.sin(x) + x
+        return x
+
+    whole = lower_function(unrolled, [[torch.empty(4, 8)]])
+    for module, name, limit, says in (
+        (trace, "MOST_OPERATIONS", 11, "more than 11 operations"),
+        (lowering, "MOST_S", -1.0, "takes more than"),
+        (lowering, "MOST_CHARACTERS", len(whole) - 1, f"{len(whole):,} characters"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(TooLarge, match=says):
+            patch.setattr(module, name, limit)
+            lower_function(unrolled, [[torch.empty(4, 8)]])
+    monkeypatch.setattr(trace, "MOST_OPERATIONS", 12)
+    assert lower_function(unrolled, [[torch.empty(4, 8)]]) == whole
+
+
+def test_a_fault_of_lowering_leaves_the_kernels_of_torch_compile(monkeypatch):
+    monkeypatch.setattr(lowering, "trace", lambda *arguments, **options: 1 // 0)
+    monkeypatch.setattr(first, "compiled", lambda task, templates: Source("of torch.compile"))
+    task = replace(loading.load("softmax"), seed=None)
+    assert first.first_of(task) == first.First(Source("of torch.compile"), "compiled")
 
 
 def test_mixed_keeps_unknown_operations_as_calls():

@@ -42,6 +42,15 @@ def test_what_is_not_read_does_not_count_and_what_is_read_twice_counts_once():
         assert least_work(unstated(task, reference), case).moved_bytes == moved
 
 
+def test_of_an_input_that_changes_in_place_what_is_written_counts():
+    task = load("softmax")
+    case = task.cases_of(CaseKind.SEARCH)[0]
+    row = task.bytes(case) // 2 // case["m"]
+    for reference, moved in ((lambda x: x[0].mul_(2), 2 * row), (lambda x: x[:3].copy_(x[3]), 4 * row)):
+        in_place = replace(unstated(task, lambda x, change=reference: (change(x), None)[1]), mutates=(0,))
+        assert least_work(in_place, case).moved_bytes == moved
+
+
 def test_a_reference_that_reads_values_leaves_it_unknown():
     task = load("softmax")
     assert least_work(unstated(task, lambda x: x * x.sum().item()), task.cases[0]) == LeastWork(None, None)

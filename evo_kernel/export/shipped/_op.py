@@ -32,10 +32,9 @@ def program(name: str) -> _launch.Program:
     return _launch.Program(json.loads((HERE / "kernels" / f"{name}.json").read_text(encoding="utf-8")))
 
 
-def reference(*inputs: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """What the operator computes, by PyTorch."""
-    made = _task.outputs(TASK, inputs)
-    return made[0] if MANIFEST["outputs"] == 1 else made
+def reference(*inputs: Any) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+    """What the operator does, by PyTorch."""
+    return _one_or_all(_task.called(TASK, inputs))
 
 
 class Group:
@@ -106,7 +105,7 @@ class Dispatcher:
 
 
 GROUPS = [Group(data) for data in MANIFEST["judged"]]
-FORWARD = Dispatcher(NAME, GROUPS, lambda inputs: _task.outputs(TASK, tuple(inputs)))
+FORWARD = Dispatcher(NAME, GROUPS, lambda inputs: _task.called(TASK, inputs))
 
 
 def chosen(*inputs: Any) -> str:
@@ -139,17 +138,18 @@ def _empty(shape: Sequence[int], order: Sequence[int] | None, like: torch.Tensor
 
 
 def _one_or_all(tensors: Sequence[torch.Tensor]) -> Any:
-    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+    """As operators return them; None where there are none."""
+    return (tensors[0] if len(tensors) == 1 else tuple(tensors)) if tensors else None
 
 
 def _implementation(*inputs: Any) -> Any:
-    return _one_or_all(_laid_out(FORWARD(inputs), inputs))
+    return _one_or_all(_laid_out(FORWARD(inputs)[: MANIFEST["outputs"]], inputs))  # behind them: changed inputs
 
 
 def _fake(*inputs: Any) -> Any:
     table = MANIFEST["output_shapes"]
     if table is None:
-        promised = _task.outputs(TASK, inputs)
+        promised = _task.called(TASK, inputs)
         made = [_empty(one.shape, order, one) for one, order in zip(promised, MANIFEST["layouts"], strict=True)]
         return _one_or_all(made)
     device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
@@ -161,7 +161,8 @@ def _fake(*inputs: Any) -> Any:
     return _one_or_all(made)
 
 
-OP = torch.library.custom_op(NAME, _implementation, mutates_args=(), schema=MANIFEST["schema"])
+CHANGED = [MANIFEST["names"][position] for position in _task.mutates(TASK)]
+OP = torch.library.custom_op(NAME, _implementation, mutates_args=CHANGED, schema=MANIFEST["schema"])
 OP.register_fake(_fake)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,23 @@ def load(name: str) -> types.ModuleType:
     return module
 
 
-def outputs(module: types.ModuleType, inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    """What the reference computes, always as a tuple."""
+def mutates(module: types.ModuleType) -> list[int]:
+    """Positions of the inputs that the operator changes in place."""
+    names = list(inspect.signature(module.reference).parameters)
+    return sorted(names.index(name) for name in getattr(module, "MUTATES", ()))
+
+
+def called(module: types.ModuleType, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """What the reference returns, always as a tuple. It may change inputs."""
     made = module.reference(*inputs)
-    return (made,) if isinstance(made, torch.Tensor) else tuple(made)
+    return () if made is None else (made,) if isinstance(made, torch.Tensor) else tuple(made)
+
+
+def outputs(module: types.ModuleType, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """What the reference computes: what it returns, then the inputs that it changes, of which these are copies."""
+    changed = mutates(module)
+    given = [value.clone() if position in changed else value for position, value in enumerate(inputs)]
+    return (*called(module, given), *(given[position] for position in changed))
 
 
 def draw(module: types.ModuleType, case: dict[str, Any], seed: int, device: str) -> tuple[Any, ...]:

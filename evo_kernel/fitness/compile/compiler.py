@@ -165,6 +165,12 @@ class Forbidden(str):
     __slots__ = ()
 
 
+class Misfit(str):
+    """Reason of a kernel that is too large for the GPU; another autotune configuration of it may fit."""
+
+    __slots__ = ()
+
+
 class _GivenUp(str):
     """Reason that holds for this caller only, so it is not cached."""
 
@@ -243,7 +249,9 @@ def _binary(kernel: Kernel, answer: KernelAnswer, version: Callable[[str], str])
     """A child's answer as a validated binary. Resources are read from the code, not from the answer."""
     metadata = answer.metadata
     if answer.cubin is None or metadata is None:
-        return f"kernel {kernel.name} does not compile: {str(answer.fault)[:1500]}"
+        fault = str(answer.fault)[:1500]
+        reason = f"kernel {kernel.name} does not compile: {fault}"
+        return Misfit(reason) if fault.startswith(("OutOfResources", "PTXASError")) else reason
     try:
         cubin = base64.b64decode(answer.cubin, validate=True)
         text = answer.ir
@@ -253,7 +261,7 @@ def _binary(kernel: Kernel, answer: KernelAnswer, version: Callable[[str], str])
             return Forbidden(f"kernel {kernel.name}: {NO_WAIT}")
         used = machine_code.resources(cubin)
         if metadata.shared > MAX_SHARED:
-            return (
+            return Misfit(
                 f"kernel {kernel.name} needs {metadata.shared} bytes of shared memory, and a block has at most "
                 f"{MAX_SHARED}: use smaller tiles or fewer stages"
             )

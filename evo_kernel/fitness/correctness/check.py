@@ -2,7 +2,9 @@
 
 A candidate passes if its Frobenius error is at most `relative_multiple` times, and its largest error at most
 `max_multiple` times, the honest error. Integers and booleans must be equal, but for `relative_multiple` times as many
-as differ between honest computations (a float next to a half, rounded), and by no more.
+as differ between honest computations (a float next to a half, rounded), and by no more. Of 8-bit floats, no more may be
+rounded to other numbers than `relative_multiple` times as many as in honest computations, and none further than
+`max_multiple` times as far.
 
 A reference may be well-conditioned on small check cases, and chaotic after as many steps as a timed case has, or
 overflow there at every element. Then a kernel that does nothing there would pass: `unbound` finds such cases.
@@ -19,7 +21,7 @@ from collections.abc import Sequence
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness.error_bounds import Expected, expect
+from evo_kernel.fitness.correctness.error_bounds import Expected, beyond_next, expect, rounded_apart
 from evo_kernel.tasks.task import Case, Task, Tolerance
 from evo_kernel.types import CaseKind, CheckResult
 
@@ -63,6 +65,8 @@ def _fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[s
         return "", 0.0
     if not honest.is_floating_point():
         return _integer_fault(got, wanted, tolerance)
+    if wanted.narrow is not None:
+        got = _overflown(got, wanted)
     return _float_fault(got, wanted, tolerance)
 
 
@@ -112,7 +116,7 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
     bounds = bounds_of(wanted, tolerance)
     ratio = max(_ratio(frobenius, bounds[0]), _ratio(largest, bounds[1]))
     if ratio <= 1.0:
-        return "", ratio
+        return _rounding_fault(got, wanted, tolerance), ratio
     _, _, error = _marks(*values)
     where = _first(error == error.max())
     return (
@@ -120,6 +124,35 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
         f"{truth[where].item():.9g} (an honest kernel's error there is at most {wanted.largest:.3g})",
         ratio,
     )
+
+
+def _overflown(got: torch.Tensor, wanted: Expected) -> torch.Tensor:
+    """8-bit floats with the reference's infinities and NaN in place of the largest number: PyTorch overflows to the
+    former, GPUs convert to the latter (PTX: cvt.satfinite)."""
+    values, honest = got.float(), wanted.honest.float()
+    is_cut = (values.abs() == torch.finfo(got.dtype).max) & ~honest.isfinite() & ~wanted.truth.isfinite()
+    is_cut &= honest.isnan() | (honest.sign() == values.sign())
+    return torch.where(is_cut, wanted.honest.view(torch.int8), got.view(torch.int8)).view(got.dtype)
+
+
+def _rounding_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> str:
+    """The fault of 8-bit floats of which too many are neither what the reference gives in its own dtypes nor the true
+    value, rounded, or one is far from it."""
+    if wanted.narrow is None:
+        return ""
+    apart = rounded_apart(got, wanted.honest) & rounded_apart(wanted.truth, got) & wanted.compared
+    beyond = torch.where(wanted.compared, beyond_next(got, wanted.truth, got.dtype), 0.0)
+    count, most = int(apart.sum()), tolerance.relative_multiple * wanted.narrow.others
+    furthest = float(beyond.max())
+    if count > most:
+        where = _first(apart)
+        what = f"has {count} of {got.numel()} elements that are rounded to other numbers, {most:.0f} allowed"
+    elif furthest > tolerance.max_multiple * wanted.narrow.beyond:
+        where = _first(beyond == furthest)
+        what = "is more than a step off"
+    else:
+        return ""
+    return f"{what}: at {where} it is {got[where].item():.6g} where the reference is {wanted.truth[where].item():.6g}"
 
 
 def bounds_of(wanted: Expected, tolerance: Tolerance) -> tuple[float, float]:
@@ -191,6 +224,13 @@ def poisoned(values: torch.Tensor) -> torch.Tensor:
     """Elements whose bytes all equal the poison byte."""
     raw = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
     return values.view(raw) == -1
+
+
+def changed_reason(position: int) -> str:
+    return (
+        f"the kernel changes its input {position}: write to a tensor of its own; or, if the change is what the task "
+        "wants, name the input in its MUTATES"
+    )
 
 
 def _first(where: torch.Tensor) -> tuple[int, ...]:

@@ -13,7 +13,11 @@ An honest kernel's error on these inputs is estimated as the largest of
                  (ibid., section 4.2: the statistical estimate), in case the reference is exact by chance.
 
 Of an output of integers, such as a quantised tensor, it is how many elements differ in these computations, and by how
-much.
+much. Where the reference rounds to a narrow dtype first, most may: then it is how many are neither what the reference
+gives in its own dtypes nor what it gives in float64, since an element may be either.
+
+Of an output of 8-bit floats, these bounds would allow half of the largest element. There it is also how many elements
+are rounded to other numbers, and by how much they differ beyond the next one.
 
 Some instructions take denormal operands for zeros (rsqrt.approx.ftz, which torch.compile's kernels have too): an
 element that this changes, such as 1 / sqrt(x), is not compared.
@@ -57,6 +61,13 @@ class Recipe:
 RECIPE = Recipe()
 UNSURE = 0.01
 """Share of integers that may differ between honest computations; where more do, they decide ties, and must be equal."""
+TIES = 2.0**-14
+"""Share of integers that lie next to a tie of a narrow dtype to which the reference rounds first, as a sum of float32
+may fall on either side."""
+EIGHT_BITS = frozenset(dtype for name in ("float8_e4m3fn", "float8_e5m2") if (dtype := getattr(torch, name, None)))
+SIXTEEN_BITS, NARROW_LEAST = 2.0**-9, 1.0
+"""Relative rounding of bfloat16, to which a kernel may round before: an error, and a share of those that are rounded to
+other 8-bit floats. And the least number of these."""
 LONGEST = 1 << 20
 """Terms that an honest kernel adds one after the other at most: it splits longer sums over lanes and programs."""
 LONGEST_ELEMENTWISE = 1 << 10
@@ -73,6 +84,19 @@ class Expected:
     compared: torch.Tensor  # bool: elements that are compared; see `expect`
     frobenius: float  # of integers: the number of elements that differ
     largest: float
+    narrow: NarrowBounds | None = None  # of 8-bit floats, beside these
+
+
+@dataclass(frozen=True)
+class NarrowBounds:
+    """Of an honest kernel's 8-bit floats."""
+
+    others: float  # elements that are rounded to other numbers
+    beyond: float  # largest difference beyond the next number
+
+    def of_part(self, share: float) -> NarrowBounds:
+        """Of this share of the elements."""
+        return NarrowBounds(max(NARROW_LEAST, self.others * share), self.beyond)
 
 
 _NEAR_OVERFLOW = 8.0  # honest errors: so near to the largest number rounding decides about infinity
@@ -144,10 +168,15 @@ class _Estimate:
         self._compared = torch.ones_like(own, dtype=torch.bool)
         self._errors = (0.0, 0.0)
         self._unsure = torch.zeros_like(own, dtype=torch.bool)  # integers that differ
+        self._is_narrow, self._other = own.dtype in EIGHT_BITS, torch.zeros_like(own, dtype=torch.bool)
+        self._beyond = 0.0
+        self._neither = 0.0  # most in one computation that are what the reference gives in neither dtype
         ends = [torch.stack(part.double().aminmax()) for (part,) in in_parts(own)] if own.is_floating_point() else []
         self._are_all_finite = not ends or bool(torch.stack(ends).isfinite().all())
         if own.is_floating_point():
             self._truth = truth.double()
+            if self._is_narrow:
+                self._add_narrow(own)
         if not self._are_all_finite:
             # finite in float64 but not here: an overflow of this dtype
             parts = [~(t.isfinite() & ~o.isfinite()) for t, o in in_parts(self._truth, own)]
@@ -157,6 +186,7 @@ class _Estimate:
         """Do not compare elements that differ where inputs have zeros in place of denormal numbers."""
         if not self._own.is_floating_point():
             return
+        flushed = flushed.double()  # 8-bit floats are compared with no others
         allowed = _unit(self._own.dtype) * self._truth.abs() + _underflow(self._own.dtype)
         same = (flushed == self._truth) | ((flushed - self._truth).abs() <= allowed)
         self._compared &= same | (flushed.isnan() & self._truth.isnan())
@@ -165,12 +195,21 @@ class _Estimate:
     def add_result(self, other: torch.Tensor) -> None:
         """Add the result of another honest computation."""
         if self._own.is_floating_point():
+            if self._is_narrow:
+                self._add_narrow(other)
             frobenius, largest = self._measures(other, self._truth)
             self._errors = (max(self._errors[0], frobenius), max(self._errors[1], largest))
         elif other.dtype == self._own.dtype and bool((differs := other != self._own).any()):
             self._unsure |= differs
             step = (other[differs].double() - self._own[differs].double()).abs().max()
             self._errors = (float(self._unsure.sum()), max(self._errors[1], float(step)))
+            self._neither = max(self._neither, float((differs & (other != self._truth)).sum()))
+
+    def _add_narrow(self, other: torch.Tensor) -> None:
+        if not other.numel():
+            return
+        self._other |= rounded_apart(other, self._own) | rounded_apart(self._truth, self._own)
+        self._beyond = max(self._beyond, float(beyond_next(other, self._truth, self._own.dtype).max()))
 
     def _measures(self, values: torch.Tensor, less: torch.Tensor | None = None) -> tuple[float, float]:
         """Over finite compared elements; see below."""
@@ -183,8 +222,11 @@ class _Estimate:
         """The bounds. `positive`: the output for inputs without signs; `length`: of the longest sum."""
         truth, own, compared = self._truth, self._own, self._compared
         if not own.is_floating_point():
-            frobenius, largest = self._errors if self._errors[0] <= UNSURE * own.numel() else (0.0, 0.0)
-            return Expected(truth, own, compared, frobenius, largest)
+            differ, step = self._errors
+            if differ > (most := UNSURE * own.numel()):
+                rounds_first = float((own != truth).sum()) > most
+                differ = max(self._neither, TIES * own.numel()) if rounds_first and self._neither <= most else 0.0
+            return Expected(truth, own, compared, differ, step if differ else 0.0)
         rounding = torch.finfo(own.dtype).eps / 2
         inner = min(rounding, torch.finfo(torch.float32).eps / 2)
         growth = recipe.growth * math.sqrt(length)
@@ -204,7 +246,28 @@ class _Estimate:
             compared=compared,
             frobenius=max(self._errors[0], floors[0]) + underflow * math.sqrt(own.numel()),
             largest=largest,
+            narrow=NarrowBounds(
+                others=float(self._other.sum()) + max(NARROW_LEAST, SIXTEEN_BITS * own.numel()),
+                beyond=max(self._beyond, SIXTEEN_BITS * size[1] + inner * (growth * size[1] + uncancelled[1])),
+            )
+            if self._is_narrow
+            else None,
         )
+
+
+def rounded_apart(values: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
+    """Where values differ from `narrow` once they are rounded to its dtype. NaN is NaN."""
+    rounded, other = values.to(narrow.dtype).float(), narrow.float()
+    return (rounded != other) & ~(rounded.isnan() & other.isnan())
+
+
+def beyond_next(values: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """By how much finite values differ from the true ones beyond one and a half steps of an 8-bit dtype."""
+    info, wide = torch.finfo(dtype), truth.double()
+    _, exponent = torch.frexp(wide.abs().clamp(min=info.smallest_normal))
+    step = torch.ldexp(torch.full_like(wide, info.eps / 2), exponent)
+    beyond = (values.double() - wide).abs() - 1.5 * step
+    return torch.where(beyond.isfinite(), beyond, 0.0).clamp(min=0.0)
 
 
 def _add_result(estimates: Sequence[_Estimate], outputs: Sequence[torch.Tensor]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from evo_kernel.tasks.task import Case, Input, Task
+from evo_kernel.tasks.task import Case, Input, Task, once
 
 LARGE, SMALL, HUGE = 64.0, 1e-3, 2.0**17
 TIE_STEP = 0.5
@@ -79,10 +79,14 @@ def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
     def changed(value: Input) -> Input:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
-        result = transform(value)
-        if result is value or result.stride() == value.stride():
+        alone = once(value)
+        result = transform(alone)
+        if result is alone:
+            return value
+        if (result.shape, result.stride()) == (value.shape, value.stride()):
             return result
         restored = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-        return restored.copy_(result)
+        once(restored).copy_(result)
+        return restored
 
     return tuple(map(changed, inputs))

@@ -171,6 +171,7 @@ def _rates(target: Target) -> dict[str, float]:
         "bf16": target.bf16_flops, "fp16": target.bf16_flops, "tf32": target.tf32_flops,
         "fp64": target.fp64_tensor_flops,
         "fp8e5": eight_bits, "fp8e4nv": eight_bits, "int8": eight_bits, "tf32x3": target.tf32_flops / 3,
+        "bf16x3": target.bf16_flops / 3, "bf16x6": target.bf16_flops / 6,
     }  # fmt: skip
 
 

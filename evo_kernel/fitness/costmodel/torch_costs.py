@@ -99,6 +99,36 @@ _PASSES = {"unique_consecutive": 4, "cumsum": 7, "cumprod": 7, "logcumsumexp": 1
 _SERIES = frozenset(["igamma", "igammac", "polygamma", "special_zeta"])
 _SERIES_FLOPS = 500.0
 """Operations of an element of what is summed as a series, or by a recurrence as special polynomials are."""
+_PAIRS = frozenset(["multilabel_margin_loss_backward", "multilabel_margin_loss_forward"])
+_PAIR_FLOPS = 8.0
+"""Of a pair of elements of a row."""
+_FLOPS_OF_ONE = 1.46
+"""Of an instruction, so that `Constants.fp32_share` of the rate is that at which kernels issue instructions."""
+_FUNCTIONS_TEXT = """
+    acos 24 136; acosh 72 336; asin 24 120; asinh 120 368; atan2 60 232; atanh 48 264; digamma 120 300; erf 32 128;
+    erfc 48 176; erfinv 96 320; float_power 96 264; fmod 72 136; gelu 40 140; i0 64 192; lgamma 216 712; log1p 32 232;
+    log_sigmoid_forward 60 320; logaddexp 60 320; logaddexp2 60 320; mish 70 450; pow 96 264; remainder 104 152;
+    sinh 40 216; softplus 60 320; special_airy_ai 300 900; special_bessel_j0 105 470; special_bessel_j1 97 470;
+    special_bessel_y0 230 1000; special_bessel_y1 250 1100; special_entr 40 110; special_erfcx 72 240;
+    special_i0e 64 192; special_i1 64 192; special_i1e 64 192; special_log_ndtr 150 400;
+    special_modified_bessel_i0 64 192; special_modified_bessel_i1 64 192;
+    special_modified_bessel_k0 110 350; special_modified_bessel_k1 110 350;
+    special_ndtri 150 600; special_scaled_modified_bessel_k0 110 350; special_scaled_modified_bessel_k1 110 350;
+    special_spherical_bessel_j0 60 300; special_xlog1py 50 260; xlogy 50 130
+"""
+_FUNCTIONS = {
+    name: (float(single), float(double))
+    for name, single, double in (entry.split() for entry in _FUNCTIONS_TEXT.split(";"))
+}
+"""Instructions of a thread for an element of float32 and narrower, and of float64, where moving it does not take longer
+in any case: those that Triton 3.9 and ptxas make for sm_90 of the same function, less a copy's, without code for rare
+arguments. Of functions that CUDA's library lacks (digamma, ndtri, ...) those of their terms."""
+_SIMPLE_POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
+"""For which torch multiplies or takes roots."""
+_TAPS = {"linear1d": 2, "bilinear2d": 4, "bicubic2d": 16, "trilinear3d": 8}
+"""Elements that an element of an upsampled image is made of."""
+_GRID_SECTORS = {0: 2, 1: 1, 2: 4}
+"""Of an element of `grid_sampler_2d`, by its interpolation: rows of neighbours. Twice as many in three dimensions."""
 _LOOPS = frozenset(["gcd", "lcm"])
 """Pointwise operations that loop until values end it."""
 _SORTED_INDICES = 3072
@@ -132,9 +162,15 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
     sectors = _sector_bytes(views, max(made, key=lambda view: view.elements, default=views[0])) if views else 0.0
     if isinstance(node, Aten):
         sectors = max(sectors, _window_bytes(node), _bag_bytes(node), _gathered_bytes(node), _searched_bytes(node))
-        sectors = max(sectors, _counted_bytes(node), _segment_bytes(node))
+        sectors = max(sectors, _counted_bytes(node), _segment_bytes(node), _tap_bytes(node))
         base = node.op.split(".")[1].rstrip("_")
         moved = max(moved * _PASSES.get(base, 1), _sorted_bytes(node, base, moved))
+        made_elements = float(sum(view.elements for view in made))
+        if flops := _function_flops(node, base, made_elements):
+            return TorchCost(moved, flops, "fp32", sectors)
+        if base in _PAIRS:
+            rows = node.views[0]
+            return TorchCost(moved, _PAIR_FLOPS * rows.elements * max(rows.shape[-1:], default=1), "fp32", sectors)
         if base in _SERIES or "_polynomial_" in base:
             return TorchCost(moved, _SERIES_FLOPS * max((view.elements for view in made), default=0), "fp32", sectors)
     return TorchCost(moved, sector_bytes=sectors)
@@ -189,7 +225,35 @@ def _gathered_bytes(node: Aten) -> float:
     picked = max((view for view in (*others, *filter(None, node.outputs))), key=lambda view: view.elements)
     picks = max((view.elements for view in others if view.dtype in ("int32", "int64")), default=picked.elements)
     run = max(1, picked.elements // max(1, picks)) * table.item_bytes
-    return float(max(1, picks) * -(-run // SECTOR_BYTES) * SECTOR_BYTES)
+    sectors = -(-run // SECTOR_BYTES)
+    if node.op.split(".")[1] in ("grid_sampler_2d", "grid_sampler_3d"):
+        mode = node.args[2] if isinstance(node.args, list) and len(node.args) > 2 else None
+        sectors *= _GRID_SECTORS.get(mode if isinstance(mode, int) else 0, 4) * (2 if "3d" in node.op else 1)
+    return float(max(1, picks) * sectors * SECTOR_BYTES)
+
+
+def _function_flops(node: Aten, base: str, elements: float) -> float:
+    """Of a pointwise function, where its instructions may take longer than moving its elements."""
+    base = base.removeprefix("_foreach_")
+    if base not in _FUNCTIONS or not node.views:
+        return 0.0
+    if base == "pow" and node.op.endswith("Tensor_Scalar") and isinstance(node.args, list):
+        exponent = node.args[1] if len(node.args) > 1 else None
+        if isinstance(exponent, int | float) and float(exponent) in _SIMPLE_POWERS:
+            return 0.0
+    is_double = any(view.dtype == "float64" for view in node.views)
+    return _FLOPS_OF_ONE * _FUNCTIONS[base][is_double] * elements
+
+
+def _tap_bytes(node: Aten) -> float:
+    """What upsampling reads, or adds up for a gradient: several elements for each of the larger image."""
+    base = node.op.split(".")[1].strip("_")
+    name = next((name for name in _TAPS if base.startswith(f"upsample_{name}")), "")
+    images = [view for view in (*node.views, *node.outputs) if view]
+    if not name or not images:
+        return 0.0
+    large = max(images, key=lambda view: view.elements)
+    return float(_TAPS[name] * large.elements * large.item_bytes)
 
 
 def _argument(node: Aten, position: int, name: str) -> View | None:
@@ -295,7 +359,7 @@ def _sector_bytes(views: Sequence[View], target: View) -> float:
         sizes = zip(reversed(view.shape), reversed(target.shape), strict=False)
         if len(view.shape) > len(target.shape) or any(size > whole for size, whole in sizes):
             continue
-        step = view.strides[axis] if -axis <= len(view.shape) and view.shape[axis] > 1 else 1
+        step = view.strides[axis] if 0 < -axis <= len(view.shape) and view.shape[axis] > 1 else 1
         found += view.elements * min(SECTOR_BYTES, max(1, step) * view.item_bytes)
     return found
 

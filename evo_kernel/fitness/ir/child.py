@@ -66,7 +66,8 @@ def warm_up() -> None:
 def handle(request: dict[str, Any], folder: str) -> bytes:
     """Serve one request. A fault of the plan is an answer, not an exception."""
     torch.set_num_threads(1)  # children share the cores, so threads of one would wait for each other
-    work = _Work(Plan.model_validate(request["plan"]), request["ir"], Path(folder), float(request["deadline_s"]))
+    plan = Plan.model_validate(request["plan"])
+    work = _Work(plan, request["ir"], request["mutates"], Path(folder), float(request["deadline_s"]))
     try:
         if request["command"] == "execute":
             return work.execute(int(request["rounds"]), bool(request["repeat"]))
@@ -80,8 +81,11 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
 
 
 class _Work:
-    def __init__(self, plan: Plan, texts: Sequence[str], folder: Path, deadline_s: float) -> None:
+    def __init__(
+        self, plan: Plan, texts: Sequence[str], mutates: Sequence[int], folder: Path, deadline_s: float
+    ) -> None:
         self._plan, self._texts, self._folder, self._deadline_s = plan, texts, folder, deadline_s
+        self._kept = frozenset(range(len(plan.inputs))).difference(mutates)  # inputs that must not change
         self._deadline = time.monotonic() + deadline_s
         self._blobs: list[bytes] = []
         self._used: DeviceMemory | None = None
@@ -106,7 +110,7 @@ class _Work:
         if repeat and any(map(_has_atomics, modules)):
             repeated = self._executed(modules, contents, reverse=True)
             _same([(_raw(memory, view), _raw(repeated, view)) for view in self._plan.outputs])
-        changed = changed_input(self._plan, memory, contents)
+        changed = changed_input(self._plan, memory, contents, self._kept)
         return {"changed": changed, **self._outputs(memory)}
 
     def _outputs(self, memory: DeviceMemory) -> dict[str, list[int]]:
@@ -209,7 +213,7 @@ class _Work:
             memory, header = self._whole(modules, contents, repeat)
         else:
             memory, header = self._part(part, modules, contents, part_s, repeat)
-        return self.answer({**header, "changed": changed_input(self._plan, memory, contents)})
+        return self.answer({**header, "changed": changed_input(self._plan, memory, contents, self._kept)})
 
     def _surveyed(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int

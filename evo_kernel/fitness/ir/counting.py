@@ -29,6 +29,8 @@ FREE = {"arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make
          "arith.bitcast", "tt.call", "tt.descriptor_load"}  # fmt: skip
 _KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5",
           "i8": "int8"}  # fmt: skip
+PARTED = frozenset(["tf32", "tf32x3", "bf16x3", "bf16x6"])
+"""Ways to give tensor cores operands of float32, in as many products as the name says."""
 _SMALL, _MOST_WAITING = 1 << 12, 1 << 16
 """Runs of an access that waits for others; runs that wait."""
 
@@ -213,7 +215,8 @@ def product_of(operation: Operation) -> tuple[str, float]:
     # No target multiplies scaled operands directly: they are converted first.
     kind = "bf16" if operation.name == "tt.dot_scaled" else _KINDS.get(a.element, "fp32")
     if kind == "fp32":
-        kind = {"tf32": "tf32", "tf32x3": "tf32x3"}.get(operation.attributes.get("inputPrecision", "ieee"), "fp32")
+        precision = operation.attributes.get("inputPrecision", "ieee")
+        kind = precision if precision in PARTED else "fp32"
     if operation.name == "tt.dot_scaled" and operation.attributes.get("lhs") == "e2m1":
         depth *= 2
     return kind, 2.0 * math.prod(shape) * depth

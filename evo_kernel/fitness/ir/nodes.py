@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -93,11 +93,11 @@ def undefined_of(buffer: DeviceBuffer, view: View) -> torch.Tensor | None:
 
 def elements_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:
     """The marks of a view's elements, in its shape, from marks of shadow elements."""
-    elements = _shadow_of(marks, buffer, view)
+    elements = shadow_of(marks, buffer, view)
     return elements.squeeze(-1) if elements.shape[-1] == 1 else elements.all(-1)
 
 
-def _shadow_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:
+def shadow_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:
     """The shadow elements of a view; those of one element are the last axis."""
     unit = buffer.unit(1 << 30)
     strides = [stride * view.item_bytes // unit for stride in view.strides]
@@ -151,7 +151,7 @@ def _mark_defined(buffer: DeviceBuffer, view: View) -> None:
         buffer.define(low, high - low)
         return
     buffer.unit(view.item_bytes)
-    _shadow_of(buffer.defined, buffer, view).fill_(True)
+    shadow_of(buffer.defined, buffer, view).fill_(True)
 
 
 def _undefine(buffer: DeviceBuffer, view: View, marks: torch.Tensor) -> None:
@@ -159,7 +159,7 @@ def _undefine(buffer: DeviceBuffer, view: View, marks: torch.Tensor) -> None:
     unit = buffer.unit(view.item_bytes)
     if buffer.defined is None:
         buffer.defined = torch.ones(-(-buffer.storage.numel() // unit), dtype=torch.bool)
-    _shadow_of(buffer.defined, buffer, view).logical_and_(~marks.unsqueeze(-1))
+    shadow_of(buffer.defined, buffer, view).logical_and_(~marks.unsqueeze(-1))
 
 
 def _replay(node: Aten, memory: DeviceMemory) -> None:
@@ -205,10 +205,12 @@ def _results(node: Aten, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
         raise TorchFault(f"{node.op} fails: {str(error).splitlines()[0]}") from error
 
 
-def changed_input(plan: Plan, memory: DeviceMemory, contents: Mapping[int, torch.Tensor]) -> int | None:
-    """The number of the first input that differs from its given content, or None."""
+def changed_input(
+    plan: Plan, memory: DeviceMemory, contents: Mapping[int, torch.Tensor], among: Container[int]
+) -> int | None:
+    """The number of the first input `among` some that differs from its given content, or None."""
     for number, view in enumerate(plan.inputs):
-        if view is not None and view.buffer in contents:
+        if number in among and view is not None and view.buffer in contents:
             buffer = memory.buffers[view.buffer]
             buffer.begin_launch(False)
             if buffer.changed and not torch.equal(buffer.data, contents[view.buffer]):

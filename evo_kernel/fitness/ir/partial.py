@@ -20,10 +20,10 @@ from evo_kernel.fitness.ir.execute import Launched, chunk_size, launch, traits_o
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, scattered, unit_places
 from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation
-from evo_kernel.fitness.ir.nodes import elements_of
+from evo_kernel.fitness.ir.nodes import elements_of, shadow_of
 from evo_kernel.fitness.ir.program_sampling import crossings, draw, groups_of, positions
 from evo_kernel.fitness.ir.types import Type
-from evo_kernel.fitness.plan.launch_plan import Launch, Plan, View
+from evo_kernel.fitness.plan.launch_plan import Copy, Launch, Plan, View
 
 ELEMENTS = 6
 """Random elements of each output that are checked, besides all that the sampled programs write."""
@@ -99,6 +99,7 @@ class PartialExecution:
     ) -> None:
         self._plan, self._memory, self._deadline, self._generator = plan, memory, deadline, generator
         self._launches = plan.launches
+        self._computed = [_computed(plan, view) for view in plan.outputs]  # views with the outputs' elements
         self._modules = [modules[node.kernel] for node in self._launches]
         self.chosen: list[torch.Tensor] = []
         self._conflicts: list[tuple[int, int]] = []
@@ -129,9 +130,9 @@ class PartialExecution:
                 marks = buffer.writer != 0
                 self._stored[place] = self._stored[place] | marks if place in self._stored else marks
         if launched.finding is None and number == len(self._launches) - 1:
-            self.unwritten = [self._unwritten(view) for view in self._plan.outputs]
+            self.unwritten = [self._unwritten(view) for view in self._computed]
             self.writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}
-            self._spans = [self._span(view) for view in self._plan.outputs]
+            self._spans = [self._span(view) for view in self._computed]
         return launched
 
     def seconds(self) -> float:
@@ -207,15 +208,17 @@ class PartialExecution:
         return drawn
 
     def _marks(self) -> dict[int, torch.Tensor]:
-        """Empty marks for all buffers that launches may write."""
+        """Empty marks for all buffers that launches may write: scratch, and inputs that are outputs too."""
+        outputs = {view.buffer for view in self._plan.outputs}
         kinds = enumerate(self._plan.buffers)
-        return {number: self._memory.buffers[number].marks() for number, buffer in kinds if buffer.kind == "scratch"}
+        written = (number for number, buffer in kinds if buffer.kind == "scratch" or number in outputs)
+        return {number: self._memory.buffers[number].marks() for number in written}
 
     def _resolve(self, drawn: Sequence[torch.Tensor]) -> None:
         """Determine the elements to compare, which sampled programs store, and all programs needed for them."""
         marks = self._marks()
-        outputs = {view.buffer: marks[view.buffer] for view in self._plan.outputs if view.buffer in marks}
-        for view in self._plan.outputs:
+        outputs = {view.buffer: marks[view.buffer] for view in self._computed if view.buffer in marks}
+        for view in self._computed:
             self._draw_elements(view, outputs)
         for buffer, place in self._conflicts:
             if buffer in marks:
@@ -223,9 +226,17 @@ class PartialExecution:
         owners = [writer[outputs[n]] for n, writer in self.writers.items() if n in outputs]
         for number, programs in enumerate(drawn):
             self._seek(number, outputs, programs, loads=False, marks=True)
-        self.compared = [self._elements(view, outputs) for view in self._plan.outputs]
+        self.compared = [self._elements(view, outputs) for view in self._computed]
         chosen: list[torch.Tensor] = []
-        for number in reversed(range(len(self._launches))):
+        number = len(self._launches)
+        for node in reversed(self._plan.nodes):
+            if isinstance(node, Copy) and node.target.buffer in marks and node.source.buffer in marks:
+                source, target = (self._memory.buffers[view.buffer] for view in (node.source, node.target))
+                copied = elements_of(marks[node.target.buffer], target, node.target)
+                shadow_of(marks[node.source.buffer], source, node.source).logical_or_(copied.unsqueeze(-1))
+            if not isinstance(node, Launch):
+                continue
+            number -= 1
             if self._alone and number == len(self._launches) - 1:
                 programs = torch.unique(torch.cat([drawn[-1], *(owner[owner > 0].long() - 1 for owner in owners)]))
             else:
@@ -268,7 +279,7 @@ class PartialExecution:
 
     def told(self, output: int) -> torch.Tensor:
         """The elements to compare with the reference: of very many, a share along each axis of every program's tile."""
-        numbers, view, spans = self.compared[output], self._plan.outputs[output], self._spans[output]
+        numbers, view, spans = self.compared[output], self._computed[output], self._spans[output]
         long = [axis for axis, span in enumerate(spans) if span > 1]
         share = (MOST_TOLD / max(1, numbers.numel())) ** (1 / max(1, len(long)))
         if share >= 1:
@@ -327,3 +338,13 @@ class PartialExecution:
                 means[name] = max(amount, means.get(name, 0.0))
             by_launch.append(means | touched(ran, few))
         return by_launch
+
+
+def _computed(plan: Plan, output: View) -> View:
+    """The view whose elements a copy after the last launch puts into an output; else the output itself."""
+    for node in reversed(plan.nodes):
+        if isinstance(node, Copy) and node.target == output:
+            return node.source
+        if isinstance(node, Launch):
+            break
+    return output

@@ -211,6 +211,7 @@ def roofline_us(moved: float | None, flops: Mapping[str, float], ceilings: Ceili
     rates = {
         "bf16": ceilings.bf16_flops, "fp16": ceilings.bf16_flops, "tf32": ceilings.tf32_flops,
         "tf32x3": ceilings.tf32_flops / 3, "fp32": ceilings.fp32_flops,
+        "bf16x3": ceilings.bf16_flops / 3, "bf16x6": ceilings.bf16_flops / 6,
     }  # fmt: skip
     seconds = sum(amount / rates.get(kind, 2 * ceilings.bf16_flops) for kind, amount in flops.items())
     return max((moved or 0.0) / ceilings.copy_bytes_per_s, seconds) * 1e6

@@ -1,8 +1,9 @@
 """The recorder's child process: imports one candidate and records its `run` for each case and knob setting.
 
-Request: {"arch", "cases": [{"name", "inputs": [...]}], "settings": [{"knobs", "text"}, ...], "resources": {...}}.
-Answer: {"records": [{"case", "setting", "plan" | "fault": {"status", "reason"}}], "needs": [kernel, ...],
-"configs": {kernel: number of autotune configurations}}.
+Request: {"arch", "cases": [{"name", "inputs": [...]}], "settings": [{"knobs", "text"}, ...], "resources": {...},
+"passed_over": {autotuned kernel: how many of its configurations do not fit}}.
+Answer: {"records": [{"case", "setting", "plan" | "fault": {"status", "reason", "misfit"}}], "needs": [kernel, ...],
+"configs": {autotuned kernel: {"texts": [configuration, ...], "own": position of the one used where no knob sets it}}}.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from evo_kernel import cuda
+from evo_kernel.fitness.record.autotuning import Autotuning
 from evo_kernel.fitness.record.device import impersonate
 from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.torch_calls import AtenWriter, HostCalls, RecordedMode, fake_inputs
@@ -51,7 +53,7 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     impersonate(request["arch"])
     records: list[dict[str, Any]] = []
     needs: list[dict[str, Any]] = []
-    configs: dict[str, int] = {}
+    configs: dict[str, dict[str, Any]] = {}
     for number, setting in enumerate(request["settings"]):
         session = _Session(request, setting, configs)
         for place, case in enumerate(request["cases"]):
@@ -66,7 +68,7 @@ def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
 class _Session:
     """One import of the candidate with one knob setting."""
 
-    def __init__(self, request: dict[str, Any], setting: dict[str, Any], configs: dict[str, int]) -> None:
+    def __init__(self, request: dict[str, Any], setting: dict[str, Any], configs: dict[str, Any]) -> None:
         self._request, self._text, self._configs = request, setting["text"], configs
         self._knobs: dict[str, int] = dict(setting["knobs"])
         self._run: Callable[..., Any] | None = None
@@ -95,20 +97,21 @@ class _Session:
         mode = RecordedMode()
         try:
             values, views = fake_inputs(mode, case["inputs"], tracer)
-            with _hooked(tracer, self._knobs, self._configs), mode, HostCalls(), AtenWriter(tracer):
+            autotuning = Autotuning(self._knobs, self._request["passed_over"], self._configs)
+            with _hooked(tracer, autotuning), mode, HostCalls(), AtenWriter(tracer):
                 assert self._run is not None
                 result = self._run(*values)
-            outputs = tracer.finish(result)
+            outputs = tracer.finish(result, bool(case["mutates"]))
         except NeedsBinary as need:
             needs.append(need.kernel)
             return {"fault": _fault("build_error", "needs a compiled kernel")}
         except RecordingRefused as refusal:
-            return {"fault": _fault(refusal.status, str(refusal))}
+            return {"fault": _fault(refusal.status, str(refusal)) | {"misfit": refusal.misfit}}
         # Candidate code may raise anything, SystemExit included.
         except BaseException as error:  # noqa: BLE001
             cause = _refusal(error)
             if cause is not None:
-                return {"fault": _fault(cause.status, str(cause))}
+                return {"fault": _fault(cause.status, str(cause)) | {"misfit": cause.misfit}}
             return {
                 "fault": _fault("build_error", f"run failed while it was recorded: {_explain(error, 'candidate_')}")
             }
@@ -126,7 +129,7 @@ class _Session:
 
 
 @contextlib.contextmanager
-def _hooked(tracer: PlanTracer, knobs: dict[str, int], configs: dict[str, int]) -> Iterator[None]:
+def _hooked(tracer: PlanTracer, autotuning: Autotuning) -> Iterator[None]:
     """Context in which Triton's launches are recorded and autotuners use the requested configuration."""
     writer = LaunchWriter(tracer)
 
@@ -136,20 +139,12 @@ def _hooked(tracer: PlanTracer, knobs: dict[str, int], configs: dict[str, int]) 
     def address(tensor: torch.Tensor) -> int:
         return tracer.address(tensor)
 
-    def tuned(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
-        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-        choices = tuner.prune_configs(kwargs)
-        name = tuner.base_fn.__name__
-        configs[name] = max(len(choices), configs.get(name, 0))
-        config = choices[min(knobs.get(f"{name}.config", 0), len(choices) - 1)]
-        if config.pre_hook is not None:
-            config.pre_hook({**tuner.nargs, **kwargs, **config.all_kwargs()})
-        return tuner.fn.run(*args, **kwargs, **config.all_kwargs())
-
-    saved = JITFunction.run, Autotuner.run, triton.set_allocator
+    saved = JITFunction.run, triton.set_allocator
+    tuners = [(tuner, tuner.__dict__["run"]) for tuner in _with_subclasses(Autotuner) if "run" in tuner.__dict__]
     data_ptr = FakeTensor.__dict__.get("data_ptr")
     JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue]
-    Autotuner.run = tuned  # pyright: ignore[reportAttributeAccessIssue]
+    for tuner, _ in tuners:
+        tuner.run = lambda tuner, *args, **kwargs: autotuning.run(tuner, args, kwargs)
     FakeTensor.data_ptr = address  # pyright: ignore[reportAttributeAccessIssue]
     triton.set_allocator = lambda allocator: None
     cuda.recorder = writer.cuda
@@ -157,11 +152,18 @@ def _hooked(tracer: PlanTracer, knobs: dict[str, int], configs: dict[str, int]) 
         yield
     finally:
         cuda.recorder = None
-        JITFunction.run, Autotuner.run, triton.set_allocator = saved
+        JITFunction.run, triton.set_allocator = saved
+        for tuner, method in tuners:
+            tuner.run = method
         if data_ptr is None:
             del FakeTensor.data_ptr
         else:
             FakeTensor.data_ptr = data_ptr
+
+
+def _with_subclasses(cls: type) -> list[Any]:
+    """Packages have autotuners of their own."""
+    return [cls, *(found for subclass in cls.__subclasses__() for found in _with_subclasses(subclass))]
 
 
 def _fault(status: str, reason: str) -> dict[str, str]:

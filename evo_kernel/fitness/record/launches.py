@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from triton._C.libtriton import ir
 from triton.compiler.compiler import ASTSource
+from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 from triton.runtime.jit import JITFunction
 
@@ -26,8 +27,11 @@ from evo_kernel.fitness.record.tracing import ADDRESS_BITS, NeedsBinary, PlanTra
 class LaunchWriter:
     """Replaces JITFunction.run and CUDA C++ launches while a plan is recorded."""
 
+    current: LaunchWriter | None = None  # of the plan that is being recorded
+
     def __init__(self, tracer: PlanTracer) -> None:
         self._tracer = tracer
+        LaunchWriter.current = self
 
     def triton(self, kernel: JITFunction, args: tuple, grid: Any, warmup: bool, options: dict[str, Any]) -> Any:
         """Bind and specialise arguments as Triton does, and record the launch."""
@@ -40,7 +44,7 @@ class LaunchWriter:
         parsed, signature, constants, attributes = kernel._pack_args(
             backend, options, bound, specialization, user_options
         )
-        passed = [item for name, kind in signature.items() for item in _passed(name, kind, bound[name])]
+        passed = list(_all_passed(signature, bound))
         kept = {name: value for name, value in sorted(user_options.items()) if name not in FRONT_END_OPTIONS}
         spec = {
             "name": kernel.__name__,
@@ -50,10 +54,13 @@ class LaunchWriter:
             "options": [[k, v] for k, v in kept.items() if isinstance(v, (bool, int, float, str))],
         }
         if not warmup:
-            extent = _grid(grid(bound) if callable(grid) else grid)
-            if math.prod(extent) > 0:
-                self._node(spec, extent, [self._argument(kind, value) for _, kind, value in passed])
-        return RecordedKernel(self._tracer, spec)
+            self.launch(spec, _grid(grid(bound) if callable(grid) else grid), passed)
+        return RecordedKernel(self._tracer, spec, signature, [p.name for p in kernel.params if not p.is_constexpr])
+
+    def launch(self, spec: dict[str, Any], extent: list[int], passed: Sequence[tuple[str, str, Any]]) -> None:
+        """Record the launch of a lowered kernel."""
+        if math.prod(extent) > 0:
+            self._node(spec, extent, [self._argument(kind, value) for _, kind, value in passed])
 
     def cuda(self, call: cuda.CudaLaunch) -> None:
         """Record a launch of evo_kernel.cuda."""
@@ -122,16 +129,30 @@ class LaunchWriter:
 
 
 class RecordedKernel:
-    """The return value of a launch or warm-up: a compiled kernel's resources, which host code may read."""
+    """The return value of a launch or warm-up: a compiled kernel, whose resources host code may read and which it may
+    launch again, in a later recording too: packages keep compiled kernels."""
 
-    def __init__(self, tracer: PlanTracer, spec: dict[str, Any]) -> None:
-        self._tracer, self._spec = tracer, spec
+    def __init__(
+        self, tracer: PlanTracer, spec: dict[str, Any], signature: Mapping[str, Any], parameters: Sequence[str]
+    ) -> None:
+        """`signature`: kind by parameter; `parameters`: those that the source does not declare as constexpr."""
+        self._tracer, self._spec, self._signature, self._parameters = tracer, spec, signature, parameters
 
     def _init_handles(self) -> None:
         return
 
     def result(self) -> RecordedKernel:
         return self
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def run(*args: Any, stream: Any = None) -> None:
+            names = self._parameters if len(args) == len(self._parameters) else list(self._signature)
+            values = dict(zip(names, args, strict=True))
+            kinds = {name: self._signature[name] for name in names}
+            assert LaunchWriter.current is not None
+            LaunchWriter.current.launch(self._spec, _grid(grid), list(_all_passed(kinds, values)))
+
+        return run
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -150,6 +171,11 @@ class RecordedKernel:
 def _grid(grid: Any) -> list[int]:
     sizes = [grid] if isinstance(grid, int) else list(grid)
     return [int(size) for size in (*sizes, 1, 1)[:3]]
+
+
+def _all_passed(signature: Mapping[str, Any], bound: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    for name, kind in signature.items():
+        yield from _passed(name, kind, bound[name])
 
 
 def _passed(name: str, kind: Any, value: Any) -> Iterator[tuple[str, str, Any]]:
@@ -188,7 +214,8 @@ def lower(kernel: JITFunction, backend: Any, options: Any, signature: dict, cons
         return _lowered[key]
     # The front end raises many kinds of error for a bad kernel, and functions that it evaluates may raise any.
     except Exception as error:
-        raise RecordingRefused(f"kernel {name} does not compile: {explain(error)}", "build_error") from error
+        misfit = name if isinstance(error, CompileTimeAssertionFailure) else ""
+        raise RecordingRefused(f"kernel {name} does not compile: {explain(error)}", "build_error", misfit) from error
 
 
 def _lower(source: ASTSource, backend: Any, options: Any, last: str) -> str:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import ast
 import math
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evo_kernel.errors import InfraError, PlanError
-from evo_kernel.fitness.compile.compiler import Compiler, Forbidden
+from evo_kernel.fitness.compile.compiler import Compiler, Forbidden, Misfit
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Plan
+from evo_kernel.fitness.record.autotuning import MOST_CHARACTERS, MOST_CONFIGS
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import RECORDING, Stages
 from evo_kernel.knobs import apply_knobs
+from evo_kernel.lru_cache import Recent
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.task import Case, Task, TensorSpec
 from evo_kernel.types import Knobs, Source, Status
-
-MOST_CONFIGS = 1000
 
 
 class _AnswerModel(BaseModel):
@@ -33,6 +34,12 @@ class FaultAnswer(_AnswerModel):
 
     status: Literal["rejected", "build_error", "runtime_error", "wrong", "timeout"]
     reason: Annotated[str, Field(max_length=4000)]
+    misfit: Annotated[str, Field(max_length=400)] = ""
+
+
+class ConfigsAnswer(_AnswerModel):
+    texts: Annotated[list[Annotated[str, Field(max_length=MOST_CHARACTERS)]], Field(max_length=MOST_CONFIGS)]
+    own: Annotated[int, Field(ge=0, lt=MOST_CONFIGS)]
 
 
 class CaseAnswer(_AnswerModel):
@@ -47,16 +54,17 @@ class CaseAnswer(_AnswerModel):
 class RecorderAnswer(_AnswerModel):
     """The whole answer of the untrusted child; plans are parsed later.
 
-    `needs`: kernels whose resources host code reads; `configs`: autotune configurations.
+    `needs`: kernels whose resources host code reads; `configs`: autotune configurations, by kernel.
     """
 
     records: Annotated[list[CaseAnswer], Field(max_length=1 << 16)]
     needs: Annotated[list[Any], Field(max_length=1 << 10)] = []
-    configs: dict[Annotated[str, Field(max_length=400)], Annotated[int, Field(ge=0, lt=1 << 31)]] = {}
+    configs: dict[Annotated[str, Field(max_length=400)], ConfigsAnswer] = {}
 
 
 MAX_SOURCE_CHARS = 1 << 20
 _ROUNDS = 4  # how often host code may read another compiled kernel's resources
+_SOURCES = 1024  # whose first configurations do not fit, to be remembered
 _OUTCOMES = {
     "timeout": (Status.TIMEOUT, "it did not finish recording in {deadline:g} s: an endless import or loop on the host"),
     "memory": (Status.REJECTED, "recording it needs more than {memory} GB of host memory"),
@@ -72,12 +80,25 @@ class RecordCase:
 
     name: str
     inputs: tuple[Mapping[str, Any], ...]
+    mutates: tuple[int, ...] = ()  # positions of inputs that the kernel changes: outputs, after those that it returns
 
 
 @dataclass(frozen=True)
 class RecordFault:
+    """`misfit`: the kernel that is too large for the GPU, or refuses its configuration."""
+
     status: Status
     reason: str
+    misfit: str = ""
+
+
+@dataclass(frozen=True)
+class Configurations:
+    """Autotune configurations of a kernel as texts, and the position of the one used where no knob sets it: the first
+    that fits."""
+
+    texts: tuple[str, ...]
+    own: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,12 +106,25 @@ class Recording:
     """Plans by (case, knobs), or the fault that prevented a plan."""
 
     plans: Mapping[tuple[str, Knobs], CompiledPlan | RecordFault]
-    configs: Mapping[str, int] = field(default_factory=dict)  # autotune configurations by kernel
+    configs: Mapping[str, Configurations] = field(default_factory=dict)  # by autotuned kernel
 
     @property
     def fault(self) -> RecordFault | None:
         """The first fault in the order of cases, or None."""
         return next((value for value in self.plans.values() if isinstance(value, RecordFault)), None)
+
+    @property
+    def misfit(self) -> str:
+        """An autotuned kernel whose configuration does not fit, though no knob sets it; empty if there is none."""
+        for (_, knobs), value in self.plans.items():
+            misfit = value.misfit if isinstance(value, RecordFault) else ""
+            if misfit in self.configs and f"{misfit}.config" not in dict(knobs):
+                return misfit
+        return ""
+
+    def of(self, knobs: Knobs) -> Recording:
+        """The part of one setting."""
+        return Recording({place: plan for place, plan in self.plans.items() if place[1] == knobs}, self.configs)
 
 
 class Recorder:
@@ -100,6 +134,8 @@ class Recorder:
         self._compiler, self._arch = compiler, arch
         self._stages = stages or Stages()
         self._limits = SandboxLimits(deadline_s=deadline_s)
+        self._lock = threading.Lock()
+        self._passed_over: Recent[str, dict[str, int]] = Recent(_SOURCES)  # by source: configurations that do not fit
         self._zygote = Zygote("record", {"TRITON_DISABLE_LINE_INFO": "0"})  # evidence names lines of the source
         self.confinement = "unknown"
 
@@ -130,11 +166,30 @@ class Recorder:
     ) -> Recording:
         if (fault := static_fault(source)) is not None:
             return Recording({(case.name, knobs): fault for knobs in settings for case in cases})
-        answer = self._answer(source, cases, settings)
+        with self._lock:
+            passed_over = dict(self._passed_over.get(source.sha256) or {})
+        while True:
+            recording = self._record_once(source, cases, settings, patience_s, passed_over)
+            kernel = recording.misfit
+            if passed_over.get(kernel, 0) + 1 >= len(recording.configs[kernel].texts if kernel else ()):
+                return recording
+            passed_over[kernel] = passed_over.get(kernel, 0) + 1
+            with self._lock:
+                self._passed_over.put(source.sha256, dict(passed_over))
+
+    def _record_once(
+        self,
+        source: Source,
+        cases: Sequence[RecordCase],
+        settings: Sequence[Knobs],
+        patience_s: float,
+        passed_over: Mapping[str, int],
+    ) -> Recording:
+        answer = self._answer(source, cases, settings, passed_over)
         if isinstance(answer, RecordFault):
             return Recording({(case.name, knobs): answer for knobs in settings for case in cases})
         drafts = {(r.case, settings[r.setting]): _draft(r) for r in answer.records if r.setting < len(settings)}
-        configs = {name: min(count, MOST_CONFIGS) for name, count in answer.configs.items()}
+        configs = {name: Configurations(tuple(found.texts), found.own) for name, found in answer.configs.items()}
         missing = RecordFault(Status.REJECTED, "the recording lacks this case")
         wanted = {(c.name, k): self._fitting(drafts.get((c.name, k), missing), c) for k in settings for c in cases}
         return Recording(self._compile(wanted, patience_s), configs)
@@ -149,18 +204,24 @@ class Recorder:
         misfit = draft.misfit(specs) or ("" if draft.target == self._arch else f"it is for target {draft.target}")
         if misfit or draft.case != case.name:
             return RecordFault(Status.REJECTED, f"the recording is malformed: {misfit or 'it is for another case'}")
-        return draft
+        changed = tuple(view for position in case.mutates if (view := draft.inputs[position]) is not None)
+        return draft.model_copy(update={"outputs": (*draft.outputs, *changed)}) if changed else draft
 
     def _answer(
-        self, source: Source, cases: Sequence[RecordCase], settings: Sequence[Knobs]
+        self,
+        source: Source,
+        cases: Sequence[RecordCase],
+        settings: Sequence[Knobs],
+        passed_over: Mapping[str, int],
     ) -> RecorderAnswer | RecordFault:
         resources: dict[str, Any] = {}
         for _ in range(_ROUNDS):
             request = {
                 "arch": self._arch,
-                "cases": [{"name": case.name, "inputs": list(case.inputs)} for case in cases],
+                "cases": [asdict(case) for case in cases],
                 "settings": [{"knobs": list(k), "text": apply_knobs(source, k).text} for k in settings],
                 "resources": resources,
+                "passed_over": dict(passed_over),
             }
             result = self._zygote.run(request, self._limits)
             self.confinement = result.confinement
@@ -210,8 +271,12 @@ class Recorder:
                 plans[place] = draft
                 continue
             kernels_binaries = [binaries[kernel.key] for kernel in draft.kernels]
-            broken = next((b for b in kernels_binaries if isinstance(b, str)), None)
-            plans[place] = _refused(broken) if broken is not None else _compiled(draft, kernels_binaries)
+            faults = [
+                _refused(binary, kernel.name)
+                for kernel, binary in zip(draft.kernels, kernels_binaries, strict=True)
+                if isinstance(binary, str)
+            ]
+            plans[place] = faults[0] if faults else _compiled(draft, kernels_binaries)
         return plans
 
 
@@ -245,8 +310,9 @@ def static_fault(source: Source) -> RecordFault | None:
     return None
 
 
-def _refused(reason: str) -> RecordFault:
-    return RecordFault(Status.REJECTED if isinstance(reason, Forbidden) else Status.BUILD_ERROR, reason)
+def _refused(reason: str, kernel: str = "") -> RecordFault:
+    status = Status.REJECTED if isinstance(reason, Forbidden) else Status.BUILD_ERROR
+    return RecordFault(status, reason, kernel if isinstance(reason, Misfit) else "")
 
 
 def _compiled(draft: Plan, binaries: Sequence[Binary | str]) -> CompiledPlan | RecordFault:
@@ -269,7 +335,8 @@ def _draft(record: CaseAnswer) -> Plan | RecordFault:
             return RecordFault(Status.REJECTED, f"the recorded plan is not valid: {where}: {detail['msg']}")
     if record.fault is None:
         return RecordFault(Status.REJECTED, "the recording is malformed: it holds neither a plan nor a fault")
-    return RecordFault(Status(record.fault.status), record.fault.reason[:2000] or "no reason was given")
+    fault = record.fault
+    return RecordFault(Status(fault.status), fault.reason[:2000] or "no reason was given", fault.misfit)
 
 
 def _outcome_fault(outcome: str, detail: str, limits: SandboxLimits) -> RecordFault:
@@ -292,4 +359,4 @@ def record_case(task: Task, case: Case) -> RecordCase:
             continue
         host = {"host": known[position].tolist()} if position in known else {}
         specs.append({"dtype": spec.dtype, "shape": list(spec.shape), "strides": list(spec.strides), **host})
-    return RecordCase(case.name, tuple(specs))
+    return RecordCase(case.name, tuple(specs), task.mutates)

@@ -160,7 +160,11 @@ class AtenWriter(TorchDispatchMode):
             return
         table = None if func._schema.is_mutable else tracer.known.compute(func, args, kwargs, result)
         if table is None or not self._put(result, table, fresh=True):
+            repeats = not func._schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
+            readable = tracer.known.compute(func, args, kwargs, result, read=True) if repeats else None
             self._write(func, args, kwargs, result)
+            if readable is not None and result.storage_offset() == 0:
+                tracer.known.set_input(result, tracer.known.cast(readable, result))
 
     def _read(self, tensor: torch.Tensor) -> Any:
         known = self._tracer.known.host(tensor)
@@ -207,6 +211,7 @@ class AtenWriter(TorchDispatchMode):
     def _put(self, target: torch.Tensor, value: torch.Tensor, fresh: bool) -> bool:
         tracer = self._tracer
         value = tracer.known.cast(value, target)
+        tracer.refuse_addresses(value)
         size = target.numel() * target.element_size()
         if size > MAX_TABLE_BYTES:
             raise RecordingRefused(

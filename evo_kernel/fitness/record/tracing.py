@@ -3,9 +3,9 @@
 Runs in the recorder's child. Fake CUDA tensors have shapes but no memory. torch_calls.py adds torch calls, launches.py
 adds launches. The parent parses and validates the plan again.
 
-Host code may read the values of host-known inputs, and what it computes itself: real CPU tensors are computed alongside
-the fake tensors that represent them. A GPU operation on such an input is recorded as an operation. Only values computed
-by the host become a table of the plan.
+Host code may read the values of host-known inputs and of what torch computes from them, and what it computes itself:
+real CPU tensors are computed alongside the fake tensors that represent them. A GPU operation on such an input is
+recorded as an operation. Only values computed by the host become a table of the plan.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; eve
 
 
 class RecordingRefused(Exception):
-    """The candidate does something that a plan cannot represent. Becomes `status` with the message as its reason."""
+    """The candidate does something that a plan cannot represent. Becomes `status` with the message as its reason.
 
-    def __init__(self, reason: str, status: str = "rejected") -> None:
+    `misfit`: the kernel that refuses its autotune configuration; Triton would choose among the others.
+    """
+
+    def __init__(self, reason: str, status: str = "rejected", misfit: str = "") -> None:
         super().__init__(reason)
-        self.status = status
+        self.status, self.misfit = status, misfit
 
 
 class NeedsBinary(Exception):
@@ -48,6 +51,7 @@ class PlanTracer:
         self.kernels: list[dict[str, Any]] = []
         self.nodes: list[dict[str, Any]] = []
         self._storages: dict[int, int] = {}
+        self._addressed: set[int] = set()  # buffers whose address host code has asked for
         self._kept: list[Any] = []  # storages stay alive, so that no address is reused
         self.known = KnownValues()
 
@@ -67,7 +71,20 @@ class PlanTracer:
         }
 
     def address(self, tensor: torch.Tensor) -> int:
+        self._addressed.add(self._buffer(tensor))
         return ((self._buffer(tensor) + 1) << ADDRESS_BITS) + offset_bytes(tensor)
+
+    def refuse_addresses(self, table: torch.Tensor) -> None:
+        """Raise RecordingRefused if a table holds an address that host code has asked for."""
+        if table.dtype not in (torch.int64, torch.uint64) or not self._addressed:
+            return
+        with _disable_current_modes():
+            numbers = {value >> ADDRESS_BITS for value in table.reshape(-1).tolist()}
+        if any(number - 1 in self._addressed for number in numbers):
+            raise RecordingRefused(
+                "run writes addresses of tensors (data_ptr) into a table: a plan has none, as the judge chooses where "
+                "tensors lie. Pass the tensors themselves, or one tensor that holds them all and a table of offsets"
+            )
 
     def pointer(self, tensor: torch.Tensor) -> dict[str, Any]:
         """A pointer argument. The kernel may write there, so known values are dropped."""
@@ -101,10 +118,10 @@ class PlanTracer:
             )
         self.nodes.append(node)
 
-    def finish(self, outputs: Any) -> list[dict[str, Any]]:
+    def finish(self, outputs: Any, may_be_none: bool) -> list[dict[str, Any]]:
         """Views of what `run` returned."""
-        values = [outputs] if isinstance(outputs, torch.Tensor) else outputs
-        if not isinstance(values, (tuple, list)) or not values:
+        values = () if outputs is None and may_be_none else [outputs] if isinstance(outputs, torch.Tensor) else outputs
+        if not isinstance(values, (tuple, list)) or not (values or may_be_none):
             raise RecordingRefused(
                 f"run returned {type(outputs).__name__}; it must return a tensor or a tuple of tensors"
             )
@@ -163,15 +180,18 @@ class KnownValues:
             copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
             return copy.copy_(value.detach())
 
-    def compute(self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor) -> torch.Tensor | None:
+    def compute(
+        self, func: Any, args: tuple, kwargs: dict[str, Any], result: torch.Tensor, read: bool = False
+    ) -> torch.Tensor | None:
         """The values of `result = func(*args)` if host code determines all of them, else None.
 
+        `read`: of a result on the GPU, if host-known inputs determine them; host code may read these too.
         Results of random operations count as known: the plan keeps the values drawn while it was recorded.
         """
-        on_gpu = result.device.type == "cuda"
-        if result.numel() * result.element_size() > (MAX_TABLE_BYTES if on_gpu else _HOST_BYTES):
+        tabled = result.device.type == "cuda" and not read
+        if result.numel() * result.element_size() > (MAX_TABLE_BYTES if tabled else _HOST_BYTES):
             return None
-        lookup = self.table if on_gpu else self.host
+        lookup = self.table if tabled else self.host
         try:
             with _disable_current_modes():
                 named = {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs

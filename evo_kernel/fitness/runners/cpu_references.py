@@ -6,12 +6,12 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
-from evo_kernel.errors import InfraError, TaskError
+from evo_kernel.errors import BadDraw, InfraError, TaskError
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.check import poisoned, unbound
 from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
@@ -75,6 +75,19 @@ class CpuReferences:
             if not sliced.fault and sliced.whole_seconds > self._limits.whole_s:
                 return
         self._expected(draw, inputs)
+
+    def applies(self, draw: Draw) -> bool:
+        """Whether the reference takes inputs of the draw's regime: one that solves equations does not take zeros.
+
+        It must take nominal ones, so those are not tried here.
+        """
+        if draw[2] == "nominal":
+            return True
+        try:
+            self.prepare(draw)
+        except BadDraw:
+            return False
+        return True
 
     def compare(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
         """Compare all outputs with the whole reference."""
@@ -190,16 +203,30 @@ class CpuReferences:
     def _slices(self, draw: Draw, inputs: Sequence[Input]) -> SlicedReference:
         case, seed, regime = draw
         with self._drawing:
-            return self._sliced.find((case.name, seed, regime), lambda: SlicedReference(self._task, inputs))
+            return self._sliced.find(
+                (case.name, seed, regime), lambda: SlicedReference(self._task, inputs, self._wrong_slices)
+            )
+
+    @cached_property
+    def _wrong_slices(self) -> str:
+        """Why this task's reference cannot be had by slices, by its smallest check case."""
+        smallest = min(self._task.cases_of(CaseKind.CHECK), key=self._task.elements, default=None)
+        if smallest is None:
+            return ""
+        inputs = regimes.drawn(self._task, smallest, 0, "nominal", "cpu")
+        return SlicedReference(self._task, inputs).wrong()
 
     def _expected(self, draw: Draw, inputs: Sequence[Input]) -> tuple[Expected, ...]:
-        """The whole reference. Raises InfraError after `close`."""
+        """The whole reference. Raises BadDraw, and InfraError after `close`."""
         case, seed, regime = draw
 
         def run(change: Change) -> Sequence[torch.Tensor]:
             if self.closed:
                 raise InfraError("the runner is closed")
-            return self._task.outputs(*map(change, inputs))
+            try:
+                return self._task.outputs(*map(change, inputs))
+            except TaskError as error:
+                raise BadDraw(f"{error} This was on {regime} inputs of {case.name}.") from error
 
         make = partial(expect_by, run, inputs, self._task.tolerance.precision)
         return self._references.of(case.name, seed, regime, make)
@@ -213,7 +240,8 @@ def _told(verdict: Checked, compared: Compared) -> Checked:
 def _chosen(full: Expected, places: torch.Tensor) -> Expected:
     """What is expected of some elements, with their share of the honest error by number or by norm."""
     truth = full.truth.flatten()[places]
-    share = math.sqrt(places.numel() / max(1, full.honest.numel()))
+    count = places.numel() / max(1, full.honest.numel())
+    share = math.sqrt(count) if truth.is_floating_point() else count  # of integers, those that may differ are counted
     if truth.is_floating_point():
         whole = float(torch.where(full.truth.isfinite(), full.truth, 0).norm())
         share = max(share, float(torch.where(truth.isfinite(), truth, 0).norm()) / whole if whole else 0.0)
@@ -223,6 +251,7 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
         honest=full.honest.flatten()[places],
         compared=full.compared.flatten()[places],
         frobenius=full.frobenius * min(1.0, _SLACK * share),
+        narrow=full.narrow and full.narrow.of_part(min(1.0, _SLACK * count)),
     )
 
 

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
-from evo_kernel.tasks.task import Input
+from evo_kernel.tasks.task import Input, once
 from evo_kernel.types import Status
 
 _ANSWER_BYTES = 512 << 20
@@ -103,9 +104,9 @@ class Blobs:
 class Executor:
     """Executes plans on the CPU, one child per request. Thread-safe."""
 
-    def __init__(self, deadline_s: float, repeat: bool) -> None:
-        """`repeat`: execute twice and require bit-equal outputs."""
-        self._deadline_s, self._repeat = deadline_s, repeat
+    def __init__(self, deadline_s: float, repeat: bool, mutates: tuple[int, ...] = ()) -> None:
+        """`repeat`: execute twice and require bit-equal outputs. `mutates`: positions of inputs that may change."""
+        self._deadline_s, self._repeat, self._mutates = deadline_s, repeat, mutates
         self._zygote = Zygote("execute")
 
     def start(self) -> None:
@@ -131,7 +132,7 @@ class Executor:
             if part.fault is not None:
                 return [*results, part.fault.checked()]
             if part.changed is not None:
-                return [*results, Checked(Status.WRONG, f"the kernel changes its input {part.changed}")]
+                return [*results, Checked(Status.WRONG, changed_reason(part.changed))]
             try:
                 results.append(part.tensors(plan.plan.outputs, blobs))
             except ValueError as error:
@@ -172,6 +173,7 @@ class Executor:
             **request,
             "plan": plan.plan.model_dump(mode="json"),
             "ir": [binary.ir for binary in plan.binaries],
+            "mutates": self._mutates,
             "deadline_s": self._deadline_s,
         }
         # The child observes its own deadline; this one is for a child that does not.
@@ -214,6 +216,6 @@ def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
             storage = torch.full((plan.buffers[view.buffer].bytes,), POISON, dtype=torch.uint8)
             usable = storage.numel() // view.item_bytes * view.item_bytes
             typed = storage[:usable].view(getattr(torch, view.dtype))
-            torch.as_strided(typed, view.shape, view.strides, view.offset).copy_(value)
+            once(torch.as_strided(typed, view.shape, view.strides, view.offset)).copy_(once(value))
             files[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
     return files

@@ -24,9 +24,18 @@ from evo_kernel.fitness.runners.sampling import (
     sample,
     sample_pairs,
 )
-from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, PlanFailed, Plans, WorkerState, equal_each, fill
+from evo_kernel.fitness.runners.worker_state import (
+    Answer,
+    Disturbed,
+    PlanFailed,
+    Plans,
+    WorkerState,
+    equal_each,
+    fill,
+    refill,
+)
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed
-from evo_kernel.tasks.task import Case
+from evo_kernel.tasks.task import Case, Input
 from evo_kernel.types import Status
 
 if TYPE_CHECKING:
@@ -132,8 +141,10 @@ class Timer:
 
         A function that waits for the GPU, such as `torch.isin`, is called each time instead of replayed as a graph.
         """
+        mutates = self._state.task.mutates
         size = size_of(self._state.draw(case, 0))
-        sets = [self._state.draw(case, seed) for seed in range(self.sets(3 * size))]
+        drawn = [self._state.draw(case, seed) for seed in range(self.sets(3 * size))]
+        sets = [[unshared(v) if n in mutates else v for n, v in enumerate(values)] for values in drawn]
         for _ in range(2):
             function(*sets[0])
         calls = [partial(function, *inputs) for inputs in sets]
@@ -141,14 +152,21 @@ class Timer:
         if not self._state.device.waits(calls[0]):
             replays = [self._state.device.capture(call, n == 0) for n, call in enumerate(calls)]
         self._state.dirty = True
-        drawn = [checksum(inputs) for inputs in sets]
+        sums = [checksum(inputs) for inputs in drawn]
+
+        def prepare(number: int) -> None:
+            for position in mutates:
+                target, value = sets[number][position], drawn[number][position]
+                if isinstance(target, torch.Tensor) and isinstance(value, torch.Tensor):
+                    target.copy_(value)
+            self._state.device.clear()
 
         def ran(numbers: Sequence[int]) -> None:
-            if any(checksum(sets[number]) != drawn[number] for number in numbers):
+            if any(checksum(drawn[number]) != sums[number] for number in numbers):
                 self._state.inputs.clear()
                 raise TaskError(f"{case.name}: the baseline changes its inputs")
 
-        sampled = self._sampled(TimedWork(replays, lambda _: self._state.device.clear(), ran), settings)
+        sampled = self._sampled(TimedWork(replays, prepare, ran), settings)
         return {"status": Status.PASSED, "reason": "", "samples_us": sampled.samples_us}
 
     def ceilings(self, progress: Callable[[], None] = lambda: None) -> dict[str, float]:
@@ -234,6 +252,8 @@ class CheckedTiming:
         if self._overlaid:
             arena.set_canary(other_poison())
             fill(arena, self._plan, self._inputs)
+        else:
+            refill(arena, self._plan, self._inputs, self._state.task.mutates)
         self._launcher.prepare(arena, poison)
 
     def _ran(self, numbers: Sequence[int]) -> None:
@@ -262,6 +282,10 @@ class CeilingBenchmark:
     def value(self, us: float) -> float:
         """The ceiling for a time: units per second, or µs per unit for latencies."""
         return us / self.amount if self.name.endswith("_us") else self.amount / (us * 1e-6)
+
+
+def unshared(value: Input) -> Input:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 LAUNCHES = 64

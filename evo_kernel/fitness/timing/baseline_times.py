@@ -16,9 +16,10 @@ from pathlib import Path
 
 from evo_kernel import user_cache
 from evo_kernel.deadline import Deadline
-from evo_kernel.errors import CutShort, InfraError, LoweringError
+from evo_kernel.errors import CutShort, LoweringError
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.references import fresh_seed
+from evo_kernel.fitness.costmodel.torch_costs import unpriced
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
 from evo_kernel.fitness.runners.base import Checked, Runner
@@ -87,7 +88,8 @@ class BaselineTimes:
     def baselines_of(
         self, runner: Runner, case: Case, measurement: Measurement | None = None, deadline: Deadline | None = None
     ) -> Mapping[str, float]:
-        """The task's baselines if they can be timed; without a GPU, torch.compile's kernels; else its first kernel.
+        """The task's baselines if they can be timed; without a GPU, torch.compile's kernels; else its first kernel, or
+        what the reference calls; empty if none of them can be timed.
 
         `measurement`: the one compared with them. Raises CutShort.
         """
@@ -119,7 +121,24 @@ class BaselineTimes:
                 faults[COMPILED] = found
             else:
                 times[COMPILED] = found
-        return times or {"first kernel": self._first_kernel_us(runner, case, measurement)}, faults
+        return times or self._stand_in(runner, case, measurement, faults), faults
+
+    def _stand_in(
+        self, runner: Runner, case: Case, measurement: Measurement | None, faults: dict[str, str]
+    ) -> dict[str, float]:
+        """The first kernel's time; else, modeled, that of the reference's own operations; none if neither is to be had.
+
+        `faults`: gets the reasons.
+        """
+        sources: dict[str, Callable[[], Source]] = {"first kernel": lambda: first_kernel(self._task)}
+        if not self._measured and self._task.baselines:
+            sources["eager"] = lambda: Source(f"{self._task.text}\n\nrun = reference\n")
+        for name, source_of in sources.items():
+            found = self._us_of(source_of, runner, case, measurement)
+            if not isinstance(found, str):
+                return {name: found}
+            faults[name] = found
+        return {}
 
     @cached_property
     def _cache(self) -> MeasurementCache | None:
@@ -128,18 +147,25 @@ class BaselineTimes:
             return None
         return MeasurementCache({**self._key, "task": self._task.identity, "name": self._task.name})
 
-    def _first_kernel_us(self, runner: Runner, case: Case, measurement: Measurement | None) -> float:
-        """Time of the first kernel on a case; `measurement`, which it is compared with, often is of that kernel."""
-        source = first_kernel(self._task)
+    def _us_of(
+        self, source_of: Callable[[], Source], runner: Runner, case: Case, measurement: Measurement | None
+    ) -> float | str:
+        """Median µs of a source on a case, or why there is none. `measurement`, which it is compared with, often is of
+        the same plan."""
+        try:
+            source = source_of()
+        except LoweringError as error:
+            return str(error)
         plan = self._recorder.record(source, (record_case(self._task, case),), [()]).plans[(case.name, ())]
         if isinstance(plan, RecordFault):
-            raise InfraError(f"the task's first kernel does not record: {plan.reason}")
+            return f"it is not recorded: {plan.reason}"
         if measurement is not None and measurement.plan == plan.hash:
             return measurement.median_us
-        first = runner.measure(plan, case, 0)
-        if isinstance(first, Checked):
-            raise InfraError(f"the task's first kernel cannot be timed: {first.reason}")
-        return first.median_us
+        if strange := next((node.op for node in plan.plan.aten_nodes if unpriced(node)), ""):
+            return f"nothing tells what {strange} computes"
+        # As for torch.compile: at real size a library's call takes a CPU minutes.
+        timed = runner.measure(plan, case, 0, checked=not plan.plan.aten_nodes)
+        return f"it is {timed.status}: {timed.reason}" if isinstance(timed, Checked) else timed.median_us
 
     def _light_share(self, runner: Runner, case: Case, measurement: Measurement) -> float | None:
         flops, moved = least_work(self._task, case)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import optuna
 
+from evo_kernel.fitness.record.recorder import Configurations
 from evo_kernel.knobs import constants
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import NOTICEABLE, Knobs, Source
@@ -322,7 +323,7 @@ class Knob:
     choices: tuple[int, ...]
 
 
-def find_knobs(source: Source, configs: dict[str, int] | None = None) -> tuple[Knob, ...]:
+def find_knobs(source: Source, configs: Mapping[str, Configurations] | None = None) -> tuple[Knob, ...]:
     """Knobs of a source, in order of appearance. `configs`: autotune configurations by kernel, from the recorder."""
     tree = parse_module(source.text)
     used = _launched_names(tree)
@@ -331,7 +332,11 @@ def find_knobs(source: Source, configs: dict[str, int] | None = None) -> tuple[K
         for name, value, _ in constants(tree)
         if name in used and len(_choices(name, value)) > 1
     ]
-    knobs += [Knob(f"{k}.config", 0, tuple(range(n))) for k, n in sorted((configs or {}).items()) if n > 1]
+    knobs += [
+        Knob(f"{kernel}.config", found.own, tuple(range(len(found.texts))))
+        for kernel, found in sorted((configs or {}).items())
+        if len(found.texts) > 1
+    ]
     return tuple(knobs)
 
 
@@ -381,7 +386,7 @@ def _launched_names(tree: ast.Module) -> set[str]:
     """Names read outside jitted functions: a constant that only a kernel reads is not set at launch."""
     names: set[str] = set()
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not _is_jitted(node):
+        if isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and not _is_jitted(node)):
             names |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     return names
 

@@ -70,7 +70,7 @@ class Tuning:
         """
         best_log = mean_log(own.measurements)
         worth = context.thorough or self.is_worth(best_log, 0)
-        knobs = find_knobs(context.source, dict(recording.configs)) if worth else ()
+        knobs = find_knobs(context.source, recording.configs) if worth else ()
         spaces = _spaces(context.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
         search = Search(self._seed, context.source, spaces, context.tune_plans, best_log)
         values = {knob.name: knob.value for knob in knobs}

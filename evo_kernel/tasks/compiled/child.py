@@ -22,7 +22,7 @@ import torch
 from evo_kernel import user_cache
 from evo_kernel.errors import EvoKernelError, LoweringError
 from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests, in_a_thread
-from evo_kernel.tasks.task import Task, describe, without_data
+from evo_kernel.tasks.task import Task, describe, functional, without_data
 from evo_kernel.types import Source
 
 DEADLINE_S = 120.0
@@ -116,7 +116,7 @@ def _made(request: tuple[str, bool, bool]) -> dict[str, str]:
         task = load(spec)
         cases = [[without_data(spec) for spec in task.input_specs(case)] for case in task.cases]
         text = compiled_function(
-            task.reference_function,
+            functional(task.reference_function, task.mutates),
             cases,
             name=task.name,
             allow_aten=libraries,

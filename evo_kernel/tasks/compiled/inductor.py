@@ -82,6 +82,7 @@ def generate(
 
     with warnings.catch_warnings(action="ignore"), quiet():
         traced = trace(reference, inputs, fixed, select_decomp_table())
+        _write_back(traced)
         _refuse_random(traced.graph)
         _refuse_constants(traced.graph)
         try:
@@ -93,6 +94,20 @@ def generate(
             reason = describe(error)[:300]
             raise LoweringError(f"torch.compile's back end writes no kernels for the reference ({reason}).") from error
     return renewed(traced), text
+
+
+def _write_back(traced: Traced) -> None:
+    """Copy what a reference changes in place (see `functional`) to the inputs, as compiled graphs do."""
+    (output,) = traced.graph.graph.find_nodes(op="output")
+    tensors = dict(zip(traced.tensors, traced.graph.graph.find_nodes(op="placeholder"), strict=True))
+    inputs = [tensors[name] for name in traced.changed]
+    values = list(output.args[0])
+    cut = len(values) - len(inputs)
+    with traced.graph.graph.inserting_before(output):
+        for target, value in zip(inputs, values[cut:], strict=True):
+            node = traced.graph.graph.call_function(torch.ops.aten.copy_.default, (target, value))
+            node.meta["val"] = target.meta["val"]
+    output.args = (values[:cut],)
 
 
 def _refuse_random(graph: fx.GraphModule) -> None:
@@ -176,18 +191,21 @@ def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
 def _own_ways() -> Iterator[None]:
     """Inductor with another choice of templates, without scans over several blocks, and with constants on the GPU.
 
-    Symbols count as the sizes that they stand for where Inductor asks whether a row fits into a program.
+    Symbols count as the sizes that they stand for where Inductor asks whether a row fits into a program, and whether
+    neighbours in memory are read together, which its eviction policies follow.
     """
     from torch._inductor import ir, lowering
-    from torch._inductor.codegen.triton import TritonKernel
+    from torch._inductor.codegen.triton import TritonKernel, TritonScheduling
     from torch._inductor.runtime.hints import ReductionHint
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
     from torch._inductor.virtualized import V
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
 
     ask: Any = AlgorithmSelectorCache.__call__
     splits: Any = ir.Scan.num_splits
     write: Any = lowering.tensor
-    required: Any = getattr(TritonKernel, "apply_feature_required_overrides", None)
+    kernels: Any = TritonScheduling.create_kernel_choices
+    steps: Any = TritonKernel.get_strides_of_load
     whole_rows: Any = vars(TritonKernel).get("add_persistent_rblock")
 
     def choose(self: Any, name: str, choices: Any, *rest: Any, **options: Any) -> Any:
@@ -203,12 +221,21 @@ def _own_ways() -> Iterator[None]:
         """Vectors that Inductor writes into kernels are traced on the CPU; what follows is not computed there."""
         return write(data, **given | {"device": CUDA})
 
-    def short_rows(features: Any, *rest: Any) -> Any:
+    def short_rows(self: Any, features: Any, *rest: Any) -> Any:
         """A short row is held whole, as where sizes are numbers; that it is short becomes a condition of the trace."""
         row = features.reduction_numel if features.is_reduction() else SHORT_ROW + 1
         if _traced_size(row) <= SHORT_ROW and features.get_reduction_hint() == ReductionHint.INNER:
             V.graph.sizevars.evaluate_expr(sympy.Le(row, SHORT_ROW))
-        return required(features, *rest)
+        return kernels(self, features, *rest)
+
+    def traced_steps(kernel: Any, index: Any) -> dict[Any, Any]:
+        """A step along a row is one, whatever symbol its length is: a row is more than one element."""
+        known = {axis: sympy.sympify(step) for axis, step in steps(kernel, index).items()}
+        sizes = (SymT.SIZE, SymT.PRECOMPUTED_SIZE)
+        return {
+            axis: _traced_size(step) if all(symbol_is_type(symbol, sizes) for symbol in step.free_symbols) else step
+            for axis, step in known.items()
+        }
 
     def long_rows(kernel: Any) -> bool:
         """Whether Inductor would also time blocks of a whole row: nothing of the kernel's text depends on it."""
@@ -221,11 +248,10 @@ def _own_ways() -> Iterator[None]:
             return whole_rows.func(kernel)
 
     with contextlib.ExitStack() as changed:
-        if required is not None:
-            made = staticmethod(short_rows)
-            changed.enter_context(mock.patch.object(TritonKernel, "apply_feature_required_overrides", made))
         if whole_rows is not None:
             changed.enter_context(mock.patch.object(TritonKernel, "add_persistent_rblock", property(long_rows)))
+        changed.enter_context(mock.patch.object(TritonScheduling, "create_kernel_choices", short_rows))
+        changed.enter_context(mock.patch.object(TritonKernel, "get_strides_of_load", traced_steps))
         changed.enter_context(mock.patch.object(AlgorithmSelectorCache, "__call__", choose))
         changed.enter_context(mock.patch.object(ir.Scan, "num_splits", staticmethod(one_split)))
         changed.enter_context(mock.patch.object(lowering, "tensor", on_cuda))

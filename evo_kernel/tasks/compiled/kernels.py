@@ -303,9 +303,9 @@ class _Masks(ast.NodeTransformer):
         return node
 
     def _rows(self, name: str) -> str:
-        """The size that a name holds."""
-        found = re.fullmatch(r"tl\.cast\((ks\d+), tl\.int\d+\)", self._value(name))
-        return found[1] if found else ""
+        """The size that a name holds. PyTorch 2.11 writes no cast."""
+        found = re.fullmatch(r"(ks\d+)|tl\.cast\((ks\d+), tl\.int\d+\)", self._value(name))
+        return found[1] or found[2] if found else ""
 
     def _value(self, name: str) -> str:
         values = self._values.get(name, set())

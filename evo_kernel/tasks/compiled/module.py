@@ -74,7 +74,7 @@ class Host:
             case ast.Expr(value=ast.Call() as call):
                 self._call(call)
             case ast.Return(value=ast.Tuple(elts=values)):
-                self.steps.append(f"return {', '.join(self.text(value) for value in values)}")
+                self.steps.append(f"return {', '.join(self.text(value) for value in values)}".rstrip())
             case _:
                 raise LoweringError(f"torch.compile's host code has `{ast.unparse(node)[:80]}`, not known here.")
 

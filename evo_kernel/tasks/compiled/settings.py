@@ -15,7 +15,8 @@ from evo_kernel.tasks.compiled.stand_in import stand_in
 def first_setting(raw: Raw) -> Mapping[str, int]:
     """Block sizes and NUM_WARPS, for the sizes that the kernel was traced with. Empty where Inductor has no heuristic.
 
-    Of several settings that torch.compile would time, the first. Sizes count as constants, as they are in our kernels.
+    Of several settings that torch.compile would time, the first; where a reduction's loads run along x, the one with
+    most columns, and of these most rows. Sizes count as constants, as they are in our kernels.
     """
     from torch._inductor.runtime import hints, triton_heuristics
 
@@ -30,4 +31,17 @@ def first_setting(raw: Raw) -> Mapping[str, int]:
     with stand_in(), mock.patch.object(triton_heuristics, "cached_autotune", lambda sizes, configs, **rest: configs):
         device = hints.DeviceProperties.create(torch.device("cuda", 0))
         configs = getattr(triton_heuristics, raw.kind)(**given, triton_meta={"device": device, "signature": {}})
-    return {**configs[0].kwargs, "NUM_WARPS": configs[0].num_warps}
+    first = max(configs, key=_columns) if raw.hint == "DEFAULT" and _runs_along_x(raw) else configs[0]
+    return {**first.kwargs, "NUM_WARPS": first.num_warps}
+
+
+def _columns(config: Any) -> tuple[int, int]:
+    return config.kwargs["XBLOCK"], config.kwargs["R0_BLOCK"]
+
+
+def _runs_along_x(raw: Raw) -> bool:
+    """Whether neighbours in memory are neighbours along x, by what Inductor counts of a reduction's accesses."""
+    scores = raw.facts.get("tiling_scores") or {}
+    return (
+        raw.kind == "reduction" and raw.size_hints.keys() == {"x", "r0_"} and scores.get("x", 0) > scores.get("r0_", 0)
+    )

@@ -19,6 +19,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from evo_kernel.tasks.blank import keep_dynamo_out
 from evo_kernel.tasks.lowering.decompositions import Recurrent
 from evo_kernel.tasks.lowering.failures import quiet
 from evo_kernel.tasks.problems import SMALLEST, Problem, assigned, flat
@@ -101,6 +102,7 @@ def run_fake(problem: Problem, sizes: Mapping[str, Any]) -> Ran:
 
 
 def _run(problem: Problem, sizes: Mapping[str, Any], model: nn.Module | None = None) -> Ran:
+    keep_dynamo_out()
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with quiet(), _disable_current_modes(), own_numbers("cpu"), torch.no_grad(), fake:
         drawn = problem.drawn(sizes)

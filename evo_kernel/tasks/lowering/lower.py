@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -25,10 +26,15 @@ from evo_kernel.tasks.lowering.layout import LoweredValue
 from evo_kernel.tasks.lowering.module import LoweredModule, render
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, write
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
-from evo_kernel.tasks.lowering.trace import trace
-from evo_kernel.tasks.task import Task, without_data
+from evo_kernel.tasks.lowering.trace import TooLarge, Traced, trace
+from evo_kernel.tasks.task import Task, functional, without_data
 from evo_kernel.types import Source
 
+MOST_S = 10.0
+"""Of processor time to write kernels for one reference."""
+MOST_CHARACTERS = 400_000
+"""Of what is written."""
+_OWN = 'Give the task a first kernel: SEED = "kernel.py".'
 NETWORK = 40
 """Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
 
@@ -41,7 +47,7 @@ def lower(task: Task) -> Source:
     """
     cases = [[without_data(spec) for spec in task.input_specs(case)] for case in task.cases]
     text = lower_function(
-        task.reference_function,
+        functional(task.reference_function, task.mutates),
         cases,
         name=task.name,
         allow_aten=task.allow == "mixed",
@@ -60,14 +66,26 @@ def lower_function(
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules, functions = [], dict[str, str]()
-    for (traced,), served in branches(sorted(cases, key=ones), lambda first, fixed: (trace(reference, first, fixed),)):
+    began = time.thread_time()
+
+    def check() -> None:
+        if time.thread_time() - began > MOST_S:
+            raise TooLarge(f"Writing kernels for the reference takes more than {MOST_S:g} s. {_OWN}")
+
+    def traced_for(first: Sequence[Any], fixed: frozenset[tuple[int, int]]) -> tuple[Traced]:
+        return (trace(reference, first, fixed, check=check),)
+
+    for (traced,), served in branches(sorted(cases, key=ones), traced_for):
         module = LoweredModule(traced, served, precision)
-        _write_graph(module, allow_aten)
+        _write_graph(module, allow_aten, check)
         functions |= module.functions
         modules.append((module, served))
     label = name or getattr(reference, "__name__", "reference")
     title = f"First kernels of {label}, one an operation, written from its reference."
-    return render(title, modules, list(functions.values()))
+    text = render(title, modules, list(functions.values()))
+    if len(text) > MOST_CHARACTERS:
+        raise TooLarge(f"Kernels for the reference have {len(text):,} characters, over {MOST_CHARACTERS:,}. {_OWN}")
+    return text
 
 
 def branches(
@@ -115,11 +133,12 @@ def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
 
 
-def _write_graph(module: LoweredModule, allow_aten: bool) -> None:
+def _write_graph(module: LoweredModule, allow_aten: bool, check: Callable[[], None]) -> None:
     values: dict[fx.Node, Any] = {}
     arguments = iter(module.traced.tensors.items())
     failures: dict[str, str] = {}
     for node in module.traced.graph.graph.nodes:
+        check()
         if node.op == "placeholder":
             name, fake = next(arguments)
             values[node] = LoweredValue.of(name, fake)
@@ -185,7 +204,10 @@ def _write_outputs(module: LoweredModule, outputs: Sequence[tuple[Any, Any]]) ->
             wrapper = AtenNode(node, {}, module.fresh(f"{value.name}_copy"))
             value = write(module, wrapper, PointwiseJob("copy", (value,), (value.dtype,), ("{0}",)))
         names.append(value.name)
-    module.line(f"return {', '.join(names)}")
+    cut = len(names) - len(module.traced.changed)
+    for argument, name in zip(module.traced.changed, names[cut:], strict=True):
+        module.line(f"{argument}.copy_({name})")
+    module.line(f"return {', '.join(names[:cut])}".rstrip())
 
 
 def _aliases(module: LoweredModule) -> set[fx.Node]:

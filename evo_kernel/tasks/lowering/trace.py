@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.printers import PythonPrinter
 
 from evo_kernel.errors import LoweringError
@@ -30,6 +31,9 @@ from evo_kernel.tasks.task import positional_names
 
 RESERVED = {"torch", "triton", "tl", "math", "run"}
 """Names that the generated module uses itself."""
+
+MOST_OPERATIONS = 3000
+"""Of a reference, as PyTorch dispatches them: a loop that is unrolled makes more, and takes minutes to write out."""
 
 EXECUTE_AT_MOST = 1 << 14
 """Elements: a case with sizes of one is tried on the traced graph with inputs shrunk to this."""
@@ -50,6 +54,28 @@ class _Printer(PythonPrinter):
         return f"math.sqrt({self._print(expr)})"
 
 
+class TooLarge(LoweringError):
+    """The reference has too many operations, or writing kernels for it takes too long."""
+
+
+class _Counted(TorchDispatchMode):
+    """Counts operations while a reference is traced. `check` is called for each, and may raise TooLarge."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        super().__init__()
+        self._check, self._count = check, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        self._count += 1
+        if self._count > MOST_OPERATIONS:
+            raise TooLarge(
+                f"The reference executes more than {MOST_OPERATIONS} operations: no kernels are written for so many. "
+                'Give the task a first kernel: SEED = "kernel.py".'
+            )
+        self._check()
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass(frozen=True)
 class Traced:
     """One traced graph: aten nodes that carry fake values in `meta["val"]`, and what the trace assumed."""
@@ -66,6 +92,11 @@ class Traced:
     def tensors(self) -> dict[str, Any]:
         """Name of an argument → its fake tensor."""
         return {n: v for n, v in zip(self.names, self.inputs, strict=True) if isinstance(v, torch.Tensor)}
+
+    @property
+    def changed(self) -> list[str]:
+        """Arguments that the reference changes in place, which are its last outputs (see `functional`)."""
+        return [self.names[position] for position in getattr(self.reference, "mutates", ())]
 
     @property
     def device(self) -> str:
@@ -130,8 +161,11 @@ class Traced:
 
     def _agrees(self, inputs: Sequence[Any]) -> bool:
         """Run graph and reference side by side, on these sizes or smaller ones of their kind: do they agree?"""
-        shrunk = self._shrunk(inputs)
-        if shrunk is None or not all(self._value(condition, shrunk) for condition in self.conditions):
+        try:
+            shrunk = self._shrunk(inputs)
+            if shrunk is None or not all(self._value(condition, shrunk) for condition in self.conditions):
+                return False
+        except ZeroDivisionError:  # groups of channels: fewer channels are left than groups
             return False
         generator = torch.Generator().manual_seed(0)
         real = [_realise(value, generator) if isinstance(value, torch.Tensor) else value for value in shrunk]
@@ -174,12 +208,14 @@ def trace(
     inputs: Sequence[Any],
     fixed: frozenset[tuple[int, int]] = frozenset(),
     table: Mapping[Any, Callable[..., Any]] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Traced:
     """Trace `reference` on fake tensors shaped like `inputs` (real, fake or meta tensors, and Python values).
 
     Sizes are symbols, but for those named in `fixed` (argument, dimension), which are numbers. `table`: which
-    operations are broken up, and how; lowering's own where left out. Raises LoweringError when the reference cannot be
-    traced, for instance because it decides on tensor values.
+    operations are broken up, and how; lowering's own where left out. `check`: called for each operation, to end it by
+    an exception. Raises LoweringError when the reference cannot be traced, for instance because it decides on tensor
+    values.
     """
     environment = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
@@ -190,11 +226,14 @@ def trace(
     def of_tensors(*given: torch.Tensor) -> Any:
         """The reference with its plain numbers bound: those are constants of the trace."""
         left = iter(given)
-        return reference(*(next(left) if isinstance(fake, torch.Tensor) else fake for fake in fakes))
+        with _Counted(check):
+            return reference(*(next(left) if isinstance(fake, torch.Tensor) else fake for fake in fakes))
 
     table = decomposition_table() if table is None else table
     try:
         graph = _functional(_make_graph(of_tensors, tensors, table), tensors, table)
+    except TooLarge:
+        raise
     except LoweringError as error:
         if (failure := own_failure(reference, inputs)) is not None:
             raise LoweringError(failure) from error
@@ -240,6 +279,8 @@ def _make_graph(
                 tracing_mode="symbolic",
                 _allow_non_fake_inputs=True,
             )(*fakes)
+    except TooLarge:
+        raise
     except Exception as error:  # whatever the user's reference or the tracer raises means: it cannot be traced
         if reads_values(error):
             raise LoweringError(VALUES) from error

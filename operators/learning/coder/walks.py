@@ -20,7 +20,7 @@ from evo_kernel.syntax import parse_module
 from evo_kernel.types import Source, TaskCard
 from operators.learning.coder.examples import Example
 from operators.micro.coder import RewriteCoder
-from operators.micro.module import Edit, TextMap, splice
+from operators.micro.text import Edit, TextMap, splice
 
 STEMS = (
     "src", "dst", "inp", "out", "acc", "val", "idx", "row", "col", "blk", "lim", "cnt", "off", "pos", "cur", "tmp",

@@ -10,6 +10,7 @@ from operators.micro.rewrites.descriptor import TensorDescriptor
 from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
 from operators.micro.rewrites.loops import Hoist, SoftwarePipeline
 from operators.micro.rewrites.passes import OnePassRow, OnlineRow
+from operators.micro.rewrites.persistent import Persistent
 from operators.micro.rewrites.row_tiles import RowsPerProgram
 from operators.micro.rewrites.split_k import SplitK
 from operators.micro.rewrites.swizzle import Swizzle
@@ -30,6 +31,7 @@ _ALL: tuple[Rewrite, ...] = (
     # contractions, grids
     Swizzle(),
     SplitK(),
+    Persistent(),
     CausalSkip(),
     InputPrecision(),
     TensorDescriptor(),

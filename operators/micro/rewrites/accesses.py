@@ -21,12 +21,13 @@ from evo_kernel.syntax import parse_expression
 from evo_kernel.types import TaskCard
 from operators.micro.host_code import launches_for
 from operators.micro.kernels import SourceKernel, SourceLaunch
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.grids import followed
 from operators.micro.rewrites.indices import Reader, bound_of, inlined
 from operators.micro.rewrites.sizes import constant_sizes
 from operators.micro.syntax import fresh_name, spell, statements
+from operators.micro.text import Edit
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +40,8 @@ class MaskBound:
     whole: bool  # one block over everything: true only when size reaches block
 
 
-CONSTANT = "as constants"
-"""The form that tells the compiler sizes."""
+CONSTANT, ALL_CONSTANT = "as constants", "all as constants"
+"""The forms that tell the compiler sizes: those that indices are divided by; where there are none, all and strides."""
 
 
 class DropMasks(Rewrite):
@@ -48,10 +49,12 @@ class DropMasks(Rewrite):
     lacks = "has no bounds check that is known to hold when its block divides the size, and divides no indices by sizes"
 
     def forms(self, module: KernelModule, kernel: SourceKernel, task: TaskCard) -> tuple[str, ...]:
-        return ("", CONSTANT)
+        return ("", CONSTANT, ALL_CONSTANT)
 
     def find(self, module: KernelModule, kernel: SourceKernel, form: str) -> list[MaskBound] | list[Edit]:
-        return constant_sizes(module, kernel) if form == CONSTANT else _bounds(module, kernel)
+        if not form:
+            return _bounds(module, kernel)
+        return constant_sizes(module, kernel, every=form == ALL_CONSTANT)
 
     def pays(
         self, module: KernelModule, kernel: SourceKernel, task: TaskCard, found: list[MaskBound] | list[Edit]

@@ -22,11 +22,14 @@ import ast
 
 from evo_kernel.syntax import parse_expression
 from evo_kernel.types import TaskCard
+from operators.micro.host_code import launches_for
+from operators.micro.host_values import HostTensor
 from operators.micro.kernels import SourceKernel
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.grids import GridRewrite
 from operators.micro.syntax import argument, called, mapped, names_written, spell, statements
+from operators.micro.text import Edit
 
 LOG2_E = 1.4426950408889634
 PASSING = ("tl.maximum", "tl.max", "tl.where", "tl.trans", "tl.broadcast_to")
@@ -233,12 +236,6 @@ def _narrowing(module: KernelModule, kernel: SourceKernel, task: TaskCard) -> bo
 
 
 def _dtypes(module: KernelModule, kernel: SourceKernel, pointer: str, task: TaskCard) -> set[str]:
-    """The dtypes that a pointer has over the task's cases; {"?"} when it is no input of `run`."""
-    inputs = [a.arg for a in module.run.args.args]
-    found = set()
-    for launch in module.launches_of(kernel.name):
-        root = module.root_of(launch.arguments[pointer]) if pointer in launch.arguments else None
-        for case in task.cases:
-            known = root in inputs and root not in module.buffers and len(case.inputs) == len(inputs)
-            found.add(case.inputs[inputs.index(root)][0].removeprefix("torch.") if known and root else "?")
-    return found or {"?"}
+    """The dtypes that a pointer has over the task's cases; "?" where that cannot be told."""
+    values = [one.values.get(pointer) for one in launches_for(module, task, kernel)]
+    return {v.dtype.removeprefix("torch.") if isinstance(v, HostTensor) else "?" for v in values} or {"?"}

@@ -9,8 +9,9 @@ from typing import Any
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.host_code import live_kernels
 from operators.micro.kernels import SourceKernel
-from operators.micro.module import Edit, KernelModule, wrapped
+from operators.micro.module import KernelModule
 from operators.micro.syntax import called, names_read, names_written, statements
+from operators.micro.text import Edit, wrapped
 
 LONGEST = 120  # characters a line
 PURE = (

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 
 from operators.micro.kernels import Loop, SourceKernel
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import GridRewrite
 from operators.micro.rewrites.indices import (
     COLUMN_AXIS,
@@ -22,6 +22,7 @@ from operators.micro.rewrites.indices import (
     suite_of,
 )
 from operators.micro.syntax import argument, called, int_value, names_read, names_written, spell
+from operators.micro.text import Edit
 
 TOP, LOWEST, ZERO, ONE = "?", "-inf", "0", "1"  # abstract values; "=name" is the value that a name had on entry
 

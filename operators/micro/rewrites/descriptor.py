@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from textwrap import indent
 
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.grids import GridRewrite, contracts, grid_launches, statement_text
 from operators.micro.rewrites.indices import (
     COLUMN_AXIS,
@@ -25,6 +25,7 @@ from operators.micro.rewrites.indices import (
     read_names,
 )
 from operators.micro.syntax import called, int_value, spell
+from operators.micro.text import Edit
 
 ALIGNMENT_BYTES = 16
 MOST_BOX = 256  # elements along one side of what one TMA instruction fetches; of a larger tile Triton makes several

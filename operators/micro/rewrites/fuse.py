@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 
 from evo_kernel.types import Strategy, TaskCard
-from operators.micro.host_code import HostTensor, launches_for
+from operators.micro.host_code import launches_for
+from operators.micro.host_values import HostTensor
 from operators.micro.kernels import Access, SourceKernel
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite, RewriteFailed, kernel_region, kernels_of

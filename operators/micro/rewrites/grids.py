@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from evo_kernel.types import TaskCard
-from operators.micro.kernels import ALLOCATIONS, VIEWS, SourceKernel, SourceLaunch
-from operators.micro.module import LINE_LENGTH, KernelModule, wrapped
+from operators.micro.kernels import ALLOCATIONS, VIEWS, HostFunction, SourceKernel, SourceLaunch
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.syntax import called, int_value, names_read, names_written, self_root, spell, statements
+from operators.micro.text import LINE_LENGTH, wrapped
 
 CONTRACTIONS = ("tl.dot",)
 
@@ -66,10 +67,11 @@ def origins(kernel: SourceKernel, node: ast.AST, stop: frozenset[str] = frozense
 
 
 class GridRewrite(Rewrite):
-    """A rewrite of any kernel, launched by a case or not, but those that only serve what another one cannot."""
+    """A rewrite of any kernel that `run` may launch, whatever the cases, but what only serves where another cannot."""
 
     def kernels(self, module: KernelModule, task: TaskCard) -> list[SourceKernel]:
-        return [kernel for kernel in module.kernels.values() if not _is_fallback(module, kernel)]
+        reached = {launch.kernel for launch in module.reached}
+        return [k for name, k in module.kernels.items() if name in reached and not _is_fallback(module, k)]
 
 
 def _is_fallback(module: KernelModule, kernel: SourceKernel) -> bool:
@@ -108,13 +110,14 @@ def device_of(module: KernelModule, launch: SourceLaunch) -> str | None:
     kernel = module.kernels[launch.kernel]
     arguments = [launch.arguments.get(name) for name in kernel.pointers]
     roots = [module.root_of(node) for node in arguments if node is not None]
-    return next((f"{root}.device" for root in roots if root and _is_tensor(module, root)), None)
+    host = module.host_of(launch.call)
+    return next((f"{root}.device" for root in roots if root and _is_tensor(host, root)), None)
 
 
-def _is_tensor(module: KernelModule, name: str) -> bool:
-    """Whether a name of `run` only ever holds inputs, allocations and views of itself: what a library call returns
-    may be a tuple (`torch.linalg.svd`)."""
-    writes = [s for s in statements(module.run.body) if name in own_targets(s)]
+def _is_tensor(host: HostFunction, name: str) -> bool:
+    """Whether a name of a function only ever holds arguments, allocations and views of itself: what a library call
+    returns may be a tuple (`torch.linalg.svd`)."""
+    writes = [s for s in statements(host.node.body) if name in own_targets(s)]
     for statement in writes:
         call = statement.value if isinstance(statement, ast.Assign) else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -122,7 +125,7 @@ def _is_tensor(module: KernelModule, name: str) -> bool:
         made = call.func.attr in ALLOCATIONS or (call.func.attr in VIEWS and self_root(call) == name)
         if not made or any(not isinstance(t, ast.Name) for t in statement.targets):  # type: ignore[attr-defined]
             return False
-    return bool(writes) or name in {a.arg for a in module.run.args.args}
+    return bool(writes) or name in host.arguments
 
 
 def own_targets(statement: ast.stmt) -> set[str]:

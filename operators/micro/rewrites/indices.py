@@ -281,8 +281,9 @@ def rejoined(index: str, bound: Mapping[str, str]) -> str:
 def host_spelling(module: KernelModule, node: ast.expr) -> str:
     """A launch argument in a spelling that is equal for equal strides: buffers by how they were allocated, and
     `stride` of `torch.empty` by its sizes."""
-    buffers, arguments = module.buffers, {a.arg for a in module.run.args.args}
-    written = [n for s in statements(module.run.body) for n in own_targets(s)]
+    host = module.host_of(node)
+    buffers, arguments = host.buffers, set(host.arguments)
+    written = [n for s in statements(host.node.body) for n in own_targets(s)]
     once = ({n for n in written if written.count(n) == 1} | arguments) - (arguments & set(written))
     known = once | {"torch", "triton"} | (module.names - set(written))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.flat import Map, Place, inlined_body, needed_by
 from operators.micro.rewrites.grids import arguments_in_order
 from operators.micro.rewrites.indices import (
@@ -23,6 +23,7 @@ from operators.micro.rewrites.indices import (
     whole_index_of,
 )
 from operators.micro.syntax import called, fresh_name, names_read, spell, statements, substitute
+from operators.micro.text import Edit
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,11 @@ def pairs(module: KernelModule) -> Iterator[Pair]:
             for out, buffer in written.items():
                 into = [p for p, root in read.items() if root == buffer]
                 ends = [producer.arguments[out], *[consumer.arguments[p] for p in into]]
-                whole = buffer in module.buffers and len(into) == 1 and all(module.is_whole(end) for end in ends)
+                whole = (
+                    buffer in module.host_of(producer.call).buffers
+                    and len(into) == 1
+                    and all(module.is_whole(end) for end in ends)
+                )
                 if whole and _movable(module, producer, consumer, buffer):
                     yield Pair(producer, consumer, buffer, out, into[0])
 
@@ -70,7 +75,7 @@ def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunc
             return False  # someone else needs the buffer, or what lies between
     if "?" in inputs | outputs | ends | also or inputs & outputs or ends & (inputs | outputs | also):
         return False
-    return not module.buffers[buffer].returned and not (outputs & also - {buffer})
+    return not module.host_of(producer.call).buffers[buffer].returned and not (outputs & also - {buffer})
 
 
 class Join:
@@ -78,6 +83,7 @@ class Join:
 
     def __init__(self, module: KernelModule, pair: Pair, keep: SourceKernel, moved: SourceKernel) -> None:
         self.module, self.pair, self.keep, self.moved = module, pair, keep, moved
+        self.host = module.host_of(pair.producer.call)
         self.taken = set(keep.names) | set(module.constants)
         self.host_keep, self.host_moved, self.drop, self.gone = pair.producer, pair.consumer, pair.out, pair.into
         if keep.name != pair.producer.kernel:
@@ -236,19 +242,19 @@ class Join:
         for kernel in {pair.producer.kernel, pair.consumer.kernel}:
             if all(launch in (pair.producer, pair.consumer) for launch in module.launches_of(kernel)):
                 yield module.delete_function(module.kernels[kernel].node)
-        allocation = module.buffers[pair.buffer].statement
+        allocation = self.host.buffers[pair.buffer].statement
         ours = (pair.producer.statement, pair.consumer.statement, allocation)
-        others = [s for s in statements(module.run.body) if s not in ours and not isinstance(s, ast.If)]
+        others = [s for s in statements(self.host.node.body) if s not in ours and not isinstance(s, ast.If)]
         if pair.buffer not in names_read(*others, *map(parse_expression, values)):
             yield module.delete(allocation)
 
     def _without_buffer(self, value: str) -> str:
         """A launch argument with the buffer's sizes and strides spelled by what it was allocated with."""
-        call = self.module.buffers[self.pair.buffer].call
+        call = self.host.buffers[self.pair.buffer].call
         shape = call.args[0] if called(call) in ("torch.empty", "torch.zeros") and len(call.args) == 1 else None
         if not isinstance(shape, ast.Tuple | ast.List):  # a buffer allocated alike, before the launch, stands for it
             name, limit = self.pair.buffer, self.pair.consumer.statement.lineno
-            for twin in self.module.buffers.values():
+            for twin in self.host.buffers.values():
                 if twin.name != name and spell(twin.call) == spell(call) and twin.statement.lineno < limit:
                     return spell(substitute(parse_expression(value), {name: twin.name}))
             return value

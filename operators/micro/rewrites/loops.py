@@ -13,11 +13,12 @@ from collections.abc import Sequence
 
 from evo_kernel.types import Strategy, TaskCard
 from operators.micro.kernels import Loop, SourceKernel
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite, kernel_region
 from operators.micro.rewrites.grids import GridRewrite, contracts
 from operators.micro.rewrites.rescale import root_of
 from operators.micro.syntax import called, fresh_name, names_read, names_written, spell
+from operators.micro.text import Edit
 
 
 class Hoist(Rewrite):

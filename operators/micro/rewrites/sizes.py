@@ -1,7 +1,8 @@
-"""Sizes that indices are divided by become constants of the compiler: a form of `drop-masks`.
+"""Sizes become constants of the compiler: forms of `drop-masks`.
 
 A division by a run-time number costs tens of instructions an element, and hides how neighbouring elements lie. By a
-constant it is a multiplication, and addresses keep what the constant is divisible by. Each size is compiled for itself.
+constant it is a multiplication, and addresses keep what the constant is divisible by. Of other sizes and strides the
+compiler learns which bounds hold, how often loops run and how neighbours lie. Each size is compiled for itself.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import ast
 
 from operators.micro.kernels import SourceKernel
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
+from operators.micro.rewrites.grids import followed
 from operators.micro.rewrites.indices import Reader
-from operators.micro.syntax import statements
+from operators.micro.syntax import names_read, spell, statements
+from operators.micro.text import Edit
 
 
-def constant_sizes(module: KernelModule, kernel: SourceKernel) -> list[Edit]:
-    """Parameters of a kernel declared as constants; empty where none is divided by."""
-    sizes = _divisors(kernel) - _with_methods(kernel)
+def constant_sizes(module: KernelModule, kernel: SourceKernel, every: bool = False) -> list[Edit]:
+    """Parameters of a kernel declared as constants: those that indices are divided by, or where there are none, `every`
+    size and stride; empty where there are none of these."""
+    divisors = _divisors(kernel) - _with_methods(kernel)
+    sizes = divisors if not every else set() if divisors else _sizes(kernel) - _with_methods(kernel)
     nodes = [node for node in ast.walk(kernel.node.args) if isinstance(node, ast.arg) and node.arg in sizes]
     return [module.replace(node, f"{node.arg}: tl.constexpr") for node in nodes if node.annotation is None]
 
@@ -35,6 +40,27 @@ def _divisors(kernel: SourceKernel) -> set[str]:
         and part.right.id in scalars
         and not Reader(kernel, statement).is_scalar(part.left)
     }
+
+
+def _sizes(kernel: SourceKernel) -> set[str]:
+    """Scalar parameters that addresses, bounds of loops and masks are made of."""
+    scalars = {p.name for p in kernel.parameters if p.kind == "scalar"} - set(kernel.definitions)
+    made = [a.pointer for a in kernel.accesses] + [
+        n for loop in kernel.loops for n in (loop.start, loop.stop, loop.step)
+    ]
+    made += [
+        part
+        for access in kernel.accesses
+        if access.mask is not None
+        for node in followed(kernel, access.mask)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Compare) and any("tl.arange" in spell(origin) for origin in followed(kernel, part.left))
+    ]
+    used = {name for node in made for origin in followed(kernel, node) for name in names_read(origin)}
+    copied = {
+        s.value.id for s in statements(kernel.body) if isinstance(s, ast.Assign) and isinstance(s.value, ast.Name)
+    }
+    return scalars & used - copied
 
 
 def _with_methods(kernel: SourceKernel) -> set[str]:

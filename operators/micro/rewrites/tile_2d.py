@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from evo_kernel.syntax import parse_expression
 from operators.micro.kernels import SourceKernel, SourceLaunch
-from operators.micro.module import Edit, KernelModule
+from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
 from operators.micro.rewrites.indices import bound_of
 from operators.micro.syntax import argument, called, int_value, mapped, mapped_call, names_read, names_written, spell
+from operators.micro.text import Edit
 
 ROWS, COLUMNS, STEPS = 4, 64, 16
 """Where the search for tiles starts: rows of an elementwise tile; columns and rows that a reduction takes at once."""

@@ -30,6 +30,7 @@ _INSTRUCTION_S = 20e-6
 _ELEMENT_S = 1.2e-9  # at least, for a result too large for a cache
 _READ = 4.0  # reading an input's element: copied, widened and moved
 _ROUNDED = 2.0  # cost of an evaluation with rounding, relative to one without
+_SAME = 1e-6  # error of slices in float64, relative to the largest element, at most
 _OWN = 0.5  # cost of one in the task's own dtypes
 
 
@@ -55,13 +56,16 @@ class Sample:
 class SlicedReference:
     """A task's reference for given inputs (on the CPU), of which chosen elements can be computed."""
 
-    def __init__(self, task: Task, inputs: Sequence[Input]) -> None:
-        self._task, self._inputs = task, inputs
+    def __init__(self, task: Task, inputs: Sequence[Input], refused: str = "") -> None:
+        """`refused`: why slices of this task's reference may not be used, if so."""
+        self._task, self._inputs, self._refused = task, inputs, refused
         self._slicer = Slicer(inputs)
 
     @cached_property
     def fault(self) -> str:
         """Why slices are impossible for this reference; empty if they are possible. Determined on the first call."""
+        if self._refused:
+            return self._refused
         try:
             if len(self._own) != len(self._double):
                 return "it returns another number of outputs in float64"
@@ -70,6 +74,24 @@ class SlicedReference:
                     self.programs(number, tuple(range(size - 1, size) for size in output.shape))
         except NotSliceable as error:
             return str(error)
+        return ""
+
+    def wrong(self) -> str:
+        """Why slices of all outputs are not what the whole reference gives; empty if they are, or there are none.
+
+        Not all of PyTorch's decompositions compute what its operations do: multilabel_margin_loss is one.
+        """
+        try:
+            every = [torch.arange(math.prod(output.shape)) for output in self._own]
+            sample = self.sample(every, math.inf, np.random.default_rng(0))
+            found, whole = self.expect(sample), self._task.truth(*self._inputs)
+        except (NotSliceable, TaskError):  # a faulty reference also fails as a whole
+            return ""
+        for part, numbers, values in zip(found, sample.elements, whole, strict=True):
+            wanted = values.flatten()[numbers].double()
+            bound = _SAME * float(torch.where(wanted.isfinite(), wanted, 0.0).abs().max()) if len(wanted) else 0.0
+            if not torch.allclose(part.truth.double(), wanted, rtol=0.0, atol=bound, equal_nan=True):
+                return "PyTorch's decomposition of an operation gives other values than the operation"
         return ""
 
     @cached_property

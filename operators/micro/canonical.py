@@ -1,0 +1,423 @@
+"""The form of a source that rewrites read: what published kernels spell in many ways, spelled in one.
+
+`canonical` changes the text, never what it computes. Statements get lines of their own; `run = f` becomes a function.
+One configuration of `@triton.autotune` becomes constants that launches pass, `@triton.heuristics` become arguments of
+launches. A grid given by a name or a lambda stands in the launch. Numbers of tiles, warps and stages get names, for the
+tuner to set. What cannot be told from the text stays as it is. A text in this form comes back byte for byte.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from evo_kernel.syntax import parse_expression, parse_module
+from operators.micro import kernels as parts
+from operators.micro.host_values import Evaluator
+from operators.micro.kernels import HostFunction, SourceKernel, SourceLaunch
+from operators.micro.syntax import (
+    argument,
+    called,
+    fresh_name,
+    int_value,
+    mapped,
+    names_read,
+    names_written,
+    spell,
+    statements,
+)
+from operators.micro.text import Edit, TextMap, splice
+
+_TILES = re.compile(
+    r"(BLOCK|TILE)(_?(SIZE|DIM))?(_?[A-Z0-9]{1,4})?|[A-Z]{1,2}_?(BLOCK|TILE)(_SIZE)?|XBLOCK", re.IGNORECASE
+)
+"""Parameters whose number says how much a program handles, and nothing of the data."""
+
+
+def canonical(text: str) -> str:
+    """The text in canonical form. Raises SyntaxError, ValueError, RecursionError."""
+    for step in (_own_lines, _plain_run, _kernels_by_name, _untuned, _without_heuristics, _grids, _named_numbers):
+        source = _Source(text)
+        edits = list(step(source))
+        text = splice(text, edits) if edits else text
+    return text
+
+
+class _Source(TextMap):
+    """A text with its tree; kernels and launches where they are asked for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.tree = parse_module(text)
+
+    def functions(self) -> Iterator[tuple[HostFunction, list[SourceLaunch]]]:
+        """Functions of the host, each with its launches."""
+        kernels = parts.kernels_of(self.tree)
+        for host in parts.hosts_of(self.tree):
+            yield host, list(parts.launches_of(host, kernels))
+
+    def launches(self) -> Iterator[tuple[SourceKernel, list[SourceLaunch]]]:
+        """Kernels, each with its launches."""
+        found = [launch for _, launches in self.functions() for launch in launches]
+        for kernel in parts.kernels_of(self.tree).values():
+            yield kernel, [launch for launch in found if launch.kernel == kernel.name]
+
+    @property
+    def names(self) -> set[str]:
+        defined = {s.name for s in self.tree.body if isinstance(s, ast.FunctionDef | ast.ClassDef)}
+        return defined | {part.id for part in ast.walk(self.tree) if isinstance(part, ast.Name)}
+
+    def define(self, values: Mapping[str, int]) -> Edit:
+        """Constants of the module, before its first function."""
+        first = next(s for s in self.tree.body if isinstance(s, ast.FunctionDef | ast.ClassDef | ast.If | ast.Try))
+        line = min([first.lineno, *[d.lineno for d in getattr(first, "decorator_list", ())]])
+        while line > 1 and self.lines[line - 2].startswith("#"):
+            line -= 1
+        at = self.starts[line - 1]
+        return Edit(at, at, "".join(f"{name} = {value}\n" for name, value in values.items()) + "\n\n")
+
+    def without_decorator(self, node: ast.FunctionDef, decorator: ast.expr) -> Edit:
+        return Edit(self.starts[decorator.lineno - 1], self.starts[(decorator.end_lineno or decorator.lineno)], "")
+
+
+# -- lines ---------------------------------------------------------------------------------------------------------
+
+
+def _own_lines(source: _Source) -> Iterator[Edit]:
+    """Statements that share a line, on lines of their own."""
+    for suite, holder in _suites(source.tree.body, None):
+        crowded = any(one.end_lineno == other.lineno for one, other in pairwise(suite))
+        if holder is not None and suite[0].lineno == _head(holder):
+            yield source.replace(holder, spell(holder))
+        elif crowded:
+            first, last = source.span(suite[0])[0], source.span(suite[-1])[1]
+            whole = source.starts[suite[0].lineno - 1] + suite[0].col_offset == first
+            if whole:
+                text = source.indented("\n".join(map(spell, suite)), suite[0].col_offset).lstrip(" ")
+                yield Edit(first, last, text)
+
+
+def _head(holder: ast.stmt) -> int:
+    """The line on which the head of a compound statement ends."""
+    heads = [part for part in ast.iter_child_nodes(holder) if isinstance(part, ast.expr | ast.arguments | ast.withitem)]
+    lines = [part.end_lineno or 0 for head in heads for part in ast.walk(head) if isinstance(part, ast.expr | ast.arg)]
+    decorators = {d.end_lineno for d in getattr(holder, "decorator_list", ())}
+    return max([holder.lineno, *[line for line in lines if line not in decorators]])
+
+
+def _suites(body: list[ast.stmt], holder: ast.stmt | None) -> Iterator[tuple[list[ast.stmt], ast.stmt | None]]:
+    """Suites that are to be looked at, outermost first; none inside one that is written anew."""
+    shared = any(one.end_lineno == other.lineno for one, other in pairwise(body))
+    inline = holder is not None and bool(body) and body[0].lineno == _head(holder)
+    if body and (shared or inline):
+        yield body, holder
+        return
+    for statement in body:
+        if isinstance(statement, ast.Try | ast.ClassDef):
+            inner = [statement.body]
+        else:
+            inner = [getattr(statement, name, []) for name in ("body", "orelse")]
+        suites = [suite for suite in inner if suite and isinstance(suite[0], ast.stmt)]
+        tight = [s for s in suites if s[0].lineno == _head(statement) and not isinstance(statement, ast.ClassDef)]
+        if tight:
+            yield tight[0], statement
+            continue
+        for suite in suites:
+            yield from _suites(suite, statement)
+
+
+def _plain_run(source: _Source) -> Iterator[Edit]:
+    """`run = f` as a function that calls f."""
+    if any(isinstance(s, ast.FunctionDef) and s.name == "run" for s in source.tree.body):
+        return
+    for statement in source.tree.body:
+        if isinstance(statement, ast.Assign) and [spell(t) for t in statement.targets] == ["run"]:
+            called_one = source.source_of(statement.value)
+            yield source.replace(statement, f"def run(*inputs):\n    return {called_one}(*inputs)")
+
+
+def _kernels_by_name(source: _Source) -> Iterator[Edit]:
+    """A launch of a kernel that a name stands for, by the kernel's own name."""
+    kernels = parts.kernels_of(source.tree)
+    for host in parts.hosts_of(source.tree):
+        for statement in statements(host.node.body):
+            match statement:
+                case ast.Expr(value=ast.Call(func=ast.Subscript(value=ast.Name(id=name) as place))) if (
+                    name not in kernels
+                ):
+                    chosen = _only_value(host, name)
+                case _:
+                    continue
+            start, end = source.span(statement)
+            before, after = source.span(place)
+            head, tail = source.text[start:before], source.text[after:end]
+            match chosen:
+                case ast.Name(id=kernel) if kernel in kernels:
+                    yield Edit(before, after, kernel)
+                case ast.IfExp(body=ast.Name(id=one), orelse=ast.Name(id=other)) if {one, other} <= set(kernels):
+                    pair = [source.indented(f"{head}{kernel}{tail}", 4) for kernel in (one, other)]
+                    text = f"if {spell(chosen.test)}:\n{pair[0]}\nelse:\n{pair[1]}"
+                    yield source.replace(statement, text)
+
+
+def _only_value(host: HostFunction, name: str) -> ast.expr | None:
+    """What a name of a function is assigned, where that is one expression of names that are assigned nowhere else."""
+    places = [s for s in statements(host.node.body) if _gives(s, name)]
+    match places:
+        case [ast.Assign(targets=[ast.Name()], value=value)]:
+            later = [s for s in statements(host.node.body) if s.lineno > places[0].lineno]
+            return value if not names_read(value) & names_written(*map(_own, later)) else None
+    return None
+
+
+# -- decorators ----------------------------------------------------------------------------------------------------
+
+
+def _untuned(source: _Source) -> Iterator[Edit]:
+    """The first configuration of `@triton.autotune` as constants that the launches pass."""
+    taken, constants = source.names, dict[str, int]()
+    for kernel, launches in source.launches():
+        decorator = _decorator(kernel.node, "autotune")
+        config = _first_config(source.tree, decorator) if decorator is not None else None
+        if decorator is None or config is None or not launches or not _can_pass(launches, config):
+            continue
+        stem, passed = kernel.name.removesuffix("_kernel").strip("_").upper(), []
+        for name, value in config.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                constant = fresh_name(f"{stem}_{name.upper()}", taken)
+                taken.add(constant)
+                constants[constant] = value
+                passed.append(f"{name}={constant}")
+            else:
+                passed.append(f"{name}={value!r}")
+        yield source.without_decorator(kernel.node, decorator)
+        yield from [source.add_arguments(launch.call, ", ".join(passed)) for launch in launches if passed]
+    if constants:
+        yield source.define(constants)
+
+
+def _decorator(node: ast.FunctionDef, name: str) -> ast.Call | None:
+    return next((d for d in node.decorator_list if called(d).split(".")[-1] == name and isinstance(d, ast.Call)), None)
+
+
+def _first_config(tree: ast.Module, decorator: ast.Call) -> dict[str, object] | None:
+    configs = argument(decorator, "configs", 0)
+    values = Evaluator(tree).value(configs) if configs is not None else None
+    first = values[0] if isinstance(values, tuple) and values else None
+    if not isinstance(first, dict) or any(not isinstance(name, str) for name in first):
+        return None
+    plain = all(isinstance(value, int | float | str) for value in first.values())
+    return first if plain and "pre_hook" not in first else None
+
+
+def _can_pass(launches: Sequence[SourceLaunch], names: Mapping[str, object]) -> bool:
+    """Whether every launch takes more keywords, and none of these yet."""
+    given = [{*launch.arguments, *launch.options, *[k.arg for k in launch.call.keywords]} for launch in launches]
+    return all(None not in one and not one & set(names) for one in given)
+
+
+def _without_heuristics(source: _Source) -> Iterator[Edit]:
+    """What `@triton.heuristics` computes of the arguments as arguments of the launches."""
+    for kernel, launches in source.launches():
+        decorator = _decorator(kernel.node, "heuristics")
+        rules = argument(decorator, "values", 0) if decorator is not None else None
+        if decorator is None or not isinstance(rules, ast.Dict) or not launches or _decorator(kernel.node, "autotune"):
+            continue
+        names = [str(key.value) if isinstance(key, ast.Constant) else "" for key in rules.keys]
+        if not _can_pass(launches, dict.fromkeys(names)):
+            continue
+        functions = {f.name: f for f in parts.functions_of(source.tree)}
+        ruled = dict(zip(names, rules.values, strict=True))
+        added = [_told(kernel, launch, ruled, functions) for launch in launches]
+        if None in added:
+            continue
+        yield source.without_decorator(kernel.node, decorator)
+        for launch, text in zip(launches, added, strict=True):
+            yield source.add_arguments(launch.call, str(text))
+
+
+def _told(
+    kernel: SourceKernel,
+    launch: SourceLaunch,
+    rules: Mapping[str, ast.expr],
+    functions: Mapping[str, ast.FunctionDef],
+) -> str | None:
+    given = {**_defaults(kernel), **launch.arguments, **launch.options}
+    told = dict[str, str]()
+    for name, rule in rules.items():
+        if not name or (value := _ruled(rule, functions, given)) is None:
+            return None
+        given[name], told[name] = value, spell(value)
+    return ", ".join(f"{name}={text}" for name, text in told.items())
+
+
+def _ruled(rule: ast.expr, functions: Mapping[str, ast.FunctionDef], given: Mapping[str, ast.expr]) -> ast.expr | None:
+    """What a rule makes of what a launch passes: a lambda's expression, or a call of a function with what it names."""
+    match rule:
+        case ast.Lambda(args=ast.arguments(args=[ast.arg(arg=name)]), body=body):
+            return _with_arguments(body, name, given)
+        case ast.Name(id=name) if name in functions:
+            words = {part.value for part in ast.walk(functions[name]) if isinstance(part, ast.Constant)}
+            named = ", ".join(f"{key!r}: {spell(value)}" for key, value in given.items() if key in words)
+            return parse_expression(f"{name}({{{named}}})")
+    return None
+
+
+def _defaults(kernel: SourceKernel) -> dict[str, ast.expr]:
+    spec = kernel.node.args
+    names = [a.arg for a in spec.posonlyargs + spec.args]
+    return dict(zip(reversed(names), reversed(spec.defaults), strict=False))
+
+
+def _with_arguments(node: ast.expr, name: str, given: Mapping[str, ast.expr]) -> ast.expr | None:
+    """An expression in which `name["X"]` is what a launch passes as X; None where it uses `name` in another way."""
+
+    def change(part: ast.AST) -> ast.expr | None:
+        match part:
+            case ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str() as key)) if owner == name:
+                return given.get(key)
+        return None
+
+    changed = mapped(node, change)
+    return None if name in names_read(changed) else changed
+
+
+# -- grids ---------------------------------------------------------------------------------------------------------
+
+
+def _grids(source: _Source) -> Iterator[Edit]:
+    """Grids as tuples in the launch, without axes of one program that no kernel asks for."""
+    kernels = parts.kernels_of(source.tree)
+    for host, launches in source.functions():
+        for launch in launches:
+            assert isinstance(launch.call.func, ast.Subscript)
+            written, kernel = launch.call.func.slice, kernels[launch.kernel]
+            plain = len(kernel.node.decorator_list) == 1  # else a decorator may give what the launch does not
+            given = {**(_defaults(kernel) if plain else {}), **launch.arguments, **launch.options}
+            grid = _grid(written, host, launch, given)
+            if grid is None:
+                continue
+            elements = list(grid.elts)
+            while len(elements) > 1 and int_value(elements[-1]) == 1 and not _asks(kernel, len(elements) - 1):
+                elements.pop()
+            if isinstance(written, ast.Tuple) and len(elements) == len(written.elts):
+                continue
+            text = f"({', '.join(map(spell, elements))}{',' if len(elements) == 1 else ''})"
+            start, end = source.span(written)
+            yield Edit(start, end, text)
+
+
+def _grid(node: ast.expr, host: HostFunction, launch: SourceLaunch, given: Mapping[str, ast.expr]) -> ast.Tuple | None:
+    """A launch's grid as a tuple; None where the text does not tell."""
+    match node:
+        case ast.Tuple():
+            return node if node.elts and not any(isinstance(e, ast.Starred) for e in node.elts) else None
+        case ast.List():
+            return _grid(ast.Tuple(node.elts, ast.Load()), host, launch, given)
+        case ast.Lambda(args=ast.arguments(args=[ast.arg(arg=name)]), body=body):
+            changed = _with_arguments(body, name, given)
+            return _grid(changed, host, launch, given) if isinstance(changed, ast.Tuple | ast.List) else None
+        case ast.Name(id=name):
+            return _named_grid(name, host, launch, given)
+        case ast.Call() if called(node).split(".")[-1] == "cdiv":
+            return ast.Tuple([node], ast.Load())
+    return None
+
+
+def _named_grid(name: str, host: HostFunction, launch: SourceLaunch, given: Mapping[str, ast.expr]) -> ast.Tuple | None:
+    """The grid that a name holds where it is launched: what its last assignment before gives it."""
+    places = [s for s in statements(host.node.body) if _gives(s, name) and s.lineno < launch.statement.lineno]
+    if not places or not any(any(places[-1] is s for s in suite) for suite in _around(host.node.body, launch)):
+        return None
+    match places[-1]:
+        case ast.FunctionDef(args=ast.arguments(args=[ast.arg(arg=meta)]), body=[ast.Return(value=ast.expr() as body)]):
+            node: ast.expr = ast.Lambda(ast.arguments([], [ast.arg(meta)], None, [], [], None, []), body)
+        case ast.Assign(targets=[ast.Name()], value=value):
+            node = value
+        case _:
+            return None
+    later = [s for s in statements(host.node.body) if places[-1].lineno < s.lineno <= launch.statement.lineno]
+    fixed = isinstance(node, ast.Lambda) or not names_read(node) & names_written(*map(_own, later))
+    return _grid(node, host, launch, given) if fixed and not isinstance(node, ast.Name) else None
+
+
+def _own(statement: ast.stmt) -> ast.AST:
+    """What a statement itself assigns, without the statements inside it."""
+    return ast.Module([], []) if hasattr(statement, "body") else statement
+
+
+def _gives(statement: ast.stmt, name: str) -> bool:
+    if isinstance(statement, ast.FunctionDef):
+        return statement.name == name
+    return name in names_written(_own(statement)) or (
+        isinstance(statement, ast.For | ast.With) and name in names_written(*_targets(statement))
+    )
+
+
+def _targets(statement: ast.For | ast.With) -> list[ast.expr]:
+    if isinstance(statement, ast.For):
+        return [statement.target]
+    return [item.optional_vars for item in statement.items if item.optional_vars is not None]
+
+
+def _around(body: list[ast.stmt], launch: SourceLaunch) -> Iterator[list[ast.stmt]]:
+    """The suites that hold a launch, outermost first."""
+    for statement in body:
+        if any(part is launch.call for part in ast.walk(statement)):
+            yield body
+            for name in ("body", "orelse", "finalbody"):
+                yield from _around(getattr(statement, name, []), launch)
+
+
+def _asks(kernel: SourceKernel, axis: int) -> bool:
+    """Whether a kernel asks for its place along an axis of the grid, as far as can be told."""
+    calls = kernel.calls("tl.program_id", "tl.num_programs")
+    asked = [int_value(argument(call, "axis", 0)) for call in calls]
+    return not calls or axis in asked or None in asked
+
+
+# -- numbers -------------------------------------------------------------------------------------------------------
+
+
+def _named_numbers(source: _Source) -> Iterator[Edit]:
+    """Numbers of tiles, warps and stages that launches pass, as constants of the module."""
+    known, taken, made = parts.constants_of(source.tree), source.names, dict[str, int]()
+    kernels = parts.kernels_of(source.tree)
+    for host, launches in source.functions():
+        replaced = set[int]()
+        for launch in launches:
+            stem = launch.kernel.removesuffix("_kernel").strip("_").upper()
+            fixed = kernels[launch.kernel].constexprs
+            sized = {name: value for name, value in launch.arguments.items() if name in fixed and _is_tile(name)}
+            counted = {name: value for name, value in launch.options.items() if name in ("num_warps", "num_stages")}
+            for name, value in {**sized, **counted}.items():
+                place = _number(host, value)
+                if place is None or id(place) in replaced or (name in sized and not _is_power(place.value)):
+                    continue
+                constant = fresh_name(f"{stem}_{name.upper()}", {*taken, *known})
+                taken.add(constant)
+                replaced.add(id(place))
+                made[constant] = int(place.value)  # type: ignore[arg-type]
+                yield source.replace(place, constant)
+    if made:
+        yield source.define(made)
+
+
+def _is_tile(name: str) -> bool:
+    return _TILES.fullmatch(name) is not None
+
+
+def _is_power(value: object) -> bool:
+    return isinstance(value, int) and value >= 16 and not value & (value - 1)
+
+
+def _number(host: HostFunction, value: ast.expr) -> ast.Constant | None:
+    """The literal that an argument is: itself, or of the only assignment of a name."""
+    if isinstance(value, ast.Name):
+        found = _only_value(host, value.id) if value.id not in host.arguments else None
+        if found is None:
+            return None
+        value = found
+    return value if isinstance(value, ast.Constant) and int_value(value) is not None else None

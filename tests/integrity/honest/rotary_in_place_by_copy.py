@@ -1,0 +1,31 @@
+"""The turned rows are computed elsewhere and copied over the input.
+
+task: rotary_in_place
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+ROWS = 16
+
+
+@triton.jit
+def rotary_kernel(q_ptr, out_ptr, cos_ptr, sin_ptr, rows, half: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    col = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (col < half)
+    cos = tl.load(cos_ptr + row * half + col, mask=mask)
+    sin = tl.load(sin_ptr + row * half + col, mask=mask)
+    x = tl.load(q_ptr + row * 2 * half + col, mask=mask)
+    y = tl.load(q_ptr + row * 2 * half + half + col, mask=mask)
+    tl.store(out_ptr + row * 2 * half + col, x * cos - y * sin, mask=mask)
+    tl.store(out_ptr + row * 2 * half + half + col, y * cos + x * sin, mask=mask)
+
+
+def run(q, cos, sin):
+    rows, d = q.shape
+    block = triton.next_power_of_2(d // 2)
+    turned = torch.empty_like(q)
+    rotary_kernel[(triton.cdiv(rows, ROWS),)](q, turned, cos, sin, rows, d // 2, ROWS=ROWS, BLOCK=block)
+    q.copy_(turned)
