@@ -71,9 +71,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-# Triton 3.8 renamed these.
-load_tile = tma.async_copy_global_to_shared if hasattr(tma, "async_copy_global_to_shared") else tma.async_load
-store_tile = tma.async_copy_shared_to_global if hasattr(tma, "async_copy_shared_to_global") else tma.async_store
+# Names of Triton 3.9, or of 3.6.
+warp_group_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+store_tile = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 settings = {
     # by d: consumer warp groups, their registers, slots of keys and values, buffers of queries, queries in registers,
@@ -141,7 +142,7 @@ def produce(
                 mbarrier.expect(q_full.index(at), ROWS * D * 2)
                 load_tile(
                     q_desc, [head, row * (GROUPS * ROWS) + g * ROWS, 0], q_full.index(at),
-                    q_smem.index(at)._reinterpret(q_desc.dtype, [1, ROWS, D], q_desc.layout),
+                    q_smem.index(at).reshape([1, ROWS, D]),
                 )  # fmt: skip
             for j in range(blocks + 1):
                 mbarrier.wait(empty.index(slot), phase ^ 1)
@@ -152,12 +153,12 @@ def produce(
                 if j < blocks:
                     load_tile(
                         k_desc, [head, key, 0], full.index(slot),
-                        k_smem.index(slot)._reinterpret(k_desc.dtype, [1, KEYS, D], k_desc.layout),
+                        k_smem.index(slot).reshape([1, KEYS, D]),
                     )  # fmt: skip
                 if j > 0:
                     load_tile(
                         v_desc, [head, key + KEYS, 0], full.index(slot),
-                        v_smem.index(slot)._reinterpret(v_desc.dtype, [1, KEYS, D], v_desc.layout),
+                        v_smem.index(slot).reshape([1, KEYS, D]),
                     )  # fmt: skip
                 slot, phase = following(slot, phase, SLOTS)
 
@@ -217,14 +218,14 @@ def again(
         blocks = gl.minimum(blocks, gl.cdiv(first_row + ROWS, KEYS))
     for j in range(blocks):
         fence_async_shared()
-        gl.thread_barrier()
+        warp_group_barrier()
         mbarrier.expect(slow, KEYS * D * 2)
-        load_tile(k_desc, [head, j * KEYS, 0], slow, buffer._reinterpret(k_desc.dtype, [1, KEYS, D], k_desc.layout))
+        load_tile(k_desc, [head, j * KEYS, 0], slow, buffer.reshape([1, KEYS, D]))
         mbarrier.wait(slow, 0)
         s = warpgroup_mma(q, buffer.permute((1, 0)), no_scores, use_acc=False)
-        gl.thread_barrier()
+        warp_group_barrier()
         mbarrier.expect(slow, KEYS * D * 2)
-        load_tile(v_desc, [head, j * KEYS, 0], slow, buffer._reinterpret(v_desc.dtype, [1, KEYS, D], v_desc.layout))
+        load_tile(v_desc, [head, j * KEYS, 0], slow, buffer.reshape([1, KEYS, D]))
         s = masked(s, first_row, j * KEYS, length, CAUSAL, S_MMA)
         m_new = gl.maximum(m, gl.max(s, axis=1))
         alpha = exp2(m * scale - m_new * scale)
@@ -235,7 +236,7 @@ def again(
         o = o * gl.convert_layout(alpha, gl.SliceLayout(1, O_MMA))[:, None]
         mbarrier.wait(slow, 1)
         o = warpgroup_mma(p, buffer, o)
-    gl.thread_barrier()
+    warp_group_barrier()
     return o, gl.convert_layout(sums, gl.SliceLayout(1, O_MMA))
 
 
@@ -324,7 +325,7 @@ def consume(
                 mbarrier.arrive(empty.index(slot), count=1)
                 p, sums = weights(s, shift, scale, dtype, P_IN)
                 mbarrier.wait(full.index(next_slot), next_phase)
-                gl.thread_barrier()  # else Triton puts one into the loop
+                warp_group_barrier()  # else Triton puts one into the loop
                 for _ in range(1, blocks):
                     slot = next_slot
                     st = warpgroup_mma(q, k_smem.index(slot).permute((1, 0)), no_scores, use_acc=False, is_async=True)
@@ -351,7 +352,7 @@ def consume(
                 )
             out.store((o * (1.0 / total)[:, None]).to(dtype))
             fence_async_shared()
-            store_tile(o_desc, [head, first_row, 0], out._reinterpret(dtype, [1, ROWS, D], o_desc.layout))
+            store_tile(o_desc, [head, first_row, 0], out.reshape([1, ROWS, D]))
             if not QREG:
                 mbarrier.arrive(q_empty.index(at), count=1)
     tma.store_wait(0)
