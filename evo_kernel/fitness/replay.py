@@ -183,6 +183,7 @@ def task_without_reference(path: Path) -> Task:
         inputs_function=random_inputs(plan),
         reference_function=_no_reference,
         baselines={},
+        mutates=tuple(number for number, view in enumerate(plan.plan.inputs) if view and view in plan.plan.outputs),
     )
 
 

@@ -99,10 +99,10 @@ def _draw(task: Task, case: Case) -> _Drawn:
         return _Drawn(case, inputs, others, honest, honest, str(error))
 
 
-def _changed(task: Task, inputs: tuple[Input, ...], drawn: tuple[Input, ...]) -> tuple[str | int, ...]:
-    """Names of the inputs that differ from what was drawn, as MUTATES takes them."""
-    differ = [n for n, pair in enumerate(zip(inputs, drawn, strict=True)) if not _same(pair[:1], pair[1:])]
-    return tuple(task.input_names[n] if n < len(task.input_names) else n for n in sorted({*differ, *task.mutates}))
+def _changed(task: Task, inputs: tuple[Input, ...], drawn: tuple[Input, ...]) -> tuple[str, ...]:
+    """Names of the inputs that differ from what was drawn, and of those that may, as MUTATES takes them."""
+    differ = [not _same(pair[:1], pair[1:]) for pair in zip(inputs, drawn, strict=True)]
+    return tuple(name for n, name in enumerate(task.input_names) if n in task.mutates or differ[n : n + 1] == [True])
 
 
 def _same(left: tuple[Input, ...], right: tuple[Input, ...]) -> bool:

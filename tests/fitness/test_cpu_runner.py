@@ -12,6 +12,7 @@ import torch
 from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.correctness.error_bounds import Expected
 from evo_kernel.fitness.correctness.slicing.rules import RULES, SliceStep
+from evo_kernel.fitness.ir.child import _Work
 from evo_kernel.fitness.ir.counting import Counter
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import Function, IRModule, Region
@@ -422,3 +423,33 @@ def test_integers_of_a_part_may_differ_by_their_number():
     whole = torch.zeros(10_000, dtype=torch.int32)
     expected = Expected(whole, whole, whole == 0, frobenius=100.0, largest=1.0)
     assert cpu_references._chosen(expected, torch.arange(100)).frobenius <= 2.0
+
+
+COUNTING_UP = (
+    HEADER
+    + """@triton.jit
+def count_kernel(flag_ptr, y_ptr, SIZE: tl.constexpr):
+    flag = tl.load(flag_ptr)
+    at = tl.arange(0, SIZE)
+    tl.store(y_ptr + at, 1.0, mask=at < tl.where(flag > 0, SIZE, 8))
+    tl.store(flag_ptr, flag + 1)
+"""
+)
+
+
+@pytest.mark.parametrize("mutates", [(0,), ()])
+def test_a_launch_that_an_input_changed_in_place_decides_is_counted_each_time(tmp_path, mutates):
+    kinds = (("flag_ptr", "*i32"), ("y_ptr", "*fp32"), ("SIZE", "constexpr"))
+    kernel = lowered(COUNTING_UP, "count_kernel", kinds, (1024,), (0, 1))
+    flag = View(buffer=0, dtype="int32", shape=(1,), strides=(1,))
+    launch = Launch(kernel=0, grid=(1, 1, 1), args=(Pointer(buffer=0), Pointer(buffer=1)))
+    plan = Plan(
+        case="flag", target=90, inputs=(flag,), kernels=(kernel,), nodes=(launch, launch),
+        buffers=(Buffer(kind="input", bytes=4), Buffer(kind="scratch", bytes=4096)),
+        outputs=(View(buffer=1, dtype="float32", shape=(1024,), strides=(1,)), flag),
+    )  # fmt: skip
+    (tmp_path / "buffer0.bin").write_bytes(bytes(4))
+    answer = _Work(plan, [kernel.code], mutates, tmp_path, 20.0).count(1, complete=False)
+    size = int.from_bytes(answer[:8], "little")
+    first, second = json.loads(answer[8 : 8 + size])["traffic"]
+    assert (first != second) == bool(mutates)

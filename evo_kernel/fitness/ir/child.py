@@ -180,7 +180,8 @@ class _Work:
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int, complete: bool, executes: bool
     ) -> list[LaunchTraffic]:
         counts: list[LaunchTraffic] = []
-        known: dict[str, LaunchTraffic] = {}  # launches that depend only on their text and the inputs
+        known: dict[str, LaunchTraffic] = {}  # launches that depend only on their text and inputs that stay
+        kept = {view.buffer for n, view in enumerate(self._plan.inputs) if view is not None and n in self._kept}
         memory = self._memory(contents)
 
         def run(number: int, module: IRModule, node: Launch) -> Launched:
@@ -191,7 +192,7 @@ class _Work:
                     return Launched(traffic)
                 traits = traits_of(module)
                 decide = buffers_of(module.entry, node.args, traits.loaded if complete else traits.indexed)
-                if all(self._plan.buffers[buffer].kind == "input" for buffer in decide):
+                if kept.issuperset(decide):
                     known[key] = traffic
             counts.append(traffic)
             if executes:

@@ -208,8 +208,8 @@ def replay(
     `launches` kernel launches.
     """
     arena, launcher = device.arena(compiled), device.launcher(compiled)
-    fill(arena, compiled, inputs)
     for number in range(rounds + 1):
+        fill(arena, compiled, inputs)  # again, as a kernel may change them in place
         launcher.prepare(arena)
         _walk(compiled, launcher, arena, launches if number else 0, device, profiler)
     launcher.close()

@@ -35,7 +35,7 @@ from evo_kernel.fitness.runners.worker_state import (
     refill,
 )
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings, sets_needed
-from evo_kernel.tasks.task import Case, Input
+from evo_kernel.tasks.task import Case
 from evo_kernel.types import Status
 
 if TYPE_CHECKING:
@@ -144,7 +144,10 @@ class Timer:
         mutates = self._state.task.mutates
         size = size_of(self._state.draw(case, 0))
         drawn = [self._state.draw(case, seed) for seed in range(self.sets(3 * size))]
-        sets = [[unshared(v) if n in mutates else v for n, v in enumerate(values)] for values in drawn]
+        sets = [
+            [v.clone() if n in mutates and isinstance(v, torch.Tensor) else v for n, v in enumerate(values)]
+            for values in drawn
+        ]
         for _ in range(2):
             function(*sets[0])
         calls = [partial(function, *inputs) for inputs in sets]
@@ -282,10 +285,6 @@ class CeilingBenchmark:
     def value(self, us: float) -> float:
         """The ceiling for a time: units per second, or µs per unit for latencies."""
         return us / self.amount if self.name.endswith("_us") else self.amount / (us * 1e-6)
-
-
-def unshared(value: Input) -> Input:
-    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 LAUNCHES = 64
