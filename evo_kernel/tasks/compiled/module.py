@@ -31,7 +31,7 @@ _IGNORED = {"assert_size_stride", "assert_alignment", "args.clear", "torch.cuda.
 _LIBRARY = {"bias_addmm": "addmm"}
 """Library calls that Inductor has a name of its own for."""
 _TOTAL = re.compile(
-    r"(workspace\w+)\[.+\]\.view\(.+, ([^,]+)\)\.sum\(dim=0(?:, keepdim=(?:(True)|False))?\)"
+    r"(workspace\w+)\[.+\]\.view\(.+, ([^,]+)\)\.sum\(dim=0(?:, keepdim=False)?\)"
     r"(?:\.view\(\[(.+)\]\))?(?:\.to\((torch\.b?float16)\))?"
 )
 """The sums of columns from those of programs, as Inductor has PyTorch compute them."""
@@ -65,6 +65,7 @@ class Host:
     _names: set[str] = field(default_factory=set)  # bound in run
     _numbers: set[str] = field(default_factory=set)  # of Inductor's names, those of sizes
     _parts: Counter[str] = field(default_factory=Counter)  # Inductor's name of parts → how many were added up
+    _flat: set[str] = field(default_factory=set)  # of Inductor's names, sums whose shape PyTorch 2.11 does not write
 
     def __post_init__(self) -> None:
         self._names |= {*self.traced.names, *self.traced.size_names, *RESERVED}
@@ -82,6 +83,10 @@ class Host:
             case ast.Expr(value=ast.Call() as call):
                 self._call(call)
             case ast.Return(value=ast.Tuple(elts=values)):
+                (output,) = self.traced.graph.graph.find_nodes(op="output")
+                for value, result in zip(values, output.args[0], strict=False):
+                    if ast.unparse(value) in self._flat and result.meta["val"].dim() != 1:
+                        raise LoweringError("torch.compile returns a sum in a shape that is not known here.")
                 self.steps.append(f"return {', '.join(self.text(value) for value in values)}".rstrip())
             case _:
                 raise LoweringError(f"torch.compile's host code has `{ast.unparse(node)[:80]}`, not known here.")
@@ -124,9 +129,11 @@ class Host:
         found = _TOTAL.fullmatch(text)
         if found is None:
             raise LoweringError(f"torch.compile adds up parts by `{text[-80:]}`, which is not known here.")
-        workspace, columns, kept, shape, dtype = found.groups()
+        workspace, columns, shape, dtype = found.groups()
+        if not shape:
+            self._flat.add(name)
         parts, columns = self.named(workspace), self.text(parse_expression(columns))
-        shape = self.text(parse_expression(f"({shape},)")) if shape else f"({'1, ' * bool(kept)}{columns},)"
+        shape = self.text(parse_expression(f"({shape},)")) if shape else f"({columns},)"
         options = f"dtype={dtype or 'torch.float32'}, device={self.traced.device}"
         self.steps.append(f"{self._fresh(name, name)} = torch.empty({shape}, {options})")
         args = (f"{parts}[{self._parts[workspace]}]", self._known[name], columns, f"{parts}.shape[1]")
