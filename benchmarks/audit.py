@@ -52,14 +52,13 @@ def reference({arguments}):
 
 def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, folder: Path) -> tuple[Path, Path]:
     """The task file, and the source: the project's file as it is, or an import of it, and `run`."""
-    text = kernel.get("import", "")
-    if "file" in kernel:
-        text = (checkout / kernel["file"]).read_text(encoding="utf-8")
-        if until := project.get("until"):
-            text = text.split(until)[0]
+    parts = [project.get("instead", "")]
+    for name in [kernel["file"]] if isinstance(kernel.get("file"), str) else kernel.get("file", ()):
+        text = (checkout / name).read_text(encoding="utf-8").split(project.get("until", "\0"))[0]
         for pattern in project.get("drop", ()):  # imports of what is not needed
             text = re.sub(pattern, "", text, flags=re.MULTILINE)
-        text = f"{project.get('instead', '')}\n{text}\n{kernel.get('import', '')}"
+        parts.append(text)
+    text = "\n".join([*parts, kernel.get("import", "")])
     source = folder / f"{kernel['name']}.py"
     source.write_text(f"{text}\n\n\ndef run({kernel['arguments']}):\n    return {kernel['call']}\n", encoding="utf-8")
     lines = kernel["reference"].strip().splitlines()
