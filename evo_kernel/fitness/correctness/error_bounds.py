@@ -179,7 +179,7 @@ class _Estimate:
                 self._add_narrow(own)
         if not self._are_all_finite:
             # finite in float64 but not here: an overflow of this dtype
-            parts = [~(t.isfinite() & ~o.isfinite()) for t, o in in_parts(self._truth, own)]
+            parts = [~(t.isfinite() & ~o.double().isfinite()) for t, o in in_parts(self._truth, own)]
             self._compared = torch.cat(parts).view(own.shape)
 
     def leave_out_changes(self, flushed: torch.Tensor) -> None:
