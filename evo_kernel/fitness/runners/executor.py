@@ -18,7 +18,8 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
-from evo_kernel.tasks.task import Input, once
+from evo_kernel.tasks.layout import write
+from evo_kernel.tasks.task import Input
 from evo_kernel.types import Status
 
 _ANSWER_BYTES = 512 << 20
@@ -216,6 +217,6 @@ def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
             storage = torch.full((plan.buffers[view.buffer].bytes,), POISON, dtype=torch.uint8)
             usable = storage.numel() // view.item_bytes * view.item_bytes
             typed = storage[:usable].view(getattr(torch, view.dtype))
-            once(torch.as_strided(typed, view.shape, view.strides, view.offset)).copy_(once(value))
+            write(torch.as_strided(typed, view.shape, view.strides, view.offset), value)
             files[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
     return files
