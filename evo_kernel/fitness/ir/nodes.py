@@ -109,15 +109,20 @@ def shadow_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Te
 
 
 def run_nodes(
-    plan: Plan, memory: DeviceMemory, modules: Sequence[IRModule], run: Callable[[int, IRModule, Launch], Launched]
+    plan: Plan,
+    memory: DeviceMemory,
+    modules: Sequence[IRModule],
+    run: Callable[[int, IRModule, Launch], Launched],
+    sees: Callable[[int, Aten, Sequence[torch.Tensor]], None] = lambda *told: None,
 ) -> ExecutionFinding | None:
     """Run all nodes in order; `run` gets the number of a launch, its kernel and the launch. Returns what ended it
     early.
 
-    Raises TorchFault, and what `run` raises.
+    `sees` gets the position of a torch operation, the operation and its tensors before it. Raises TorchFault, and what
+    `run` raises.
     """
     number = 0
-    for node in plan.nodes:
+    for place, node in enumerate(plan.nodes):
         if isinstance(node, Launch):
             if (launched := run(number, modules[node.kernel], node)).finding is not None:
                 return launched.finding
@@ -136,6 +141,7 @@ def run_nodes(
             view_of(memory.buffers[node.view.buffer], node.view).copy_(table_of(node))
             _define(memory, node.view)
         else:
+            sees(place, node, [view_of(memory.buffers[view.buffer], view) for view in node.views])
             _replay(node, memory)
     return None
 
