@@ -216,7 +216,7 @@ def _cycles(walked: Rounds, target: Target, c: Constants, warps: float, by: Prog
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
         walked.instructions("all", by) / (min(4.0, warps) * c.issue_efficiency),
-        walked.instructions("mufu", by) * target.warp / c.mufu_per_clock,
+        (walked.instructions("mufu", by) + walked.instructions("bits", by)) * target.warp / c.mufu_per_clock,
         walked.instructions("double", by) * target.warp / target.doubles_per_clock,
         shared * c.shared_cycles,
     )
