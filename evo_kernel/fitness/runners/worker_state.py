@@ -23,7 +23,8 @@ from evo_kernel.fitness.correctness.references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
 from evo_kernel.fitness.runners.cuda_memory import Arena, Arenas, Inputs, as_words, size_of
 from evo_kernel.fitness.runners.launch_limits import CudaFault
-from evo_kernel.tasks.task import Case, Input, Task, once
+from evo_kernel.tasks.layout import write
+from evo_kernel.tasks.task import Case, Input, Task
 from evo_kernel.types import CheckResult, Status
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def refill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input], positions:
     for position in positions:
         view, value = plan.plan.inputs[position], inputs[position]
         if view is not None and isinstance(value, torch.Tensor):
-            once(arena.tensor(view)).copy_(once(value))
+            write(arena.tensor(view), value)
 
 
 def fill(arena: Arena, plan: CompiledPlan, inputs: Sequence[Input]) -> None:
