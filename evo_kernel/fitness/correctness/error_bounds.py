@@ -38,7 +38,7 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness.rounding import Rounding, flat_of, signs
+from evo_kernel.fitness.correctness.rounding import Narrowed, NarrowDtypes, Rounding, flat_of, signs, unnoticed
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 _AT_ONCE, AT_ONCE_ON_CPU = 1 << 22, 1 << 17
@@ -59,6 +59,7 @@ class Recipe:
     small_patterns: int = 6  # the same if inputs and outputs have fewer elements than
     small: int = 1 << 12
     rounded_patterns: int = 4  # the same for roundings inside the reference; 0: none
+    narrow_elements: int = 1 << 18  # at most, of which narrow roundings take several patterns until an integer differs
 
 
 RECIPE = Recipe()
@@ -173,11 +174,39 @@ def expect_by(
             length = min(length, max(LONGEST_ELEMENTWISE, math.ceil(seen.length)))
         _add_result(estimates, rounded)
         del rounded
+    integers = [number for number, part in enumerate(own) if not part.is_floating_point()]
+    if integers and any(torch.finfo(dtype).bits < 32 for dtype in dtypes):
+        _add_narrow_ties(run, estimates, integers, recipe, recipe.patterns if elements < recipe.narrow_elements else 1)
     positive = run(_positive)
     return tuple(
         estimate.expected(part, length=length, coarse=coarse, recipe=recipe)
         for estimate, part in zip(estimates, positive, strict=True)
     )
+
+
+def _add_narrow_ties(
+    run: Callable[[Change], Sequence[torch.Tensor]],
+    estimates: Sequence[_Estimate],
+    integers: Sequence[int],
+    recipe: Recipe,
+    patterns: int,
+) -> None:
+    """Add what integers may be where the reference rounds sums to a narrow dtype first: one next to a tie falls on
+    either side. In as many patterns as it takes until one differs."""
+    try:
+        with NarrowDtypes() as dtypes:
+            run(unnoticed(_copied))
+        for pattern in range(patterns):
+            with Narrowed(dtypes.seen) as narrowed:
+                outputs = run(unnoticed(partial(_moved, units=recipe.perturbation, pattern=pattern)))
+            if not narrowed.is_alike:
+                return
+            for number in integers:
+                estimates[number].add_result(outputs[number])
+            if all(estimates[number].has_differed for number in integers):
+                return
+    except TaskError:  # it succeeded before: it does not allow the dispatch mode
+        return
 
 
 class _Estimate:
@@ -202,8 +231,12 @@ class _Estimate:
                 self._add_narrow(own)
         if not self._are_all_finite:
             # finite in float64 but not here: an overflow of this dtype
-            parts = [~(t.isfinite() & ~o.isfinite()) for t, o in in_parts(self._truth, own)]
+            parts = [~(t.isfinite() & ~o.double().isfinite()) for t, o in in_parts(self._truth, own)]
             self._compared = torch.cat(parts).view(own.shape)
+
+    @property
+    def has_differed(self) -> bool:
+        return self._errors[0] > 0
 
     def leave_out_changes(self, flushed: torch.Tensor) -> None:
         """Do not compare elements that differ where inputs have zeros in place of denormal numbers."""

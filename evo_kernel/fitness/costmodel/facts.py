@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -81,8 +82,13 @@ class PlanFacts:
     others: tuple[TorchCost, ...] = ()  # each node that is no kernel launch
 
 
-def facts_of(compiled: CompiledPlan, traffic: Sequence[LaunchTraffic]) -> PlanFacts:
-    """All that the model reads of a plan. `traffic` belongs to the plan's kernel launches, in order."""
+def facts_of(
+    compiled: CompiledPlan, traffic: Sequence[LaunchTraffic], looped: Mapping[int, float] = MappingProxyType({})
+) -> PlanFacts:
+    """All that the model reads of a plan. `traffic` belongs to the plan's kernel launches, in order.
+
+    `looped`: instructions of threads in loops of torch operations, by node.
+    """
     launches = []
     for launch, seen in zip(compiled.plan.launches, traffic, strict=True):
         binary = compiled.binaries[launch.kernel]
@@ -101,7 +107,8 @@ def facts_of(compiled: CompiledPlan, traffic: Sequence[LaunchTraffic]) -> PlanFa
                 kinds=loop_kinds(module) if module else {},
             )
         )
-    return PlanFacts(tuple(launches), tuple(torch_cost(n) for n in compiled.plan.nodes if not isinstance(n, Launch)))
+    others = ((n, node) for n, node in enumerate(compiled.plan.nodes) if not isinstance(node, Launch))
+    return PlanFacts(tuple(launches), tuple(torch_cost(node, looped.get(n, 0.0)) for n, node in others))
 
 
 class Rounds:

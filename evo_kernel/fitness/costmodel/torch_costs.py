@@ -160,8 +160,11 @@ class TorchCost:
     sector_bytes: float = 0.0  # through the L2: sectors of what is walked together, windows of pooling, rows of bags
 
 
-def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
-    """Lines of all views, sectors of what is walked together, flops of products and attention by torch's formulas."""
+def torch_cost(node: Fill | Copy | Constant | Aten, looped: float = 0.0) -> TorchCost:
+    """Lines of all views, sectors of what is walked together, flops of products and attention by torch's formulas.
+
+    `looped`: instructions of threads in loops inside the operation.
+    """
     if isinstance(node, Aten):
         made = [view for view in node.outputs if view]
         views = (*node.views, *made)
@@ -179,7 +182,7 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
         base = node.op.split(".")[1].rstrip("_")
         moved = max(moved * _passes(node, base), _sorted_bytes(node, base, moved))
         made_elements = float(sum(view.elements for view in made))
-        if flops := _function_flops(node, base, made_elements):
+        if flops := _function_flops(node, base, made_elements) + _FLOPS_OF_ONE * looped:
             return TorchCost(moved, flops, "fp32", sectors)
         if base in _PAIRS:
             rows = node.views[0]
