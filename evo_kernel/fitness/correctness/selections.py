@@ -84,7 +84,7 @@ class Selections(TorchDispatchMode):
             self._made = [made for made in self._made if not written & {_memory(made.tensor), _memory(made.source)}]
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        if func.overloadpacket in _OPEN and isinstance(result, (tuple, list)) and not given.get("stable"):
+        if func.overloadpacket in _OPEN and len(func._schema.returns) == 2 and not given.get("stable"):
             source, indices, axis = given["self"], result[1], given.get("dim", -1)
             if source.dim() and indices.numel():
                 source = source.movedim(axis, -1)
