@@ -26,6 +26,7 @@ from evo_kernel.tasks.lowering.lower import lower_function
 from evo_kernel.tasks.task import functional
 from tests.support.compiled import draw, results_of
 from tests.support.nan import with_nan
+from tests.support.scripts import script
 
 pytest.importorskip("triton")
 
@@ -322,8 +323,9 @@ print(child.compiled(load(sys.argv[1])).text)
 
 def test_the_next_command_finds_the_kernels_while_reference_and_its_helpers_stay(tmp_path):
     def asked(how: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-P", "-c", REMEMBERED, str(path), how]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(
+            script("-c", REMEMBERED, path, how), capture_output=True, text=True, timeout=300, check=False
+        )
 
     helper, path = tmp_path / "helper.py", tmp_path / "task.py"
     helper.write_text("def f(x): return x + 1")
