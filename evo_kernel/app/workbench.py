@@ -22,14 +22,14 @@ from operators.workbench.workspace import Workspace
 from populations.population import LineagePopulation
 
 if TYPE_CHECKING:
-    from evo_kernel.fitness.judge import PlanJudge
+    from evo_kernel.app.judges import AnyJudge
 
 
 @dataclass(frozen=True)
 class PlanWorkbenchJudge:
     """`charge` books what is spent at once: an agent's attempt may last for hours. Nothing else books it."""
 
-    judge: PlanJudge
+    judge: AnyJudge
     population: LineagePopulation
     charge: Callable[[Spent], None]
     regress: float = REGRESS
@@ -108,7 +108,7 @@ class PopulationLineage:
 
 def rooms_of(
     population: LineagePopulation,
-    judge: PlanJudge,
+    judge: AnyJudge,
     knowledge: KnowledgeBase | None,
     charge: Callable[[Spent], None],
 ) -> WorkbenchDeps:

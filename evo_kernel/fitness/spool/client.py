@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +95,7 @@ class SpoolJudge:
     def ceilings(self) -> Ceilings:
         return self.baselines.ceilings.now
 
-    def know(self, verdicts: Sequence[PlanVerdict]) -> None:
+    def know(self, verdicts: Iterable[PlanVerdict]) -> None:
         """Servers have caches of their own."""
 
     def close(self) -> None:
@@ -307,7 +307,7 @@ def open_spool_judge(
             raise UserError(f"no judge of {path} is {choice!r}: there are {_listed(offered)}")
         if not wait:
             raise UserError(
-                f"no judge has announced itself in {path}: run `evo-kernel judge {path} --until-empty` where the judges "
+                f"no judge has announced itself in {path}: run `evo-kernel judge {path} --until-empty` where judges "
                 f"are, and carry {path / SERVERS} here"
             )
         if not said:

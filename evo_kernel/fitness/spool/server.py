@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.spool.folder import CLAIMED, LEASE_S, REQUESTS, SERVERS, VERDICTS, Heartbeats, SpoolFolder
@@ -56,6 +57,15 @@ class Served:
         parts += [f"{self.elsewhere} wait for other environments"] if self.elsewhere else []
         return ", ".join(parts)
 
+    def as_data(self) -> dict[str, Any]:
+        """One JSON object."""
+        return {
+            "judged": dict(self.judged),
+            "given_back": self.given_back,
+            "refused": self.refused,
+            "for_other_environments": self.elsewhere,
+        }
+
 
 def server_name() -> str:
     """Unlike any other server's."""
@@ -94,6 +104,12 @@ class SpoolServer:
     def stop(self) -> None:
         """Claim nothing more; finish or give back what is in hand within GRACE_S."""
         self._stopped.set()
+
+    def give_all_back(self) -> None:
+        """What is in hand, at once."""
+        for future, stem in list(self._hands.items()):
+            if not future.done():
+                self.served.given_back += self._folder.give_back(stem, self._name)
 
     def run(self, until_empty: bool = False, for_s: float | None = None) -> Served:
         """Serve until told to stop, or until the spool is empty or the time is up. Closes the judges."""
@@ -272,8 +288,6 @@ class SpoolServer:
         """Let what is under way finish for a while, and give the rest back."""
         wait(self._hands, GRACE_S)
         self._stopped.set()
-        for future, stem in self._hands.items():
-            if not future.done():
-                self.served.given_back += self._folder.give_back(stem, self._name)
+        self.give_all_back()
         threads.shutdown(wait=False, cancel_futures=True)
         self._judges.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
-from evo_kernel.fitness.spool.messages import PROFILE, SpoolAnswer, SpoolRequest
+from evo_kernel.fitness.spool.messages import SpoolAnswer, SpoolRequest
 from evo_kernel.fitness.spool.task_files import unpacked
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Purpose
