@@ -18,7 +18,7 @@ from evo_kernel.app.run_config import ModelOptions, with_additions, with_duratio
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
-from evo_kernel.judge_place import LOCAL
+from evo_kernel.judge_place import LOCAL, SPOOL
 from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
@@ -92,7 +92,7 @@ def _search(
         environment = parts.judge.environment
         gpus = len(parts.judge.stages.gpus)
         side_by_side = f", {gpus} GPUs side by side" if gpus > 1 else ""
-        elsewhere = f", judged by the servers of {config.judge.at}" if config.judge.at != LOCAL else ""
+        elsewhere = f", judged by the servers of {config.judge.at.removeprefix(SPOOL)}" if config.judge.at != LOCAL else ""
         head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}{elsewhere}"
         say(console, head, summary.scale_line(environment))
         ledger = compose.ledger_of(config, parts.population, began)

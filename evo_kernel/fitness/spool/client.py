@@ -165,24 +165,26 @@ class SpoolJudge:
         request = SpoolRequest(
             environment=self.environment.key, task=self._text, source=source, settings=self._settings, **asked
         )
-        while again and self.folder.has(TAKEN, request.stem):
+        stem = request.stem
+        while again and self.folder.has(TAKEN, stem):
             request = request.model_copy(update={"turn": request.turn + 1})
+            stem = request.stem
         pause, me = FASTEST_S, threading.get_ident()
         with self.stages.at(ELSEWHERE):
-            self._mark(me, request.stem)
+            self._mark(me, stem)
             try:
-                if (found := self._taken(request)) is not None:
+                if (found := self._taken(request, stem)) is not None:
                     return found
-                if request.stem not in self.folder.claims():
-                    self._post(request)
-                while (found := self._taken(request)) is None:
+                if stem not in self.folder.claims():
+                    self._post(request, stem)
+                while (found := self._taken(request, stem)) is None:
                     if self._closed:
                         raise InfraError("the search has ended")
                     if self.gave_up:
                         raise CutShort("its verdict is not there yet")
                     if deadline is not None:
                         deadline.check()
-                    self._look_after(request)
+                    self._look_after(request, stem)
                     with self._changed:
                         self._changed.wait(pause)
                     pause = min(1.2 * pause, SLOWEST_S)
@@ -190,8 +192,8 @@ class SpoolJudge:
             finally:
                 self._mark(me, None)
 
-    def _taken(self, request: SpoolRequest) -> tuple[SpoolAnswer, bool] | None:
-        name = f"{request.stem}.json"
+    def _taken(self, request: SpoolRequest, stem: str) -> tuple[SpoolAnswer, bool] | None:
+        name = f"{stem}.json"
         try:
             data = self.folder.read(VERDICTS, name)
             if data is None:
@@ -201,16 +203,16 @@ class SpoolJudge:
         except Malformed as error:
             self.folder.set_aside(VERDICTS, name, str(error))
             self._tell(f"a verdict was set aside, and is asked for again: {error}")
-            self._post(request)
+            self._post(request, stem)
             return None
         self.baselines.hear(answer)
-        new = self.folder.mark_taken(request.stem)
+        new = self.folder.mark_taken(stem)
         self.folder.remove(REQUESTS, name)  # it may have come back, by rsync or from a server that was slow
         return answer, new
 
-    def _post(self, request: SpoolRequest) -> None:
-        if not self.folder.has(REQUESTS, f"{request.stem}.json"):
-            self.folder.write(REQUESTS, f"{request.stem}.json", request.as_bytes())
+    def _post(self, request: SpoolRequest, stem: str) -> None:
+        if not self.folder.has(REQUESTS, f"{stem}.json"):
+            self.folder.write(REQUESTS, f"{stem}.json", request.as_bytes())
 
     def _mark(self, thread: int, stem: str | None) -> None:
         with self._lock:
@@ -226,9 +228,8 @@ class SpoolJudge:
 
     # ---- what became of them ----------------------------------------------------------------------------------------
 
-    def _look_after(self, request: SpoolRequest) -> None:
+    def _look_after(self, request: SpoolRequest, stem: str) -> None:
         """Write a request anew that was lost; raises InfraError where nobody at work will judge it."""
-        stem = request.stem
         with self._lock:
             if time.monotonic() - self._looked_at >= self._look_s:
                 self._look()
@@ -238,7 +239,7 @@ class SpoolJudge:
         if lonely:
             self._tell(self._lonely)
         if lost and not self.folder.has(VERDICTS, f"{stem}.json"):
-            self._post(request)
+            self._post(request, stem)
         at_work = [one for one in self._beats.at_work() if one.environment.key == self.environment.key]
         refusals = {one.refuses[stem] for one in at_work if stem in one.refuses}
         for reason in refusals:

@@ -85,12 +85,14 @@ class SpoolServer:
         say: Callable[[str], None],
         lease_s: float = LEASE_S,
         beat_s: float = BEAT_S,
+        grace_s: float = GRACE_S,
     ) -> None:
         self._folder, self._judges, self._say = folder, judges, say
         self._told, self._name = announcement, announcement.server
         self._environment: Environment = announcement.environment
         self._exclusive = announcement.environment.kind == "measured"
         self._beats, self._beat_s, self._lease_s = Heartbeats(folder, lease_s), beat_s, lease_s
+        self._grace_s = grace_s
         self._hands: dict[Future[None], str] = {}  # stems under way
         self._listed: list[str] = []
         self._listed_at = self._looked_at = -1e9
@@ -116,6 +118,9 @@ class SpoolServer:
         until = None if for_s is None else time.monotonic() + for_s
         self._folder.prepare()
         self._announce()
+        for name, one in self._folder.announcements().items():  # ours says all that they did
+            if one.ended and one.environment.key == self._environment.key and name != self._name:
+                self._folder.remove(SERVERS, f"{name}.json")
         beating = threading.Thread(target=self._beat, daemon=True)
         beating.start()
         threads = ThreadPoolExecutor(self._told.slots)
@@ -166,8 +171,9 @@ class SpoolServer:
             for stem, servers in self._folder.claims().items():
                 for server in servers:
                     if server == self._name:
-                        continue
-                    if self._beats.is_dead(server):
+                        if stem not in self._hands.values():  # carried here after it was done
+                            self._folder.give_back(stem, server)
+                    elif self._beats.is_dead(server):
                         self._say(f"{server} is gone: what it had is judged again")
                         self._folder.give_back(stem, server)
                         self._listed_at = -1e9
@@ -286,7 +292,7 @@ class SpoolServer:
 
     def _finish(self, threads: ThreadPoolExecutor) -> None:
         """Let what is under way finish for a while, and give the rest back."""
-        wait(self._hands, GRACE_S)
+        wait(self._hands, self._grace_s)
         self._stopped.set()
         self.give_all_back()
         threads.shutdown(wait=False, cancel_futures=True)
