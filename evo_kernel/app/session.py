@@ -92,7 +92,9 @@ def _search(
         environment = parts.judge.environment
         gpus = len(parts.judge.stages.gpus)
         side_by_side = f", {gpus} GPUs side by side" if gpus > 1 else ""
-        elsewhere = f", judged by the servers of {config.judge.at.removeprefix(SPOOL)}" if config.judge.at != LOCAL else ""
+        elsewhere = (
+            f", judged by the servers of {config.judge.at.removeprefix(SPOOL)}" if config.judge.at != LOCAL else ""
+        )
         head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}{elsewhere}"
         say(console, head, summary.scale_line(environment))
         ledger = compose.ledger_of(config, parts.population, began)

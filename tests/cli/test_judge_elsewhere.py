@@ -101,8 +101,10 @@ def test_agents_park_their_conversations_at_a_tool_call_and_ask_no_model_twice(t
     calls = (tmp_path / "log.txt").read_text().splitlines()
     assert counters.calls == calls.count("call"), "each answer is booked once"
     taken = len(os.listdir(tmp_path / "box" / "taken"))
-    assert counters.charged == taken >= 36, "each verdict is counted once"
+    assert 36 <= counters.charged <= taken, "no verdict is counted twice"
     assert 0 <= len(judged) - taken <= 3, "what the end of the budget left"
+    again = [name for name in os.listdir(tmp_path / "box" / "taken") if not name.endswith("-0")]
+    assert not again, "what a gate had measured before it was parked is not measured again"
     assert sessions > 5 and counters.passed > 1, "one was committed through the gate"
 
 
@@ -125,21 +127,16 @@ def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, mon
         assert found["status"] == "passed" and found["environment"]["kind"] == "modeled"
         profile = told(evo("profile", "mine.py", "--task", "twice.py", "--judge", "spool:box", "--json"))
         assert profile["cases"]["n64"]["kernels"][0]["us"] > 0
-        cheap = ["--set", "budget.evaluations=0", "--set", "judge.tune_plans=0", "--first", "auto", "--json"]
-        ran = told(evo("run", "twice.py", "--judge", "spool:box", *cheap))
-        assert ran["best"]["candidate"] == 1 and ran["confirmed"] and ran["waiting"] is None
-        brief = told(evo("ask", "twice.db"))
-        ended = evo("tell", "twice.db", "--attempt", brief["attempt"], "mine.py", "--json")
-        assert ended.exit_code == 0 and told(ended)["status"] == "passed"  # by the place that the population keeps
         began = time.monotonic()
         served.send_signal(signal.SIGTERM)
         assert served.wait(20.0) == 0 and time.monotonic() - began < 15.0
         assert served.stdout is not None
         judged = json.loads(served.stdout.read())["judged"]
-    assert judged == {"profiles": 1, "passed": 4}
+    assert judged == {"profiles": 1, "passed": 1}
     monkeypatch.setattr("evo_kernel.app.session.leave_at_once", lambda code: None)  # it would take this process along
-    parked = told(evo("resume", "twice.db", "--until-waiting", "--set", "budget.evaluations=+2", "--json"))
-    assert parked["cause"] == "waiting" and parked["waiting"]["requests"] >= 1 and parked["waiting"]["bytes"] > 500
+    for words in (["run", "twice.py", "--judge", "spool:box", "--first", "auto"], ["resume", "twice.db"]):
+        parked = told(evo(*words, "--until-waiting", "--json"))  # the population keeps the place
+        assert parked["cause"] == "waiting" and parked["waiting"]["requests"] == 1 and parked["waiting"]["bytes"] > 500
 
 
 def test_mistakes_say_what_to_do(tmp_path, monkeypatch):

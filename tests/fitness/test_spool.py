@@ -378,12 +378,12 @@ def test_a_search_is_bound_to_one_environment(box, task):
     with pytest.raises(UserError, match=rf"{OTHER.key}.*{ENVIRONMENT.key}.*--start-from"):
         open_spool_judge(box, task, SETTINGS, known=OTHER)
     announced(box, ENVIRONMENT, OTHER)
-    with pytest.raises(UserError, match="--set judge.environment=KEY") as told:
+    with pytest.raises(UserError, match=r"--set judge\.environment=KEY") as told:
         open_spool_judge(box, task, SETTINGS)
     assert ENVIRONMENT.key in str(told.value) and OTHER.key in str(told.value)
     assert open_spool_judge(box, task, SETTINGS, choice=OTHER.key).environment == OTHER
     assert open_spool_judge(box, task, SETTINGS, known=OTHER).environment == OTHER
-    with pytest.raises(UserError, match="no judge of .* is 'H100'"):
+    with pytest.raises(UserError, match=r"no judge of .* is 'H100'"):
         open_spool_judge(box, task, SETTINGS, choice="H100")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,7 @@ class SpoolJudge:
         self._missing: set[str] = set()  # that were nowhere then
         self._closed = self.gave_up = False
         self._told: set[str] = set()  # troubles
+        self._together = threading.local()  # stems that this thread has taken in a block
 
     @property
     def ceilings(self) -> Ceilings:
@@ -156,6 +158,20 @@ class SpoolJudge:
             raise UserError(answer.fault)
         return answer.profiles
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Verdicts of this thread that are of use only with all others of the block: where it is cut short, they are
+        there for the next try, as if nobody had taken them."""
+        self._together.stems = []
+        try:
+            yield
+        except (CutShort, InfraError):
+            for stem in self._together.stems:
+                self.folder.remove(TAKEN, stem)
+            raise
+        finally:
+            del self._together.stems
+
     # ---- one request ------------------------------------------------------------------------------------------------
 
     def _answered(
@@ -207,6 +223,8 @@ class SpoolJudge:
             return None
         self.baselines.hear(answer)
         new = self.folder.mark_taken(stem)
+        if new:
+            getattr(self._together, "stems", []).append(stem)
         self.folder.remove(REQUESTS, name)  # it may have come back, by rsync or from a server that was slow
         return answer, new
 
