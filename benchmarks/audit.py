@@ -184,7 +184,7 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
         "",
         "* **error**: the largest on the timed case, against float64, ÷ what [the judge](../internals/judge.md) allows",
         "* **eager**, **compile**: PyTorch's time and torch.compile's ÷ the kernel's, so more than 1 is faster",
-        "* **search**: the published kernel's time ÷ that of the best kernel found",
+        "* **search**: the published kernel's time ÷ that of the best kernel found; 1 if none is faster",
     ]
     for name, project in listed["project"].items():
         own = sorted((row for row in known if row["project"] == name), key=lambda row: row["name"])
@@ -216,7 +216,7 @@ def _ratios(row: dict[str, Any]) -> tuple[float, float, float]:
     (case,) = row["cases"]
     eager, compiled = (case["baselines_us"].get(name, 0.0) / case["us"] for name in ("eager", "torch.compile"))
     found = row.get("found", {}).get("cases", {}).get(case["case"], {}).get("us")
-    return eager, compiled, case["us"] / found if found else 0.0
+    return eager, compiled, max(1.0, case["us"] / found) if found else 0.0
 
 
 def _table_row(row: dict[str, Any]) -> str:

@@ -25,11 +25,10 @@ from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.error_bounds import (
     Expected,
     beyond_next,
+    drawn_sizes,
     expect,
     norm_of_errors,
     rounded_apart,
-    sizes_of,
-    small_places,
 )
 from evo_kernel.tasks.task import Case, Task, Tolerance
 from evo_kernel.types import CaseKind, CheckResult
@@ -206,9 +205,9 @@ def _small_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> s
     """The fault of small elements that tell nothing: zeros, say, since the largest elements of the output hide them."""
     if not wanted.small:
         return ""
-    sizes, places = sizes_of(wanted.truth, wanted.compared, wanted.honest.dtype), None
+    places, sizes = drawn_sizes(wanted.truth, wanted.compared, wanted.honest.dtype)
     for group in wanted.small:
-        places = small_places(sizes, group.limit, places)
+        places, sizes = places[sizes <= group.limit], sizes[sizes <= group.limit]
         if places.numel() < _LEAST_COMPARED:
             return ""
         truth = wanted.truth.reshape(-1)[places]

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness.rounding import Narrowed, NarrowDtypes, Rounding, flat_of, signs, unnoticed
+from evo_kernel.fitness.correctness.rounding import NarrowDtypes, Narrowed, Rounding, flat_of, signs, unnoticed
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 _AT_ONCE, AT_ONCE_ON_CPU = 1 << 22, 1 << 17
@@ -106,6 +106,9 @@ class NarrowBounds:
 
 SMALLER, LEAST_SMALLER, _MOST_GROUPS = 2.0**-4, 64, 16
 """Smaller elements are at most so large as a share of the others, and so many at least; how often they are divided."""
+_DRAWN = 1 << 18
+"""Elements of an output among which small ones are looked for: to gather all of them would take several times as long
+as all other comparisons."""
 
 
 @dataclass(frozen=True)
@@ -266,15 +269,13 @@ class _Estimate:
         if self._is_narrow:
             return []
         found: list[tuple[float, torch.Tensor]] = []
-        sizes = sizes_of(self._truth, self._compared, self._own.dtype)
-        places, most = None, float(sizes.max()) if sizes.numel() else 0.0
-        while len(found) < _MOST_GROUPS and most > 0.0:
-            limit = SMALLER * most
-            places = small_places(sizes, limit, places)
+        places, sizes = drawn_sizes(self._truth, self._compared, self._own.dtype)
+        while len(found) < _MOST_GROUPS and places.numel():
+            limit = SMALLER * float(sizes.max())
+            places, sizes = places[sizes <= limit], sizes[sizes <= limit]
             if places.numel() < LEAST_SMALLER:
                 break
             found.append((limit, places))
-            most = float(sizes[places].max())
         return found
 
     def _add_narrow(self, other: torch.Tensor) -> None:
@@ -338,17 +339,17 @@ class _Estimate:
         )
 
 
-def sizes_of(truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Sizes of all elements in a row; 0 of those that are not compared or may be flushed to zero."""
-    sizes = truth.abs()
-    return torch.where(compared & sizes.isfinite() & (sizes > _underflow(dtype)), sizes, 0.0).reshape(-1)
-
-
-def small_places(sizes: torch.Tensor, limit: float, among: torch.Tensor | None) -> torch.Tensor:
-    """Places of elements that have a size, up to a limit."""
-    if among is None:
-        return ((sizes > 0.0) & (sizes <= limit)).nonzero().squeeze(1)
-    return among[sizes[among] <= limit]
+def drawn_sizes(truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of elements, all or random ones, and their sizes: of those that are compared, and no zeros, nor flushed to
+    zero."""
+    count = truth.numel()
+    if count > _DRAWN:
+        places = torch.from_numpy(np.sort(np.random.default_rng().integers(count, size=_DRAWN))).to(truth.device)
+    else:
+        places = torch.arange(count, device=truth.device)
+    sizes = truth.reshape(-1)[places].abs()
+    kept = compared.reshape(-1)[places] & sizes.isfinite() & (sizes > _underflow(dtype))
+    return places[kept], sizes[kept]
 
 
 def norm_of_errors(values: torch.Tensor, truth: torch.Tensor, places: torch.Tensor) -> float:
