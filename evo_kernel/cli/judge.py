@@ -30,7 +30,7 @@ def judge(
     compare only within one environment (GPU, driver, versions): a server leaves requests of other ones alone.
 
     Kernels run in the usual sandbox. A task file is trusted code, as with `run`: it runs here with your rights. So let
-    nobody write to DIR whom you would not let run programs.
+    nobody write to DIR whom you would not let run programs. Verdicts stay in DIR until you delete it.
 
     \b
     evo-kernel judge /shared/judging --gpus all

@@ -68,10 +68,12 @@ class SpoolJudge:
         environment: Environment,
         settings: JudgeSettings,
         ceilings: Mapping[str, float] | None = None,
+        say: Callable[[str], None] = lambda line: None,
         lease_s: float = LEASE_S,
         look_s: float = LOOK_S,
     ) -> None:
-        """`ceilings`: as a server announced them; empty where they are modeled. Raises UserError."""
+        """`ceilings`: as a server announced them; empty where they are modeled. `say` hears what keeps verdicts from
+        coming. Raises UserError."""
         folder.prepare()
         self.folder, self.environment = folder, environment
         self._task, self._text = task, packed(task)
@@ -80,8 +82,7 @@ class SpoolJudge:
         table = Ceilings.of_target(target_for(MODELED_ARCH))
         self.baselines = HeardBaselines(KnownCeilings(lambda: ceilings or {}, table))
         self.stages = Stages(elsewhere=True)
-        self.on_trouble: Callable[[str], None] = lambda line: None
-        """Hears what keeps verdicts from coming."""
+        self.on_trouble = say
         self._beats, self._look_s = Heartbeats(folder, lease_s), look_s
         self._lock, self._changed = threading.Lock(), threading.Condition()
         self._waiting: dict[int, str] = {}  # thread → stem
@@ -313,7 +314,8 @@ def open_spool_judge(
                     f"{_listed(offered)}. Start a judge there in the population's environment, or a new population "
                     f"with --start-from."
                 )
-            return SpoolJudge(folder, task, known, settings, wanted[known.key].ceilings if wanted else None)
+            ceilings = wanted[known.key].ceilings if wanted else None
+            return SpoolJudge(folder, task, known, settings, ceilings, say)
         if len(wanted) > 1:
             raise UserError(
                 f"the judges of {path} differ: {_listed(wanted)}. Times compare only within one environment: choose "
@@ -321,7 +323,7 @@ def open_spool_judge(
             )
         if wanted:
             (one,) = wanted.values()
-            return SpoolJudge(folder, task, one.environment, settings, one.ceilings)
+            return SpoolJudge(folder, task, one.environment, settings, one.ceilings, say)
         if offered:
             raise UserError(f"no judge of {path} is {choice!r}: there are {_listed(offered)}")
         if not wait:
