@@ -115,7 +115,7 @@ def wait_for(condition: Callable[[], object], within_s: float = 90.0) -> None:
         time.sleep(0.05)
 
 
-def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, monkeypatch):
+def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, monkeypatch, quick):
     monkeypatch.chdir(tmp_path)
     Path("twice.py").write_text(TASK)
     Path("mine.py").write_text(first_kernel(load("twice.py")).text)
