@@ -61,9 +61,9 @@ def reference({arguments}):
 
 def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, folder: Path) -> tuple[Path, Path]:
     """The task file, and the source: the project's file as it is, or an import of it, and `run`."""
-    parts = [project.get("instead", "")]
+    parts, until = [project.get("instead", "")], kernel.get("until", project.get("until", "\0"))
     for name in [kernel["file"]] if isinstance(kernel.get("file"), str) else kernel.get("file", ()):
-        text = (checkout / name).read_text(encoding="utf-8").split(project.get("until", "\0"))[0]
+        text = (checkout / name).read_text(encoding="utf-8").split(until)[0]
         for pattern in project.get("drop", ()):  # imports of what is not needed
             text = re.sub(pattern, "", text, flags=re.MULTILINE)
         parts.append(text)
