@@ -35,7 +35,7 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness.rounding import Narrowed, NarrowDtypes, Rounding, flat_of, signs, unnoticed
+from evo_kernel.fitness.correctness.rounding import NarrowDtypes, Narrowed, Rounding, flat_of, signs, unnoticed
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 _AT_ONCE, AT_ONCE_ON_CPU = 1 << 22, 1 << 17
