@@ -241,6 +241,15 @@ def test_eight_bit_floats_are_compared_by_what_they_are_rounded_to(name, regime)
         assert "of 6144 elements" in fault(whole * 1.1)
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_eight_bit_floats_may_be_nan_where_the_reference_is(name):
+    dtype = getattr(torch, name)
+    task = task_of(lambda x: x.sqrt().to(dtype))
+    (x,) = draw((64, 64))
+    assert verdict(task, (x,), lambda x: x.sqrt().to(dtype)).passed
+    assert not verdict(task, (x,), lambda x: x.abs().sqrt().to(dtype)).passed
+
+
 def test_an_empty_output_of_eight_bit_floats_passes():
     task = task_of(lambda x: x.to(torch.float8_e5m2))
     assert verdict(task, draw((0, 4)), lambda x: x.to(torch.float8_e5m2)).passed

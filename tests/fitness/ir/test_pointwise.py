@@ -382,6 +382,11 @@ def test_assembly_takes_constants_as_bits_and_flushes_where_it_says():
     assert made("abs.ftz.f32 $0, $1;") == [1.5, 2.0, 0.0, 0.0]
 
 
+def test_the_largest_float_is_printed_as_more_than_it_is():
+    (largest,) = pointwise("arith.constant dense<3.40282347E+38> : {t}", torch.zeros(1), out=torch.float32)
+    assert largest == torch.finfo(torch.float32).max
+
+
 def test_instructions_that_flush_know_no_denormals():
     ((power,), (root,), (inverse,)) = (
         pointwise(f"{name} {{0}} : {{t}}", torch.tensor([value]), out=torch.float32)
