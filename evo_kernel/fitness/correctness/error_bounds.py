@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -39,6 +39,7 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.rounding import NarrowDtypes, Narrowed, Rounding, flat_of, signs, unnoticed
+from evo_kernel.fitness.correctness.selections import Selection, Selections
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 _AT_ONCE, AT_ONCE_ON_CPU = 1 << 22, 1 << 17
@@ -90,6 +91,18 @@ class Expected:
     largest: float
     narrow: NarrowBounds | None = None  # of 8-bit floats, beside these
     small: tuple[SmallElements, ...] = ()  # each holds the next; none of 8-bit floats
+    selection: Selection | None = None  # of indices
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        selection = self.selection
+        return self.truth, self.honest, self.compared, *((selection.values, selection.rows) if selection else ())
+
+    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Expected:
+        """The same with others in place of `tensors`."""
+        truth, honest, compared, *selected = tensors
+        selection = Selection(*selected) if selected else None
+        return replace(self, truth=truth, honest=honest, compared=compared, selection=selection)
 
 
 @dataclass(frozen=True)
@@ -143,7 +156,7 @@ def expect_by(
 
     Each run's result is measured and freed before the next: inputs may fill half of a GPU's memory.
     """
-    own = tuple(map(_compact, run(_copied)))
+    own, selections = _with_selections(run)
     truth = tuple(map(_compact, run(_double)))
     estimates = [_Estimate(*both) for both in zip(truth, own, strict=True)]
     if any(map(_has_denormals, inputs)):
@@ -179,9 +192,24 @@ def expect_by(
         _add_narrow_ties(run, estimates, integers, recipe, recipe.patterns if elements < recipe.narrow_elements else 1)
     positive = run(_positive)
     return tuple(
-        estimate.expected(part, length=length, coarse=coarse, recipe=recipe)
-        for estimate, part in zip(estimates, positive, strict=True)
+        replace(estimate.expected(part, length=length, coarse=coarse, recipe=recipe), selection=selection)
+        for estimate, part, selection in zip(estimates, positive, selections, strict=True)
     )
+
+
+def _with_selections(
+    run: Callable[[Change], Sequence[torch.Tensor]],
+) -> tuple[tuple[torch.Tensor, ...], Sequence[Selection | None]]:
+    """Outputs in the task's own dtypes, and what each selects from, if it is indices: then they take a second run."""
+    own = tuple(map(_compact, run(_copied)))
+    if any(part.element_size() > 1 and not part.is_floating_point() for part in own):
+        try:
+            with Selections() as seen:
+                outputs = run(_copied)
+            return tuple(map(_compact, outputs)), [seen.of(output) for output in outputs]
+        except TaskError:  # it succeeded before: it does not allow the dispatch mode
+            pass
+    return own, [None] * len(own)
 
 
 def _add_narrow_ties(

@@ -14,7 +14,6 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import torch
 
@@ -80,7 +79,7 @@ class References:
 
 
 def _size(parts: tuple[Expected, ...]) -> int:
-    return sum(t.numel() * t.element_size() for p in parts for t in (p.truth, p.honest, p.compared))
+    return sum(t.numel() * t.element_size() for p in parts for t in p.tensors)
 
 
 SMALL_BYTES = 1 << 20
@@ -122,25 +121,24 @@ class _Sealed:
     """One `Expected` whose tensors are encrypted; `turn` decrypts them, and encrypts them again."""
 
     def __init__(self, part: Expected, device: str) -> None:
-        tensors = (part.truth, part.honest, part.compared)
-        self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        self.bytes = _size((part,))
         self._part = part
         self._seed = secrets.randbits(62)
         self._large = self.bytes > SMALL_BYTES
         self._words: list[torch.Tensor] = []
         self._sum: list[int] = []
         if not self._large:
-            self._part = _with_tensors(part, [tensor.to("cpu") for tensor in tensors])
+            self._part = part.with_tensors([tensor.to("cpu") for tensor in part.tensors])
             return
         moved = []
-        for tensor in tensors:
+        for tensor in part.tensors:
             size = tensor.numel() * tensor.element_size()
             words = torch.zeros(-(-size // 8), dtype=torch.int64, device=device)
             view = words.view(torch.uint8)[:size].view(tensor.dtype).view(tensor.shape)
             view.copy_(tensor)
             self._words.append(words)
             moved.append(view)
-        self._part = _with_tensors(part, moved)
+        self._part = part.with_tensors(moved)
         self.turn()
         self._sum = self._checksum()
 
@@ -162,9 +160,4 @@ class _Sealed:
         part = self._part
         if self._large:
             return part
-        return _with_tensors(part, [tensor.to(device) for tensor in (part.truth, part.honest, part.compared)])
-
-
-def _with_tensors(part: Expected, tensors: list[torch.Tensor]) -> Expected:
-    truth, honest, compared = tensors
-    return replace(part, truth=truth, honest=honest, compared=compared)
+        return part.with_tensors([tensor.to(device) for tensor in part.tensors])
