@@ -167,8 +167,8 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
     lines = [
         "# Published kernels, judged",
         "",
-        f"{len(known)} of {len(kernels)} listed kernels, of {len({row['project'] for row in known})} projects, judged as "
-        f"they were published, {where}: **{len(passed)} pass, {len(wrong)} give wrong answers**, "
+        f"{len(known)} of {len(kernels)} listed kernels, of {len({row['project'] for row in known})} projects, "
+        f"judged as they were published, {where}: **{len(passed)} pass, {len(wrong)} give wrong answers**, "
         f"{len(known) - len(passed) - len(wrong)} do not build or could not be judged. "
         f"Of those that pass, {faster[0]} are faster than PyTorch and {faster[1]} faster than torch.compile.",
     ]
