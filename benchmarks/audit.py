@@ -1,11 +1,12 @@
 """Judges published Triton kernels, searches from each, and writes a page of the results.
 
-python -m benchmarks.audit CHECKOUTS [--only NAME,NAME] [--seconds 60] [--device cuda]   # goes on where it stopped
+python -m benchmarks.audit CHECKOUTS [--only NAME,NAME] [--seconds 60] [--device cuda] [--gpus 4] [--for 580s]
 python -m benchmarks.audit --page
 
 benchmarks/published.toml lists projects with their commits, and kernels: the call that is judged, inputs, a reference
 in plain PyTorch. CHECKOUTS holds a folder OWNER+NAME of each project at its commit (`git clone`, `git checkout`).
-A line of benchmarks/published.jsonl is one kernel, judged.
+A line of benchmarks/published.jsonl is one kernel: its verdict, and again when it was searched from; the last counts.
+All verdicts come first. A run goes on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -13,17 +14,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from evo_kernel.deadline import seconds_of
+
 HERE = Path(__file__).parent
 LIST, RESULTS, PAGE = HERE / "published.toml", HERE / "published.jsonl", HERE.parent / "docs" / "results" / "audit.md"
+WRONG = ("wrong", "runtime_error")
 LATE_S = 300.0  # beyond what a command was given
 TASK = '''"""{name} of {project}."""
 
@@ -52,14 +61,13 @@ def reference({arguments}):
 
 def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, folder: Path) -> tuple[Path, Path]:
     """The task file, and the source: the project's file as it is, or an import of it, and `run`."""
-    text = kernel.get("import", "")
-    if "file" in kernel:
-        text = (checkout / kernel["file"]).read_text(encoding="utf-8")
-        if until := project.get("until"):
-            text = text.split(until)[0]
+    parts = [project.get("instead", "")]
+    for name in [kernel["file"]] if isinstance(kernel.get("file"), str) else kernel.get("file", ()):
+        text = (checkout / name).read_text(encoding="utf-8").split(project.get("until", "\0"))[0]
         for pattern in project.get("drop", ()):  # imports of what is not needed
             text = re.sub(pattern, "", text, flags=re.MULTILINE)
-        text = f"{project.get('instead', '')}\n{text}\n{kernel.get('import', '')}"
+        parts.append(text)
+    text = "\n".join([*parts, kernel.get("import", "")])
     source = folder / f"{kernel['name']}.py"
     source.write_text(f"{text}\n\n\ndef run({kernel['arguments']}):\n    return {kernel['call']}\n", encoding="utf-8")
     lines = kernel["reference"].strip().splitlines()
@@ -79,46 +87,62 @@ def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, fo
     return task, source
 
 
-def said(words: list[str], paths: list[Path], limit_s: float) -> dict[str, Any]:
-    """The JSON answer of a command of evo-kernel's; {"reason": ...} where it has none."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", "from evo_kernel.cli.main import main; main()", *words, "--json"]
-    try:
+class Machine:
+    """Where kernels are judged: commands of evo-kernel's on one GPU, until the time is up."""
+
+    def __init__(self, device: str, gpu: int | None, end: float) -> None:
+        """`gpu`: the only one that commands see; `end`: of time.monotonic()."""
+        self._device, self._end = device, end
+        self._environment = os.environ | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)})
+
+    def judged(
+        self, kernel: dict[str, Any], project: dict[str, Any], checkout: Path, before: dict | None, seconds: float
+    ) -> dict[str, Any] | None:
+        """One result, None if the time was up: the verdict; if it is known (`before`), with what a search reached."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            task, source = files_of(kernel, project, checkout, folder)
+            paths = [checkout / root for root in project.get("roots", ["."])]
+            if before is not None:
+                words = ["run", str(task), "--seed", str(source), "--for", f"{seconds:g}s"]
+                found = self._said([*words, "--population", str(folder / "found.db")], paths, seconds)
+                ended = found and (found.get("stopped") or found.get("reason", "") or "?")
+                return found and before | {"seconds": seconds, "found": found.get("best") or {}, "search_ended": ended}
+            verdict = self._said(["verify", str(source), "--task", str(task)], paths, 120.0)
+        return verdict and {
+            "name": kernel["name"],
+            "project": kernel["project"],
+            "commit": project["commit"],
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "environment": verdict.get("environment", {}).get("label", ""),
+            "status": verdict["status"],
+            "reason": verdict["reason"],
+            "cases": verdict.get("cases", []),
+        }
+
+    def _said(self, words: list[str], paths: list[Path], limit_s: float) -> dict[str, Any] | None:
+        """The JSON answer of a command; {"reason": ...} where it has none, None where the time was up."""
+        seen = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
+        start = "from evo_kernel.cli.main import main; main()"
+        command = [sys.executable, "-c", start, *words, "--device", self._device, "--json"]
+        left = self._end - time.monotonic()
         late = limit_s + LATE_S
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=late, check=False)
-    except subprocess.TimeoutExpired:
-        return {"status": "no verdict", "reason": f"no answer within {limit_s + LATE_S:g} s"}
-    try:
-        return json.loads(ended.stdout)
-    except json.JSONDecodeError:
-        last = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
-        return {"status": "no verdict", "reason": last[0][:300]}
-
-
-def judged(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, seconds: float, device: str) -> dict:
-    """One result: the verdict on a published kernel, and what a search from it reached."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        task, source = files_of(kernel, project, checkout, folder)
-        paths = [checkout / root for root in project.get("roots", ["."])]
-        verdict = said(["verify", str(source), "--task", str(task), "--device", device], paths, 120.0)
-        found: dict[str, Any] = {}
-        if seconds and verdict["status"] == "passed":
-            words = ["run", str(task), "--seed", str(source), "--for", f"{seconds:g}s", "--device", device]
-            found = said([*words, "--population", str(folder / "found.db")], paths, seconds)
-    return {
-        "name": kernel["name"],
-        "project": kernel["project"],
-        "commit": project["commit"],
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "environment": verdict.get("environment", {}).get("label", ""),
-        "status": verdict["status"],
-        "reason": verdict["reason"],
-        "cases": verdict.get("cases", []),
-        "seconds": seconds if found else 0,
-        "found": found.get("best") or {},
-        "search_ended": found.get("stopped") or found.get("reason", ""),
-    }
+        try:
+            ended = subprocess.run(
+                command,
+                env=self._environment | {"PYTHONPATH": seen},
+                capture_output=True,
+                text=True,
+                timeout=max(0.0, min(late, left)),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"status": "no verdict", "reason": f"no answer within {late:g} s"} if late < left else None
+        try:
+            return json.loads(ended.stdout)
+        except json.JSONDecodeError:
+            last = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
+            return {"status": "no verdict", "reason": last[0][:300]}
 
 
 def rows() -> list[dict[str, Any]]:
@@ -128,42 +152,97 @@ def rows() -> list[dict[str, Any]]:
 
 
 def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
-    """Markdown: one table a project."""
+    """Markdown: what was found, one table a project, and how each wrong answer is repeated."""
+    kernels = {(kernel["name"], kernel["project"]): kernel for kernel in listed["kernel"]}
+    known = [row for row in known if (row["name"], row["project"]) in kernels]
+    known = [row for row in known if row["commit"] == listed["project"][row["project"]]["commit"]]
+    passed = [row for row in known if row["status"] == "passed"]
+    wrong = [row for row in known if row["status"] in WRONG]
+    unproved = [row["name"] for row in wrong if "reproduce" not in kernels[row["name"], row["project"]]]
+    if unproved:
+        raise SystemExit(f"published.toml has no `reproduce` of what is wrong in {', '.join(unproved)}")
+    faster = [sum(_ratios(row)[at] > 1 for row in passed) for at in (0, 1)]
+    gains = [gain for row in passed if (gain := _ratios(row)[2])]
+    where = ", ".join(sorted({row["environment"] for row in known if row["environment"]}))
     lines = [
         "# Published kernels, judged",
         "",
-        "`python -m benchmarks.audit CHECKOUTS --device cuda` judges kernels of other projects as they are published,",
-        "and searches from each for a minute without a model; `benchmarks/published.toml` has the calls, references",
-        "and sizes.",
+        f"{len(known)} kernels of {len({row['project'] for row in known})} projects, judged as they were published on "
+        f"{where}: **{len(passed)} pass, {len(wrong)} give wrong answers**, "
+        f"{len(known) - len(passed) - len(wrong)} do not build or could not be judged. "
+        f"Of those that pass, {faster[0]} are faster than PyTorch and {faster[1]} faster than torch.compile.",
+    ]
+    if gains:
+        lines[-1] += (
+            f" Searches without a model made {sum(gain > 1.02 for gain in gains)} of {len(gains)} faster, "
+            f"half of all by {statistics.median(gains):.2f} times or more."
+        )
+    lines += [
         "",
-        "* **error**: the largest found on the timed case ÷ what is allowed (1: refused)",
+        "`python -m benchmarks.audit CHECKOUTS --device cuda` repeats it; `benchmarks/published.toml` has commits,",
+        "calls, inputs, sizes, references in plain PyTorch, and what was changed so that a file imports alone.",
+        "",
+        "* **error**: the largest on the timed case, against float64, ÷ what [the judge](../internals/judge.md) allows",
         "* **eager**, **compile**: PyTorch's time and torch.compile's ÷ the kernel's, so more than 1 is faster",
-        "* **search**: the published kernel's time ÷ that of the best kernel found",
+        "* **search**: the published kernel's time ÷ that of the best kernel found; 1 if none is faster",
     ]
     for name, project in listed["project"].items():
-        own = [row for row in known if row["project"] == name and row["commit"] == project["commit"]]
+        own = sorted((row for row in known if row["project"] == name), key=lambda row: row["name"])
         if not own:
             continue
-        where = ", ".join(sorted({f"{row['environment']}, {row['date']}" for row in own if row["environment"]}))
-        passed = sum(row["status"] == "passed" for row in own)
-        lines += ["", f"## {name}", "", f"Commit {project['commit'][:12]}; {where}. {passed} of {len(own)} pass.", ""]
+        count = sum(row["status"] == "passed" for row in own)
+        dates = "–".join(sorted({row["date"] for row in own})[:: max(1, len({row["date"] for row in own}) - 1)])
+        told = f"Commit {project['commit'][:12]}, {dates}. {count} of {len(own)} pass."
+        told += f" Its own tests allow {project['allows']}." if "allows" in project else ""
+        lines += ["", f"## {name}", "", told, ""]
         lines += ["| kernel | verdict | error | µs | eager | compile | search |", "|---|---|---|---|---|---|---|"]
-        lines += [_table_row(row) for row in sorted(own, key=lambda row: row["name"])]
-        lines += [f"\n{row['name']}: {row['reason']}" for row in own if row["status"] != "passed"]
+        lines += [_table_row(row) for row in own]
+        for row in own:
+            if row["status"] != "passed":
+                lines += ["", f"**{row['name']}**: {_short(row['reason'])}"]
+                shown = kernels[row["name"], name].get("reproduce")
+                lines += ["", "```python", shown.strip(), "```"] if shown else []
     return "\n".join(lines) + "\n"
+
+
+def _short(reason: str) -> str:
+    """The first line and, of a compiler's message, the last."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return (lines[0] if len(lines) < 2 else f"{lines[0].split(': ')[0]}: {lines[-1]}")[:300]
+
+
+def _ratios(row: dict[str, Any]) -> tuple[float, float, float]:
+    """The times of eager PyTorch, torch.compile and the kernel ÷ those of the kernel, the kernel and what was found."""
+    (case,) = row["cases"]
+    eager, compiled = (case["baselines_us"].get(name, 0.0) / case["us"] for name in ("eager", "torch.compile"))
+    found = row.get("found", {}).get("cases", {}).get(case["case"], {}).get("us")
+    return eager, compiled, max(1.0, case["us"] / found) if found else 0.0
 
 
 def _table_row(row: dict[str, Any]) -> str:
     if row["status"] != "passed":
-        return f"| {row['name']} | **{row['status']}** | | | | | |"
+        return f"| {row['name']} | **{row['status'].replace('_', ' ')}** | | | | | |"
     (case,) = row["cases"]
-    ratios = [case["baselines_us"].get(name, 0.0) / case["us"] for name in ("eager", "torch.compile")]
-    found = row["found"].get("cases", {}).get(case["case"], {}).get("us")
-    numbers = [*ratios, case["us"] / found if found else 0.0]
     error = (case.get("compared") or {}).get("error")
     told = [f"{error:.2g}" if error is not None else "", f"{case['us']:.1f}"]
-    told += [f"{number:.2f}" if number else "" for number in numbers]
+    told += [f"{number:.2f}" if number else "" for number in _ratios(row)]
     return f"| {row['name']} | passed | {' | '.join(told)} |"
+
+
+def without_verdict(listed: dict[str, Any]) -> list[dict[str, Any]]:
+    known = {(row["name"], row["project"], row["commit"]) for row in rows()}
+    return [one for one in listed["kernel"] if (one["name"], one["project"], _commit(one, listed)) not in known]
+
+
+def not_searched(chosen: list[dict[str, Any]], listed: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Kernels that passed, with their verdicts."""
+    known = {(row["name"], row["project"], row["commit"]): row for row in rows() if row["status"] == "passed"}
+    found = [(one, known.get((one["name"], one["project"], _commit(one, listed)))) for one in chosen]
+    return [(one, row) for one, row in found if row and "found" not in row]
+
+
+def _commit(kernel: dict[str, Any], listed: dict[str, Any]) -> str:
+    return listed["project"][kernel["project"]]["commit"]
 
 
 def main() -> None:
@@ -172,22 +251,34 @@ def main() -> None:
     parser.add_argument("--only", default="", help="comma-separated names; all without a result if not given")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search; 0: none")
     parser.add_argument("--device", default="cpu", help="cpu: modeled; cuda: measured")
+    parser.add_argument("--gpus", type=int, default=0, help="kernels judged at once, each alone on a GPU")
+    parser.add_argument("--for", dest="limit", default="365d", help="stop after this time, like 580s or 2h")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name} from the results")
     options = parser.parse_args()
     listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
-    only = [name for name in options.only.split(",") if name]
-    done = {(row["name"], row["project"], row["commit"]) for row in rows()}
-    for kernel in listed["kernel"] if options.checkouts else ():
+    end = time.monotonic() + seconds_of(options.limit)
+    free, writing = queue.SimpleQueue[Machine](), threading.Lock()
+    for gpu in range(options.gpus) if options.gpus else (None,):
+        free.put(Machine(options.device, gpu, end))
+
+    def work(kernel: dict[str, Any], before: dict[str, Any] | None = None) -> None:
         project = listed["project"][kernel["project"]]
-        key = (kernel["name"], kernel["project"], project["commit"])
-        if kernel["name"] not in only if only else key in done:
-            continue
         checkout = options.checkouts / kernel["project"].replace("/", "+")
-        row = judged(kernel, project, checkout, options.seconds, options.device)
-        with RESULTS.open("a", encoding="utf-8") as file:
-            print(json.dumps(row), file=file)
-        told = row["reason"] or _table_row(row)
-        print(f"{kernel['name']:28} {row['status']:14} {told}", flush=True)
+        machine = free.get()
+        row = machine.judged(kernel, project, checkout, before, options.seconds) if time.monotonic() < end else None
+        free.put(machine)
+        if row is not None:
+            with writing, RESULTS.open("a", encoding="utf-8") as file:
+                print(json.dumps(row), file=file)
+            told = _table_row(row) if row["status"] == "passed" else _short(row["reason"])
+            print(f"{kernel['name']:28} {row['status']:14} {told}", flush=True)
+
+    if options.checkouts:
+        chosen = [one for one in listed["kernel"] if not options.only or one["name"] in options.only.split(",")]
+        with ThreadPoolExecutor(max(1, options.gpus)) as pool:
+            list(pool.map(work, chosen if options.only else without_verdict(listed)))
+            if options.seconds:
+                list(pool.map(lambda job: work(*job), not_searched(chosen, listed)))
     if options.page:
         PAGE.write_text(page(rows(), listed), encoding="utf-8")
 

@@ -13,7 +13,7 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, ScoredCandidate, Source
 from evo_kernel.types.notes import Version, VersionOrder
-from evo_kernel.types.promotion import REGRESS, GateVerdict, stands, surely_better
+from evo_kernel.types.promotion import GateVerdict, stands, surely_better
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
 from operators.workbench.tool import WorkbenchDeps
@@ -32,7 +32,6 @@ class PlanWorkbenchJudge:
     judge: PlanJudge
     population: LineagePopulation
     charge: Callable[[Spent], None]
-    regress: float = REGRESS
 
     def evaluate(self, source: Source) -> Evaluation:
         return self._judged(source, Purpose.SCORE)

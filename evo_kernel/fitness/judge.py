@@ -66,7 +66,9 @@ class PlanJudge:
         self._assembler = assembler_of(settings.assembler)
         self._compiler = Compiler(runner.arch, settings.deadline_s, self.stages, self._assembler)
         self._second = SecondAssembler(self._assembler, runner.arch, settings.deadline_s)
-        self._recorder = Recorder(self._compiler, runner.arch, settings.deadline_s, self.stages)
+        self._recorder = Recorder(
+            self._compiler, runner.arch, settings.deadline_s, self.stages, lambda: task.output_orders
+        )
         self.baselines = BaselineTimes(task, self._recorder)
         self._grader = Grader(task, self._recorder, self.baselines, self._second)
         self.baselines.compiled.find = self._grader.find

@@ -104,6 +104,8 @@ def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: floa
         raise PlanError(f"{path} is for case {plan.plan.case}, which {task.name} does not have") from error
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     plan, note = recompile(plan, path, deadline_s)
+    if task_name:
+        plan = CompiledPlan(plan=plan.plan.laid_out(lambda: task.output_orders), binaries=plan.binaries)
     runner = open_runner(task, device, deadline_s)
     try:
         runner.start()

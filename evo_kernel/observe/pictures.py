@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 BEST, DOT, CHAMPION, GAIN, LOSS, EDGE = "#0b6bcb", "#a9b8c7", "#b35900", "#2c7a3f", "#b3261e", "#b6bdc5"
 
 
-def figure(width: float = 7.5, height: float = 3.2) -> tuple[Figure, Axes]:
-    """An empty picture of so many inches."""
-    made = Figure(figsize=(width, height), layout="constrained")
+def figure(height: float = 3.2) -> tuple[Figure, Axes]:
+    """An empty picture, so many inches high."""
+    made = Figure(figsize=(7.5, height), layout="constrained")
     axes = made.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return made, axes

@@ -254,11 +254,9 @@ class Task:
     def borrowed_outputs(self) -> frozenset[int]:
         """Numbers of outputs for which the reference returns memory of an input or of another output, or a tensor
         several of whose elements share memory. Changed inputs are among them."""
-        case = min(self.cases_of(CaseKind.CHECK), key=self.elements)
-        inputs = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
+        inputs, outputs = self._example(min(self.cases_of(CaseKind.CHECK), key=self.elements))
         given = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
         borrowed: set[int] = set()
-        outputs = self.outputs(*inputs)
         given |= {output.untyped_storage().data_ptr() for output in outputs[len(outputs) - len(self.mutates) :]}
         for number, output in enumerate(outputs):
             storage = output.untyped_storage()
@@ -268,6 +266,28 @@ class Task:
                 borrowed.add(number)
             given.add(storage.data_ptr())
         return frozenset(borrowed)
+
+    @cached_property
+    def output_orders(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Axes of each output of the reference from the outermost in memory to the innermost; None where the task
+        leaves it open: the output is borrowed, has gaps, or the reference does not run on a CPU."""
+        outputs: tuple[torch.Tensor, ...] = ()
+        for case in sorted(self.cases_of(CaseKind.CHECK), key=self.elements):
+            with contextlib.suppress(TaskError):
+                _, outputs = self._example(case)
+            if all(size > 1 for output in outputs for size in output.shape):  # one position has no place in an order
+                break
+        return tuple(
+            None
+            if number in self.borrowed_outputs or output.numel() * output.element_size() != _reach(output)
+            else tuple(sorted(range(output.dim()), key=lambda axis: -output.stride(axis)))
+            for number, output in enumerate(outputs)
+        )
+
+    def _example(self, case: Case) -> tuple[tuple[Input, ...], tuple[torch.Tensor, ...]]:
+        """Inputs and outputs of a case."""
+        inputs = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
+        return inputs, self.outputs(*inputs)
 
     def flops(self, case: Case) -> float | None:
         """Floating-point operations that the computation needs on this case; None where the file does not say."""
@@ -401,12 +421,10 @@ def as_float64(value: Input) -> Input:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def once(tensor: torch.Tensor) -> torch.Tensor:
-    """One position along each axis whose positions are one in memory, as of an expanded tensor: what can be written."""
-    for axis, (step, size) in enumerate(zip(tensor.stride(), tensor.shape, strict=True)):
-        if step == 0 and size > 1:
-            tensor = tensor.narrow(axis, 0, 1)
-    return tensor
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (1 + steps) * tensor.element_size() if tensor.numel() else 0
 
 
 def size_hint(size: Any) -> int:

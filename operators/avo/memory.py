@@ -218,7 +218,7 @@ class SupervisorLimits:
     """When the trajectory is reviewed. A review starts both counts anew, and so does a commit."""
 
     attempts: int = 6  # in a row without a commit
-    hours: float | None = 3.0  # without a commit
+    hours: float = 3.0  # without a commit
     repeats: int = 3  # times that the same idea or the same kernel has failed
     directions: int = 4  # asked for
 
@@ -226,7 +226,7 @@ class SupervisorLimits:
 class Supervisor:
     """Thread-safe: of attempts that begin together one is held up by a review, the others go on."""
 
-    def __init__(self, limits: SupervisorLimits, model: Model, lineage: WorkbenchLineage | None) -> None:
+    def __init__(self, limits: SupervisorLimits, model: Model, lineage: WorkbenchLineage) -> None:
         self._limits, self._model, self._lineage = limits, model, lineage
         self._busy = threading.Lock()
 
@@ -250,7 +250,7 @@ class Supervisor:
         if attempts >= self._limits.attempts:
             return f"no commit in {attempts} attempts", []
         hours = (now - since) / 3600 if since is not None else 0.0
-        if self._limits.hours is not None and attempts and hours >= self._limits.hours:
+        if attempts and hours >= self._limits.hours:
             return f"no commit in {hours:.1f} hours", []
         return "", []
 
@@ -279,9 +279,8 @@ class Supervisor:
             "required": ["diagnosis", "directions"],
             "additionalProperties": False,
         }  # fmt: skip
-        task, lineage = brief.task, ""
-        if self._lineage is not None:
-            lineage = "\n\n## Best versions\n" + "\n".join(map(version_line, self._lineage.versions(12, "best")))
+        task = brief.task
+        lineage = "\n\n## Best versions\n" + "\n".join(map(version_line, self._lineage.versions(12, "best")))
         text = (
             f"## Task {task.name}\n{task.description}\n\n## Why you are asked\n{why}{lineage}\n\n## Attempts\n"
             f"{memory.text()}\n\nGive {wanted} directions."

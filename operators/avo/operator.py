@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal, Source, Strategy
+from evo_kernel.types.promotion import REGRESS
 from evo_kernel.types.protocols import TurnStore
 from operators.avo.attempt import OPENING, AvoAttempt, AvoSettings, Paused, give_up
 from operators.avo.memory import AgentMemory, Record, Review, Supervisor
@@ -47,7 +48,7 @@ for known inputs, work left out, patched timers) is found and refused.
 def opening(turns: int, workbench: Workbench, rooms: WorkbenchDeps, memory: AgentMemory) -> tuple[Message, ...]:
     """The stable messages of an attempt: what is the same in all attempts first."""
     brief = workbench.brief
-    part = PART.format(kernel=KERNEL, regress=rooms.bench.regress)
+    part = PART.format(kernel=KERNEL, regress=REGRESS)
     fixed = Prompts().system(brief.task, brief.environment).content
     system = Message("system", f"{fixed}\n\n{joined([Part('Your part', part)])}", stable=True)
     situation = "\n\n".join(_situation(turns, workbench, rooms, memory))
@@ -58,16 +59,15 @@ def _situation(turns: int, workbench: Workbench, rooms: WorkbenchDeps, memory: A
     """What is another thing in each attempt."""
     brief, parent = workbench.brief, workbench.brief.parent
     yield f"# Attempt {brief.attempt}"
-    if rooms.lineage is not None:
-        best = rooms.lineage.versions(BEST, "best")
-        shown = {one.number for one in best}
-        newest = [one for one in rooms.lineage.versions(BEST + NEWEST, "newest") if one.number not in shown][:NEWEST]
-        lines = ["## Versions", "best first", *map(version_line, best)]
-        lines += ["", "of the others, newest first", *map(version_line, newest)] if newest else []
-        yield "\n".join(lines)
+    best = rooms.lineage.versions(BEST, "best")
+    shown = {one.number for one in best}
+    newest = [one for one in rooms.lineage.versions(BEST + NEWEST, "newest") if one.number not in shown][:NEWEST]
+    lines = ["## Versions", "best first", *map(version_line, best)]
+    lines += ["", "of the others, newest first", *map(version_line, newest)] if newest else []
+    yield "\n".join(lines)
     if earlier := memory.text():
         yield f"## Earlier attempts, newest last\n{earlier}"
-    if rooms.notebook is not None and (notes := rooms.notebook.notes(NOTES)):
+    if notes := rooms.notebook.notes(NOTES):
         yield "## Notes\n" + "\n".join(note_line(one) for one in notes)
     said = told(parent.evaluation, f"C{parent.candidate}") if parent.evaluation else "not judged yet"
     yield f"## Where you start: version C{parent.candidate}\n{said}"
@@ -97,6 +97,8 @@ class AvoOperator:
     What its tools evaluate is charged by `rooms.bench`; the engine's probe is not used.
     """
 
+    name = "avo"
+
     def __init__(
         self,
         model: Model,
@@ -105,19 +107,17 @@ class AvoOperator:
         folder: Path,
         settings: AvoSettings | None = None,
         *,
-        name: str = "avo",
-        supervisor: Model | None = None,
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`folder`: where workspaces are made, one an attempt, and removed. `supervisor`: the model that reviews, the
-        same one if None. `stopping`: whether the run is ending: attempts are set aside then, for a later session."""
-        self.name, self.settings = name, settings or AvoSettings()
+        """`folder`: where workspaces are made, one an attempt, and removed. `stopping`: whether the run is ending:
+        attempts are set aside then, for a later session."""
+        self.settings = settings or AvoSettings()
         self._model, self._store, self._folder = model, store, folder
         self._stopping, self._clock, self._sleep = stopping, clock, sleep
         self._rooms, self._memory = rooms, AgentMemory(store)
-        self._supervisor = Supervisor(self.settings.supervision, supervisor or model, rooms.lineage)
+        self._supervisor = Supervisor(self.settings.supervision, model, rooms.lineage)
 
     def propose(self, brief: Brief, probe: Probe) -> Proposal:
         """One attempt, or the rest of one. Raises OperatorFailed where nothing was committed."""

@@ -41,8 +41,10 @@ Script = Callable[[Asked], str | Message]
 class ScriptedModel(Model):
     """Answers by a script. Thread-safe if the script is. Counts tokens as bytes ÷ 4, at no cost."""
 
-    def __init__(self, script: Script | None = None, name: str = NAME) -> None:
-        self.name, self._script = name, script or first_offer
+    name = NAME
+
+    def __init__(self, script: Script | None = None) -> None:
+        self._script = script or first_offer
         self._lock, self._asked = threading.Lock(), 0
 
     def answer(self, request: ModelRequest) -> Reply:

@@ -89,7 +89,7 @@ class Judging:
         self,
         workspace: Workspace,
         bench: WorkbenchJudge,
-        lineage: WorkbenchLineage | None,
+        lineage: WorkbenchLineage,
         brief: Brief,
         allowed: Allowed,
         aside: Aside,
@@ -244,8 +244,6 @@ class Judging:
     def _parents(self, arguments: Mapping[str, Any]) -> tuple[int, ...]:
         numbers = tuple(dict.fromkeys(arguments.get("merged_from", ())))
         for number in numbers:
-            if self._lineage is None:
-                raise ToolFailed("there is no lineage here; leave merged_from out")
             try:
                 self._lineage.version(number)
             except UserError as error:

@@ -118,7 +118,7 @@ class Notes:
         self,
         notebook: Notebook,
         used: Used,
-        lineage: WorkbenchLineage | None,
+        lineage: WorkbenchLineage,
         attempt: int,
         author: str,
     ) -> None:
@@ -172,7 +172,7 @@ class Notes:
         """The evidence as it really is. Raises ToolFailed where there is none, or its count is another."""
         found = self._used.citable.get(name)
         version = _VERSION.match(name)
-        if found is None and version is not None and self._lineage is not None:
+        if found is None and version is not None:
             try:
                 found = evidence_of(self._lineage.version(int(version[1])))
             except UserError as error:

@@ -147,11 +147,6 @@ def bounded(text: str, limit: int = MAX_OUTPUT) -> str:
 class WorkbenchJudge(Protocol):
     """The judge as an agent at work has it. Thread-safe. What is spent is charged to the run by whoever gives it."""
 
-    @property
-    def regress(self) -> float:
-        """By how much the gate lets a case become slower than the version to beat: 0.05 is 5 %."""
-        ...
-
     def evaluate(self, source: Source) -> Evaluation:
         """Check, tune and score. Raises InfraError when the machine failed beyond retries."""
         ...
@@ -204,9 +199,9 @@ class Notebook(Protocol):
 
 @dataclass(frozen=True)
 class WorkbenchDeps:
-    """What a workbench stands on. None leaves the tools out that need it (ablations)."""
+    """What a workbench stands on. Without knowledge (`agents.knowledge`) the tool that searches it is left out."""
 
     bench: WorkbenchJudge
-    lineage: WorkbenchLineage | None = None
-    knowledge: KnowledgeBase | None = None
-    notebook: Notebook | None = None
+    lineage: WorkbenchLineage
+    knowledge: KnowledgeBase | None
+    notebook: Notebook

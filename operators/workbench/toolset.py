@@ -64,13 +64,10 @@ class Workbench:
         self._judges = threading.Lock()  # held by a call that waits for the judge, from its start to its end
         self._lock = threading.Lock()  # of all that changes; taken after `_judges`, let go of while the judge works
         self._judging = Judging(workspace, rooms.bench, rooms.lineage, brief, allowed or Allowed(), self._aside)
-        tools = [*file_tools(workspace), *self._judging.tools(), *extra]
-        if rooms.lineage is not None:
-            tools += lineage_tools(workspace, rooms.lineage)
+        tools = [*file_tools(workspace), *self._judging.tools(), *extra, *lineage_tools(workspace, rooms.lineage)]
         if rooms.knowledge is not None:
             tools += knowledge_tools(rooms.knowledge)
-        if rooms.notebook is not None:
-            tools += Notes(rooms.notebook, self._judging.used, rooms.lineage, brief.attempt, author).tools()
+        tools += Notes(rooms.notebook, self._judging.used, rooms.lineage, brief.attempt, author).tools()
         self.tools: Mapping[str, WorkTool] = {tool.name: tool for tool in tools}
         self.submission: Submission | None = None  # what passed the gate: the attempt is over
         self._over = ""

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from benchmarks import demo
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, evo, told
 
 
 def test_the_demo_ends_with_one_table_and_the_next_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "FOLDER", tmp_path)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "softmax.py").write_text(
         "import torch\n\nCASES = {'check': [{'m': 5, 'n': 127}], 'search': [{'m': 512, 'n': 1024}]}\n\n\n"
         "def inputs(case, generator, device):\n"
@@ -23,7 +23,7 @@ def test_the_demo_ends_with_one_table_and_the_next_commands(tmp_path: Path, monk
         "def reference(x):\n    return torch.softmax(x, -1)\n"
     )
     limits = ["--set", "budget.evaluations=3", "--set", "judge.tune_plans=0"]
-    found = demo.searched("run", "softmax.py", "--device", "cpu", *limits)
+    found = told(evo("run", "softmax.py", "--device", "cpu", "--json", *limits))
     monkeypatch.setattr(demo, "FOLDER", ROOT / "demo")
     out, nothing = io.StringIO(), {**found, "task": "matmul", "best": None}
     demo.show(Console(file=out, width=120), [found, nothing], 61.0)

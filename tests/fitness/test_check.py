@@ -306,3 +306,22 @@ def test_a_timed_case_that_binds_nothing_is_told_unless_check_cases_bind_nothing
 
     assert "zeros would pass" in told(5)
     assert told(190) == ""
+
+
+IN_STEPS = task_of(lambda a, b: torch.round((a @ b).float() * 30).clamp(-127, 127).to(torch.int8))
+
+
+@pytest.mark.parametrize("seed", [32, 75])
+def test_a_sum_next_to_a_tie_of_bfloat16_may_fall_on_either_side_where_most_are_saturated(seed):
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (torch.randn(shape, generator=generator, dtype=torch.bfloat16) for shape in ((64, 1024), (1024, 64)))
+    inputs = a * 64, b * 1024**-0.5 * 64
+    (wanted,) = error_bounds.expect(IN_STEPS, inputs)
+    output = torch.round(tiled_matmul(*inputs).float() * 30).clamp(-127, 127).to(torch.int8)
+    assert int((output != wanted.honest).sum()) == 1
+    assert check.compare("case", (output,), (wanted,), IN_STEPS.tolerance).passed
+    several = wanted.honest.clone()
+    several.view(-1)[:8] -= several.view(-1)[:8].sign()
+    assert not check.compare("case", (several,), (wanted,), IN_STEPS.tolerance).passed
+    further = torch.where(output != wanted.honest, 3 * output - 2 * wanted.honest, output)
+    assert not check.compare("case", (further,), (wanted,), IN_STEPS.tolerance).passed

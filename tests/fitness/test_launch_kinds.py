@@ -162,8 +162,25 @@ def test_casts_are_torch_operations(record):
 
 
 def test_an_output_that_is_only_moved_is_named(record):
-    source = KINDS["copy"].source.replace("return z", "return x.t().contiguous(), z")
+    source = KINDS["copy"].source.replace("return z", "return x.clone(), z")
     assert compiled(record("copy", source)).plan.copied_outputs == (0,)
+
+
+@pytest.mark.parametrize(
+    ("text", "order", "strides"),
+    [
+        ("z.t()", (0, 1), (132, 1)),  # as the reference's, by a copy
+        ("z.t()", (1, 0), (1, 100)),  # as the reference's
+        ("z.t()", None, (1, 100)),  # the task leaves it open
+        ("z", (1, 0), (100, 1)),  # row by row is right for any
+    ],
+)
+def test_what_kernels_computed_is_copied_to_the_layout_of_the_reference(record, text, order, strides):
+    plan = compiled(record("copy", KINDS["copy"].source.replace("return z", f"return {text}"))).plan
+    told = plan.laid_out(lambda: (order,))
+    assert told.outputs[0].strides == strides and told.copied_outputs == ()
+    assert len(told.nodes) - len(plan.nodes) == (strides != plan.outputs[0].strides)
+    assert type(plan).model_validate(told.model_dump()) == told
 
 
 @needs_nvrtc

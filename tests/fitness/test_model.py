@@ -10,6 +10,7 @@ from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.costmodel.torch_costs import torch_cost, unpriced
 from evo_kernel.fitness.ir.launch_traffic import ProgramWork
+from evo_kernel.fitness.ir.library_loops import of_torch
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Fill, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
@@ -457,3 +458,23 @@ def test_arithmetic_of_64_bit_floats_has_a_rate_of_its_own(softmax):
     )  # fmt: skip
     assert wide == pytest.approx(2 * narrow, rel=0.1)
     assert H200.doubles_per_clock == pytest.approx(64, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "operands", "instructions"),
+    [
+        ("fmod.Tensor", [{"view": 0}, {"view": 1}], ([2.0**40, 1.0], [1.0, 1.0]), 41 * 8 * 32),  # a warp's slowest
+        ("fmod.Scalar", [{"view": 0}, 1.0], ([2.0**40, 1.0],), 41 * 8 * 32),
+        ("div.Tensor_mode", [{"view": 0}, {"view": 1}], ([2.0**40], [1.0]), 41 * 8 * 32),
+        ("_foreach_sin.default", [[{"view": 0}, {"view": 1}]], ([1e12], [1.0]), 6 * 50 * 32),
+        ("fmod.Tensor", [{"view": 0}, {"view": 1}], ([1.0], [2.0]), 0),
+        ("add.Tensor", [{"view": 0}, {"view": 1}], ([2.0**40], [1.0]), 0),
+    ],
+)
+def test_loops_in_torch_operations_take_the_rounds_of_their_numbers(op, args, operands, instructions):
+    tensors = [torch.tensor(values, dtype=torch.float64) for values in operands]
+    views = tuple(View(buffer=0, dtype="float64", shape=tuple(t.shape), strides=(1,)) for t in tensors)
+    kwargs = {"rounding_mode": "floor"} if "mode" in op else {}
+    node = Aten(op=f"aten.{op}", views=views, args=args, kwargs=kwargs, outputs=views[:1])
+    assert of_torch(node, tensors) == instructions
+    assert torch_cost(node, 1e6).flops == pytest.approx(torch_cost(node).flops + 1.46e6)

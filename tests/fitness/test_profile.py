@@ -13,7 +13,8 @@ from evo_kernel.fitness.profiling.profiler import CaseProfile, LaunchCost, alone
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from tests.fitness.handmade import counted_traffic, matmul_plan
 from tests.fitness.test_counters import RAW
-from tests.support.commands import ROOT, evo_main
+from tests.support.commands import evo_main
+from tests.support.small_tasks import small_softmax
 
 CEILINGS = Ceilings.of_target(H200)
 
@@ -70,15 +71,25 @@ def test_a_launch_alone_is_one_node_and_another_kernel(twice):
     assert one.hash != twice.hash
 
 
-SEED = ROOT / "evo_kernel/tasks/builtin/softmax/seed.py"
-ONE_CASE = ("profile", str(SEED), "--task", "softmax", "--case", "m16384-n1000", "--device", "cpu")
+CASES = {"check": [{"m": 5, "n": 127}], "search": [{"m": 64, "n": 128}, {"m": 8192, "n": 1000}]}
+CASE = "m8192-n1000"
 
 
-def test_the_command(capsys, monkeypatch):
-    done = evo_main(capsys, monkeypatch, *ONE_CASE, "--json")
+@pytest.fixture(scope="module")
+def seed(tmp_path_factory):
+    """The first kernel of a small task, which lies beside it."""
+    return small_softmax(tmp_path_factory.mktemp("softmax"), CASES).path.parent / "seed.py"
+
+
+def on_cpu(seed):
+    return (str(seed), "--task", str(seed.parent), "--device", "cpu")
+
+
+def test_the_command(seed, capsys, monkeypatch):
+    done = evo_main(capsys, monkeypatch, "profile", *on_cpu(seed), "--case", CASE, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    case = found["cases"].pop("m16384-n1000")
+    case = found["cases"].pop(CASE)
     (kernel,) = case["kernels"]
     assert not case["notes"] and 0.2 < kernel["roofline_share"] < 1
     longest = max(kernel["terms"][name] for name in ("dram", "l2", "issue"))
@@ -86,13 +97,13 @@ def test_the_command(capsys, monkeypatch):
     assert found["environment"]["kind"] == "modeled" and not found["cases"]
     assert kernel["share"] == 1.0 and kernel["us"] > 10 and kernel["terms"]["dram"] > 1
     assert case["bottleneck"] == f"{kernel['bound_by']}: {kernel['evidence']}; 1 launch"
-    verified = evo_main(capsys, monkeypatch, "verify", str(SEED), "--task", "softmax", "--device", "cpu")
-    said = [line for line in verified.stdout.splitlines() if line.startswith("bottleneck on m16384-n1000: ")]
-    assert said == [f"bottleneck on m16384-n1000: {case['bottleneck']}"]
+    verified = evo_main(capsys, monkeypatch, "verify", *on_cpu(seed))
+    said = [line for line in verified.stdout.splitlines() if line.startswith(f"bottleneck on {CASE}: ")]
+    assert said == [f"bottleneck on {CASE}: {case['bottleneck']}"]
     missing = evo_main(capsys, monkeypatch, "profile", "none.py", "--task", "softmax")
     assert missing.returncode == 2 and "none.py" in missing.stderr and "Traceback" not in missing.stderr
 
 
-def test_counters_that_are_asked_for_and_cannot_be_had_are_a_sentence(capsys, monkeypatch):
-    done = evo_main(capsys, monkeypatch, *ONE_CASE, "--counters")
+def test_counters_that_are_asked_for_and_cannot_be_had_are_a_sentence(seed, capsys, monkeypatch):
+    done = evo_main(capsys, monkeypatch, "profile", *on_cpu(seed), "--counters")
     assert done.returncode == 0 and "\nno hardware counters: there is no GPU here\n" in done.stdout

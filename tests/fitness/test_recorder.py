@@ -164,6 +164,13 @@ def test_autotuners_of_packages_choose_a_configuration_too(recorder):
     assert _grids(recorder.record(Source(own), [CASE], [()])) == [500]
 
 
+def test_kernels_that_torch_may_trace_are_launched_as_they_are(recorder):
+    traced = DOUBLE.replace("double_kernel[(", "torch.library.wrap_triton(double_kernel)[(")
+    plan, wrapped = _plan(recorder, DOUBLE), _plan(recorder, traced)
+    assert isinstance(plan, CompiledPlan) and isinstance(wrapped, CompiledPlan)
+    assert plan.hash == wrapped.hash
+
+
 def test_packages_find_a_gpu_where_they_are_imported(recorder):
     plan = _plan(
         recorder,

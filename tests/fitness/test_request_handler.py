@@ -122,6 +122,24 @@ def test_a_damaged_input_is_drawn_again_within_a_group(handler):
     assert [c["status"] for c in handler.answer(plans.__getitem__, [SECOND], [])["checks"]] == ["passed"]
 
 
+CHAOS_AT_FULL_SIZE = """
+
+def reference(x):
+    x = torch.softmax(x, dim=-1)
+    for _ in range(200 if len(x) == 64 else 0):
+        x = 3.9 * x * (1.0 - x)
+    return x
+"""
+
+
+def test_a_timed_case_on_which_any_output_would_pass_is_rejected(tmp_path):
+    handler = RequestHandler(task_in(tmp_path, CHAOS_AT_FULL_SIZE), FakeDevice(), SETTINGS)
+    answer = ask(handler, "honest_80")
+    assert answer["checks"][0]["status"] == "passed"
+    assert answer["timings"][0]["status"] == Status.REJECTED
+    assert answer["timings"][0]["reason"].startswith("on m64-n128: nothing can be told")
+
+
 def test_an_output_that_a_timed_launch_does_not_write_is_found(handler):
     answer = ask(handler, "lazy")
     assert answer["checks"][0]["status"] == "passed"

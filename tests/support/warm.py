@@ -8,6 +8,7 @@ test process starts the server, which ends with the test process.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -43,7 +44,9 @@ def _started(module: str) -> tuple[str, subprocess.Popen[bytes]]:
 
 
 def _serve(module: str, listening: socket.socket) -> None:
+    gc.disable()
     main = importlib.import_module(module).main
+    gc.freeze()  # a child's garbage collector would write to, and so copy, every page loaded here
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child
     while sys.stdin not in select.select([sys.stdin, listening], [], [])[0]:
         connection, _ = listening.accept()
@@ -69,6 +72,7 @@ def _become(request: dict, streams: list[int], connection: socket.socket) -> Non
     """What the doorman is to whoever started it."""
     from evo_kernel.processes import end_with_owner
 
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     for number, stream in enumerate(streams):

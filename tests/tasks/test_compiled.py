@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from torch._subclasses import FakeTensorMode, fake_tensor
 from torch.utils._triton import has_triton
 
 from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.compiled import module
 from evo_kernel.tasks.compiled.child import compiled
 from evo_kernel.tasks.compiled.kernels import clean
 from evo_kernel.tasks.compiled.module import compiled_function
@@ -24,6 +26,7 @@ from evo_kernel.tasks.lowering.lower import lower_function
 from evo_kernel.tasks.task import functional
 from tests.support.compiled import draw, results_of
 from tests.support.nan import with_nan
+from tests.support.scripts import script
 
 pytest.importorskip("triton")
 
@@ -138,6 +141,68 @@ def test_knobs_start_where_torch_compile_starts_for_the_size():
     assert softmax == {"XBLOCK": 1, "R0_BLOCK": 8192, "NUM_WARPS": 16}, "a block of the whole row, read once"
     columns = knobs(lambda x: x.relu().sum(1), (64, 512, 384))
     assert columns == {"XBLOCK": 64, "R0_BLOCK": 64, "NUM_WARPS": 16}, "of six settings, whole lines of memory"
+
+
+def both_sums(x):
+    """Sums of values that are not zero where x is."""
+    return F.softplus(x).sum(0), F.softplus(x).sum(-1)
+
+
+def norm_backward(x, weight, dy, rstd):
+    u, g = x * rstd[:, None], dy * weight.to(rstd.dtype)
+    dx = rstd[:, None] * (g - u * (g * u).mean(-1, keepdim=True))
+    return dx.to(x.dtype), (dy * u).sum(0).to(weight.dtype), dy.float().sum(0, keepdim=True)
+
+
+def meta(*shapes):
+    return [torch.empty(shape, device="meta") for shape in shapes]
+
+
+def test_sums_both_ways_read_the_input_once_and_are_right_for_all_rows(tmp_path):
+    """The last program has fewer rows than its step of four, in the first; Inductor itself counts those missing."""
+    given = {
+        "columns": draw([((16387, 333),), ((5, 33),)]),
+        "norm": draw([((4097, 1285), (1285,), (4097, 1285), (4097,))]),
+    }
+    given["norm"] = [(*(one.bfloat16() for one in case[:3]), case[3]) for case in given["norm"]]
+    references = {"columns": both_sums, "norm": norm_backward}
+    texts = {name: compiled_function(references[name], cases, name=name) for name, cases in given.items()}
+    for name, results in results_of(tmp_path, texts, given).items():
+        first = texts[name][texts[name].index("def run") :].split("\n\n")[0]
+        assert len(re.findall(r"^ {8}.*\bx,", first, re.M)) == 1, "one launch takes the input"
+        assert f"parts = torch.empty(({2 if name == 'norm' else 1}, triton.cdiv(n0, " in first
+        for inputs, mine in zip(given[name], results, strict=True):
+            for got, right in zip(mine, references[name](*inputs), strict=True):
+                loose = 0.02 if right.dtype == torch.bfloat16 else 5e-6
+                torch.testing.assert_close(got, right, rtol=loose, atol=loose * float(right.abs().max()))
+    assert "XBLOCK = 4" in texts["columns"] and "RSPLIT_SIZE = 16" in texts["columns"]
+    assert "if x.shape[0] * x.shape[1] >= 5242880:" in texts["columns"], "small ones are for another branch"
+
+
+def test_sums_that_one_kernel_would_round_are_left_to_two():
+    for reference in (
+        lambda x: ((x > 0).sum(0), (x > 0).sum(-1)),
+        lambda x: (x.double().sum(0), x.double().sum(-1)),
+        lambda x: (x.prod(0), x.prod(-1)),
+    ):
+        text = compiled_function(reference, [meta((8192, 2048))])
+        assert "parts" not in text and text.count("@triton.jit") > 1
+    text = compiled_function(lambda x: (x.amax(0), x.sum(-1)), [meta((8192, 2048)), meta((5, 33))])
+    assert "def run_1" not in text, "where no size would let one kernel do, none is asked for"
+
+
+def test_sums_both_ways_in_the_form_of_pytorch_2_11(monkeypatch):
+    """It writes no shape: where a result has two dimensions, it has the wrong one."""
+    made = module.generate
+
+    def older(*given):
+        traced, text = made(*given)
+        return traced, re.sub(r"(\.sum\(dim=0\))\.view\(\[[^]]*\]\)", r"\1", text)
+
+    monkeypatch.setattr(module, "generate", older)
+    text = compiled_function(both_sums, [meta((8192, 2048))])
+    assert "buf1 = torch.empty((n1,), " in text and "sum_parts_kernel[" in text
+    assert "parts" not in compiled_function(lambda x: (x.sum(0, keepdim=True), x.sum(-1)), [meta((8192, 2048))])
 
 
 def test_what_is_read_once_leaves_the_cache_first():
@@ -258,8 +323,9 @@ print(child.compiled(load(sys.argv[1])).text)
 
 def test_the_next_command_finds_the_kernels_while_reference_and_its_helpers_stay(tmp_path):
     def asked(how: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-P", "-c", REMEMBERED, str(path), how]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(
+            script("-c", REMEMBERED, path, how), capture_output=True, text=True, timeout=300, check=False
+        )
 
     helper, path = tmp_path / "helper.py", tmp_path / "task.py"
     helper.write_text("def f(x): return x + 1")

@@ -21,8 +21,8 @@ def drawn(task, case, seed=5):
 
 
 def checks(*names):
-    return [pytest.param(load(name), case, id=f"{name}-{case.name}")
-            for name in names for case in load(name).cases_of(CaseKind.CHECK)]  # fmt: skip
+    return [pytest.param(task, case, id=f"{task.name}-{case.name}")
+            for task in map(load, names) for case in task.cases_of(CaseKind.CHECK)]  # fmt: skip
 
 
 def close(got, wanted):

@@ -318,6 +318,7 @@ _CLASSES: dict[str, str] = {
     "fmul": "FMUL FMUL2 DMUL HMUL2",
     "minmax": "FMNMX FMNMX3 HMNMX2 VHMNMX DMNMX",
     "mufu": "MUFU",
+    "bits": "POPC FLO BREV",  # at the rate of the special functions
     "convert": "F2F F2I I2F F2FP I2I I2FP F2IP FRND",
     "ld.shared": "LDS LDSM",
     "st.shared": "STS STSM",

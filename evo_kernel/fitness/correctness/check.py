@@ -9,8 +9,8 @@ rounded to other numbers than `relative_multiple` times as many as in honest com
 A reference may be well-conditioned on small check cases, and chaotic after as many steps as a timed case has, or
 overflow there at every element. Then a kernel that does nothing there would pass: `unbound` finds such cases.
 
-Not covered: elements that are much smaller than the largest of the same output may have the same absolute error as the
-largest.
+Elements that are much smaller than the largest of the same output may have the same absolute error as the largest, but
+all of them together must be right to a tenth, or as an honest kernel's are.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness.error_bounds import Expected, beyond_next, expect, rounded_apart
+from evo_kernel.fitness.correctness.error_bounds import (
+    Expected,
+    beyond_next,
+    drawn_sizes,
+    expect,
+    norm_of_errors,
+    rounded_apart,
+)
 from evo_kernel.tasks.task import Case, Task, Tolerance
 from evo_kernel.types import CaseKind, CheckResult
 
@@ -48,7 +56,9 @@ def compare(
         fault, error = _fault(got, wanted, tolerance)
         worst = max(worst, error)
         if not fault and regime == "nominal" and got.is_floating_point():
-            fault = _overflow_fault(got, wanted, bounds_of(wanted, tolerance)[0])
+            fault = _overflow_fault(got, wanted, bounds_of(wanted, tolerance)[0]) or _small_fault(
+                got, wanted, tolerance
+            )
         if fault:
             return CheckResult(case=case, passed=False, error=worst, reason=f"{name} {fault}")
     return CheckResult(case=case, passed=True, error=worst)
@@ -71,6 +81,9 @@ def _fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[s
 
 
 def _integer_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> tuple[str, float]:
+    if got.dtype == torch.bool and bool((odd := got.view(torch.uint8) > 1).any()):
+        where = _first(odd)
+        return f"has the byte {got.view(torch.uint8)[where].item()} at {where}, where booleans are 0 or 1", math.inf
     wrong = (got != wanted.honest) & (got != wanted.truth.to(got.dtype))
     count = int(wrong.sum())
     if not count:
@@ -182,6 +195,36 @@ def _overflow_fault(got: torch.Tensor, wanted: Expected, bound: float) -> str:
         f"is {wide[where][0].item():.6g} at {_first(where)}, where it may overflow, but the reference is "
         f"{truth[0].item():.6g}"
     )
+
+
+_MOST_SMALL_SHARE, _LEAST_COMPARED = 0.1, 32
+"""Norm of the errors of small elements that is always allowed, as a share of theirs; and how many tell it."""
+
+
+def _small_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> str:
+    """The fault of small elements that tell nothing: zeros, say, since the largest elements of the output hide them."""
+    if not wanted.small:
+        return ""
+    places, sizes = drawn_sizes(wanted.truth, wanted.compared, wanted.honest.dtype)
+    for group in wanted.small:
+        places, sizes = places[sizes <= group.limit], sizes[sizes <= group.limit]
+        if places.numel() < _LEAST_COMPARED:
+            return ""
+        truth = wanted.truth.reshape(-1)[places]
+        allowed = max(
+            max(_MOST_SMALL_SHARE, tolerance.relative_multiple * group.share) * float(truth.norm()),
+            tolerance.absolute * math.sqrt(places.numel()),
+        )
+        if norm_of_errors(got, wanted.truth, places) > allowed:
+            errors = (got.reshape(-1)[places].double() - truth).abs()
+            first = int(places[int(errors.nan_to_num(math.inf).argmax())])
+            where = tuple(int(i) for i in np.unravel_index(first, tuple(got.shape)))
+            return (
+                f"has small elements that are wrong: the {places.numel()} that are at most {group.limit:.3g}, by "
+                f"{float(errors.norm() / truth.norm()):.2g} of what they are; at {where} it is "
+                f"{got[where].item():.6g} where the reference is {wanted.truth[where].item():.6g}"
+            )
+    return ""
 
 
 def _marks(

@@ -16,6 +16,9 @@ Of an output of integers, such as a quantised tensor, it is how many elements di
 much. Where the reference rounds to a narrow dtype first, most may: then it is how many are neither what the reference
 gives in its own dtypes nor what it gives in float64, since an element may be either.
 
+An element much smaller than the largest of its output may have the absolute error allowed for that one. So beside the
+largest norm of an honest error, that of the smaller elements is told, and of the smaller ones of these.
+
 Of an output of 8-bit floats, these bounds would allow half of the largest element. There it is also how many elements
 are rounded to other numbers, and by how much they differ beyond the next one.
 
@@ -28,14 +31,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness.rounding import Rounding, flat_of, signs
+from evo_kernel.fitness.correctness.rounding import Narrowed, NarrowDtypes, Rounding, flat_of, signs, unnoticed
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 _AT_ONCE, AT_ONCE_ON_CPU = 1 << 22, 1 << 17
@@ -56,6 +59,7 @@ class Recipe:
     small_patterns: int = 6  # the same if inputs and outputs have fewer elements than
     small: int = 1 << 12
     rounded_patterns: int = 4  # the same for roundings inside the reference; 0: none
+    narrow_elements: int = 1 << 18  # at most, of which narrow roundings take several patterns until an integer differs
 
 
 RECIPE = Recipe()
@@ -85,6 +89,7 @@ class Expected:
     frobenius: float  # of integers: the number of elements that differ
     largest: float
     narrow: NarrowBounds | None = None  # of 8-bit floats, beside these
+    small: tuple[SmallElements, ...] = ()  # each holds the next; none of 8-bit floats
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,23 @@ class NarrowBounds:
         return NarrowBounds(max(NARROW_LEAST, self.others * share), self.beyond)
 
 
+SMALLER, LEAST_SMALLER, _MOST_GROUPS = 2.0**-4, 64, 16
+"""Smaller elements are at most so large as a share of the others, and so many at least; how often they are divided."""
+_DRAWN = 1 << 18
+"""Elements of an output among which small ones are looked for: to gather all of them would take several times as long
+as all other comparisons."""
+
+
+@dataclass(frozen=True)
+class SmallElements:
+    """Elements of one output of at most some size, but for zeros and what may be flushed to them."""
+
+    limit: float
+    share: float  # norm of honest errors, as a share of their own norm; of what they are without cancellation, one
+    # rounding in the coarsest dtype, which an honest kernel may give intermediate results
+
+
+_TF32 = 2.0**-11  # relative rounding
 _NEAR_OVERFLOW = 8.0  # honest errors: so near to the largest number rounding decides about infinity
 
 Change = Callable[[Input], Input]
@@ -141,6 +163,7 @@ def expect_by(
         _add_result(estimates, run(partial(_moved, units=recipe.perturbation, pattern=pattern)))
     dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
     unit = max(map(_unit, dtypes), default=_unit(torch.float32))
+    coarse = max([_TF32 * (precision == "tf32"), *(torch.finfo(dtype).eps / 2 for dtype in dtypes)])
     for pattern in range(recipe.rounded_patterns if few else min(1, recipe.rounded_patterns)):
         try:
             with Rounding(unit, recipe.growth, length, pattern) as seen:
@@ -151,11 +174,39 @@ def expect_by(
             length = min(length, max(LONGEST_ELEMENTWISE, math.ceil(seen.length)))
         _add_result(estimates, rounded)
         del rounded
+    integers = [number for number, part in enumerate(own) if not part.is_floating_point()]
+    if integers and any(torch.finfo(dtype).bits < 32 for dtype in dtypes):
+        _add_narrow_ties(run, estimates, integers, recipe, recipe.patterns if elements < recipe.narrow_elements else 1)
     positive = run(_positive)
     return tuple(
-        estimate.expected(part, length=length, recipe=recipe)
+        estimate.expected(part, length=length, coarse=coarse, recipe=recipe)
         for estimate, part in zip(estimates, positive, strict=True)
     )
+
+
+def _add_narrow_ties(
+    run: Callable[[Change], Sequence[torch.Tensor]],
+    estimates: Sequence[_Estimate],
+    integers: Sequence[int],
+    recipe: Recipe,
+    patterns: int,
+) -> None:
+    """Add what integers may be where the reference rounds sums to a narrow dtype first: one next to a tie falls on
+    either side. In as many patterns as it takes until one differs."""
+    try:
+        with NarrowDtypes() as dtypes:
+            run(unnoticed(_copied))
+        for pattern in range(patterns):
+            with Narrowed(dtypes.seen) as narrowed:
+                outputs = run(unnoticed(partial(_moved, units=recipe.perturbation, pattern=pattern)))
+            if not narrowed.is_alike:
+                return
+            for number in integers:
+                estimates[number].add_result(outputs[number])
+            if all(estimates[number].has_differed for number in integers):
+                return
+    except TaskError:  # it succeeded before: it does not allow the dispatch mode
+        return
 
 
 class _Estimate:
@@ -170,6 +221,7 @@ class _Estimate:
         self._unsure = torch.zeros_like(own, dtype=torch.bool)  # integers that differ
         self._is_narrow, self._other = own.dtype in EIGHT_BITS, torch.zeros_like(own, dtype=torch.bool)
         self._beyond = 0.0
+        self._small_errors: list[float] = []  # by group of small elements
         self._neither = 0.0  # most in one computation that are what the reference gives in neither dtype
         ends = [torch.stack(part.double().aminmax()) for (part,) in in_parts(own)] if own.is_floating_point() else []
         self._are_all_finite = not ends or bool(torch.stack(ends).isfinite().all())
@@ -181,6 +233,10 @@ class _Estimate:
             # finite in float64 but not here: an overflow of this dtype
             parts = [~(t.isfinite() & ~o.double().isfinite()) for t, o in in_parts(self._truth, own)]
             self._compared = torch.cat(parts).view(own.shape)
+
+    @property
+    def has_differed(self) -> bool:
+        return self._errors[0] > 0
 
     def leave_out_changes(self, flushed: torch.Tensor) -> None:
         """Do not compare elements that differ where inputs have zeros in place of denormal numbers."""
@@ -197,6 +253,8 @@ class _Estimate:
         if self._own.is_floating_point():
             if self._is_narrow:
                 self._add_narrow(other)
+            found = [norm_of_errors(other, self._truth, places) for _, places in self._small]
+            self._small_errors = list(map(max, found, self._small_errors or found))
             frobenius, largest = self._measures(other, self._truth)
             self._errors = (max(self._errors[0], frobenius), max(self._errors[1], largest))
         elif other.dtype == self._own.dtype and bool((differs := other != self._own).any()):
@@ -204,6 +262,21 @@ class _Estimate:
             step = (other[differs].double() - self._own[differs].double()).abs().max()
             self._errors = (float(self._unsure.sum()), max(self._errors[1], float(step)))
             self._neither = max(self._neither, float((differs & (other != self._truth)).sum()))
+
+    @cached_property
+    def _small(self) -> list[tuple[float, torch.Tensor]]:
+        """Groups of small elements: limits of their sizes, and their places."""
+        if self._is_narrow:
+            return []
+        found: list[tuple[float, torch.Tensor]] = []
+        places, sizes = drawn_sizes(self._truth, self._compared, self._own.dtype)
+        while len(found) < _MOST_GROUPS and places.numel():
+            limit = SMALLER * float(sizes.max())
+            places, sizes = places[sizes <= limit], sizes[sizes <= limit]
+            if places.numel() < LEAST_SMALLER:
+                break
+            found.append((limit, places))
+        return found
 
     def _add_narrow(self, other: torch.Tensor) -> None:
         if not other.numel():
@@ -218,8 +291,18 @@ class _Estimate:
         found = _measures(values, None, less) if self._are_all_finite else (math.nan, math.nan)
         return found if math.isfinite(sum(found)) else _measures(values, self._compared, less)
 
-    def expected(self, positive: torch.Tensor, *, length: int, recipe: Recipe) -> Expected:
-        """The bounds. `positive`: the output for inputs without signs; `length`: of the longest sum."""
+    def _small_groups(self, positive: torch.Tensor, rounding: float) -> tuple[SmallElements, ...]:
+        """`rounding`: of intermediate results, by which elements may be wrong that are small because terms cancel."""
+        found = []
+        for (limit, places), error in zip(self._small, self._small_errors, strict=True):
+            uncancelled = float(positive.reshape(-1)[places].double().nan_to_num().norm())
+            norm = float(self._truth.reshape(-1)[places].norm())
+            found.append(SmallElements(limit, max(error, rounding * uncancelled) / norm))
+        return tuple(found)
+
+    def expected(self, positive: torch.Tensor, *, length: int, coarse: float, recipe: Recipe) -> Expected:
+        """The bounds. `positive`: the output for inputs without signs; `length`: of the longest sum; `coarse`: of the
+        inputs, the largest relative rounding."""
         truth, own, compared = self._truth, self._own, self._compared
         if not own.is_floating_point():
             differ, step = self._errors
@@ -252,7 +335,27 @@ class _Estimate:
             )
             if self._is_narrow
             else None,
+            small=self._small_groups(positive, max(coarse, rounding) + inner * growth),
         )
+
+
+def drawn_sizes(truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of elements, all or random ones, and their sizes: of those that are compared, and no zeros, nor flushed to
+    zero."""
+    count = truth.numel()
+    if count > _DRAWN:
+        places = torch.from_numpy(np.sort(np.random.default_rng().integers(count, size=_DRAWN))).to(truth.device)
+    else:
+        places = torch.arange(count, device=truth.device)
+    sizes = truth.reshape(-1)[places].abs()
+    kept = compared.reshape(-1)[places] & sizes.isfinite() & (sizes > _underflow(dtype))
+    return places[kept], sizes[kept]
+
+
+def norm_of_errors(values: torch.Tensor, truth: torch.Tensor, places: torch.Tensor) -> float:
+    """Of the elements at some places; infinite where a value is not finite."""
+    norm = float((values.reshape(-1)[places].double() - truth.reshape(-1)[places]).norm())
+    return norm if math.isfinite(norm) else math.inf
 
 
 def rounded_apart(values: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._decomp import get_decompositions
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 PATTERN = 1_000_003
 """Elements after which the signs repeat: a prime, so that no row or column has the same signs all along."""
@@ -135,6 +135,60 @@ class Rounding(TorchDispatchMode):
             first = result[0] if isinstance(result, (tuple, list)) else result
             return min(args[0].numel() / max(1, first.numel()), self._longest)
         return 0.0
+
+
+class NarrowDtypes(TorchDispatchMode):
+    """While active, notes every operation's name, and the narrow floating-point dtype of its result, if it has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, torch.dtype | None]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_narrow = isinstance(result, torch.Tensor) and result.is_floating_point() and result.element_size() < 4
+        self.seen.append((_name(func), result.dtype if is_narrow else None))
+        return result
+
+
+def unnoticed(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function, whose own operations active modes do not see."""
+
+    def changed(value: Any) -> Any:
+        with _disable_current_modes():
+            return change(value)
+
+    return changed
+
+
+class Narrowed(TorchDispatchMode):
+    """While active, rounds results of the same operations in wide dtypes to the narrow ones that were noted."""
+
+    def __init__(self, seen: Sequence[tuple[str, torch.dtype | None]]) -> None:
+        super().__init__()
+        self._seen, self._done = seen, 0
+        self.is_alike = True  # so far, as noted
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name, dtype = self._seen[self._done] if self._done < len(self._seen) else ("", None)
+        self.is_alike, self._done = self.is_alike and name == _name(func), self._done + 1
+        if dtype is None or not self.is_alike or _is_view(func) or not isinstance(result, torch.Tensor):
+            return result
+        rounded = result.to(dtype).to(result.dtype)
+        return result.copy_(rounded) if func._schema.is_mutable else rounded
 
 
 @lru_cache(maxsize=4)

@@ -8,10 +8,12 @@ iterations are given to the loop where they cost most.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -80,8 +82,13 @@ class PlanFacts:
     others: tuple[TorchCost, ...] = ()  # each node that is no kernel launch
 
 
-def facts_of(compiled: CompiledPlan, traffic: Sequence[LaunchTraffic]) -> PlanFacts:
-    """All that the model reads of a plan. `traffic` belongs to the plan's kernel launches, in order."""
+def facts_of(
+    compiled: CompiledPlan, traffic: Sequence[LaunchTraffic], looped: Mapping[int, float] = MappingProxyType({})
+) -> PlanFacts:
+    """All that the model reads of a plan. `traffic` belongs to the plan's kernel launches, in order.
+
+    `looped`: instructions of threads in loops of torch operations, by node.
+    """
     launches = []
     for launch, seen in zip(compiled.plan.launches, traffic, strict=True):
         binary = compiled.binaries[launch.kernel]
@@ -100,7 +107,8 @@ def facts_of(compiled: CompiledPlan, traffic: Sequence[LaunchTraffic]) -> PlanFa
                 kinds=loop_kinds(module) if module else {},
             )
         )
-    return PlanFacts(tuple(launches), tuple(torch_cost(n) for n in compiled.plan.nodes if not isinstance(n, Launch)))
+    others = ((n, node) for n, node in enumerate(compiled.plan.nodes) if not isinstance(node, Launch))
+    return PlanFacts(tuple(launches), tuple(torch_cost(node, looped.get(n, 0.0)) for n, node in others))
 
 
 class Rounds:
@@ -278,6 +286,10 @@ _LIBRARY = {
 """Of the functions of a library that take more than `_TAKES` has for all of them."""
 _DOUBLES = {"math.exp": 32, "math.exp2": 31, "math.sqrt": 14, "math.rsqrt": 9}
 _OF_DOUBLES = 4  # times as many for other 64-bit floats, where it takes more than one
+_ASSEMBLY = re.compile(r'\s*"\s*(?P<name>[a-z0-9]+)\.approx(?P<flush>\.ftz)?\.')
+_OF_ANGLES, _SCALED = 2, 3
+"""Of an approximation in assembly: the reduction of an angle, and the scaling of denormal operands and of the result,
+which `.ftz` leaves out."""
 
 
 def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
@@ -367,5 +379,10 @@ def _takes(operation: Operation, result: Type) -> float:
         return _INTEGERS.get(name, 0)
     if result.element == "f64" and name in _DOUBLES:
         return _DOUBLES[name]
+    if name == "tt.elementwise_inline_asm":
+        written = _ASSEMBLY.match(operation.head)
+        if written is None or written["name"] == "tanh":
+            return 1
+        return _OF_ANGLES if written["name"] in ("sin", "cos") else 1 if written["flush"] else _SCALED
     takes = _LIBRARY.get(operation.attributes.get("symbol", "").strip('"'), _TAKES.get(name, 1))
     return takes * (_OF_DOUBLES if result.element == "f64" and takes > 1 else 1)

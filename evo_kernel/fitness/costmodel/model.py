@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, facts_of
 from evo_kernel.fitness.costmodel.targets import H200, Occupancy, Target, occupancy
@@ -84,10 +85,14 @@ class ModeledTime:
 
 
 def modeled_time(
-    compiled: CompiledPlan, traffic: Sequence[LaunchTraffic], target: Target, constants: Constants = CONSTANTS
+    compiled: CompiledPlan,
+    traffic: Sequence[LaunchTraffic],
+    target: Target,
+    constants: Constants = CONSTANTS,
+    looped: Mapping[int, float] = MappingProxyType({}),
 ) -> ModeledTime:
-    """Modeled time of a plan. `traffic` belongs to the plan's kernel launches, in order."""
-    return time_of(facts_of(compiled, traffic), target, constants)
+    """Modeled time of a plan. `traffic` belongs to the plan's kernel launches, in order; `looped`: see `facts_of`."""
+    return time_of(facts_of(compiled, traffic, looped), target, constants)
 
 
 def time_of(facts: PlanFacts, target: Target, constants: Constants = CONSTANTS) -> ModeledTime:
@@ -211,7 +216,7 @@ def _cycles(walked: Rounds, target: Target, c: Constants, warps: float, by: Prog
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
         walked.instructions("all", by) / (min(4.0, warps) * c.issue_efficiency),
-        walked.instructions("mufu", by) * target.warp / c.mufu_per_clock,
+        (walked.instructions("mufu", by) + walked.instructions("bits", by)) * target.warp / c.mufu_per_clock,
         walked.instructions("double", by) * target.warp / target.doubles_per_clock,
         shared * c.shared_cycles,
     )

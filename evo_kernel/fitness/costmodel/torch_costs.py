@@ -94,8 +94,21 @@ _COUNTED_BYTES = {"bincount": 352, "histc": 128}
 """Bytes of L2's time for each counted element."""
 _SEGMENT_BYTES, _SEGMENT_SHARE = 10_700.0, 292.0
 """Bytes of L2's time for each segment, and for each byte of one, since a block reduces it alone."""
-_PASSES = {"unique_consecutive": 4, "cumsum": 7, "cumprod": 7, "logcumsumexp": 12, "cummax": 6, "cummin": 6}
-"""How often the bytes of an operation take the time of a copy."""
+_PASSES = {
+    "unique_consecutive": 4, "cumsum": 7, "cumprod": 7, "logcumsumexp": 12, "cummax": 6, "cummin": 6,
+    "logsumexp": 6, "dist": 2, "_safe_softmax": 2, "count_nonzero": 1.5, "renorm": 1.5, "constant_pad_nd": 1.5,
+    "native_group_norm": 1.5,
+}  # fmt: skip
+"""How often the bytes of an operation take the time of a copy. Of those that PyTorch composes of others, which write
+their results to memory: what these move, by its source."""
+_LOSSES = {
+    "binary_cross_entropy_with_logits": (6, 4), "soft_margin_loss": (5, 3), "binary_cross_entropy": (2, 1),
+    "huber_loss": (2, 1), "mse_loss": (2, 1), "smooth_l1_loss": (2, 1),
+}  # fmt: skip
+"""The same of losses that are added up, and of those that are not."""
+_IN_TRAINING = frozenset(["_native_batch_norm_legit", "cudnn_batch_norm", "native_batch_norm"])
+_TRAINING_PASSES = 1.5
+"""Of a batch norm that computes its statistics."""
 _SERIES = frozenset(["igamma", "igammac", "polygamma", "special_zeta"])
 _SERIES_FLOPS = 500.0
 """Operations of an element of what is summed as a series, or by a recurrence as special polynomials are."""
@@ -147,8 +160,11 @@ class TorchCost:
     sector_bytes: float = 0.0  # through the L2: sectors of what is walked together, windows of pooling, rows of bags
 
 
-def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
-    """Lines of all views, sectors of what is walked together, flops of products and attention by torch's formulas."""
+def torch_cost(node: Fill | Copy | Constant | Aten, looped: float = 0.0) -> TorchCost:
+    """Lines of all views, sectors of what is walked together, flops of products and attention by torch's formulas.
+
+    `looped`: instructions of threads in loops inside the operation.
+    """
     if isinstance(node, Aten):
         made = [view for view in node.outputs if view]
         views = (*node.views, *made)
@@ -164,9 +180,9 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
         sectors = max(sectors, _window_bytes(node), _bag_bytes(node), _gathered_bytes(node), _searched_bytes(node))
         sectors = max(sectors, _counted_bytes(node), _segment_bytes(node), _tap_bytes(node))
         base = node.op.split(".")[1].rstrip("_")
-        moved = max(moved * _PASSES.get(base, 1), _sorted_bytes(node, base, moved))
+        moved = max(moved * _passes(node, base), _sorted_bytes(node, base, moved))
         made_elements = float(sum(view.elements for view in made))
-        if flops := _function_flops(node, base, made_elements):
+        if flops := _function_flops(node, base, made_elements) + _FLOPS_OF_ONE * looped:
             return TorchCost(moved, flops, "fp32", sectors)
         if base in _PAIRS:
             rows = node.views[0]
@@ -174,6 +190,16 @@ def torch_cost(node: Fill | Copy | Constant | Aten) -> TorchCost:
         if base in _SERIES or "_polynomial_" in base:
             return TorchCost(moved, _SERIES_FLOPS * max((view.elements for view in made), default=0), "fp32", sectors)
     return TorchCost(moved, sector_bytes=sectors)
+
+
+def _passes(node: Aten, base: str) -> float:
+    """How often the bytes of an operation take the time of a copy."""
+    if base in _LOSSES and node.views:
+        made = max((view.elements for view in node.outputs if view), default=0)
+        return _LOSSES[base][made >= max(view.elements for view in node.views)]
+    if base in _IN_TRAINING and isinstance(node.args, list) and any(one is True for one in node.args):
+        return _TRAINING_PASSES
+    return _PASSES.get(base, 1)
 
 
 def _operand_kind(node: Aten) -> str:

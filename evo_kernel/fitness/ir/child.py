@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo_kernel.fitness.ir import count_launch, partial
+from evo_kernel.fitness.ir import count_launch, library_loops, partial
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, buffers_of, launch, traits_of
@@ -131,9 +131,10 @@ class _Work:
 
     def _executed(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], reverse: bool,
-        did: list[dict[str, float]] | None = None, shuffled: bool = True,
+        did: list[dict[str, float]] | None = None, shuffled: bool = True, looped: dict[int, float] | None = None,
     ) -> DeviceMemory:  # fmt: skip
-        """Execute the plan. `did` receives what each launch's programs did on average.
+        """Execute the plan. `did` receives what each launch's programs did on average, `looped` what threads did in the
+        loops of torch operations, by node.
 
         `shuffled`: also programs that may wait.
         """
@@ -152,10 +153,14 @@ class _Work:
                 done.append(means_of(counter) | count_launch.touched(counter, few))
             return launched
 
+        def sees(place: int, node: Aten, tensors: Sequence[torch.Tensor]) -> None:
+            if looped is not None and (instructions := library_loops.of_torch(node, tensors)):
+                looped[place] = instructions
+
         try:
-            self._ended(memory, modules, run)
+            self._ended(memory, modules, run, sees)
         except Stuck:
-            return self._executed(modules, contents, reverse, did, shuffled=False)
+            return self._executed(modules, contents, reverse, did, shuffled=False, looped=looped)
         if did is not None:
             did += done
         return memory
@@ -235,11 +240,12 @@ class _Work:
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], repeat: bool
     ) -> tuple[DeviceMemory, dict[str, Any]]:
         did: list[dict[str, float]] = []
-        memory = self._executed(modules, contents, reverse=False, did=did)
+        looped: dict[int, float] = {}
+        memory = self._executed(modules, contents, reverse=False, did=did, looped=looped)
         if repeat:
             repeated = self._executed(modules, contents, reverse=True)
             _same([(_raw(memory, view), _raw(repeated, view)) for view in self._plan.outputs])
-        return memory, {"whole": True, "executed": did, **self._outputs(memory)}
+        return memory, {"whole": True, "executed": did, "looped": looped, **self._outputs(memory)}
 
     def _part(
         self,
@@ -285,10 +291,10 @@ class _Work:
         except CannotExecute as error:
             raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
 
-    def _ended(self, memory: DeviceMemory, modules: Sequence[IRModule], run: Any) -> None:
+    def _ended(self, memory: DeviceMemory, modules: Sequence[IRModule], *run: Any) -> None:
         """Run the nodes. Raises _Refused with the reason if they end early."""
         try:
-            finding = run_nodes(self._plan, memory, modules, run)
+            finding = run_nodes(self._plan, memory, modules, *run)
         except OutOfTime as error:
             raise _Refused("timeout", f"it did not finish on the CPU within {self._deadline_s:g} s") from error
         except IRError as error:

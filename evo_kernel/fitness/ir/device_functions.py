@@ -134,7 +134,13 @@ def _fused_slowly(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, where: torc
 
 
 def _bits_set(x: torch.Tensor) -> torch.Tensor:
-    return sum((x >> n) & 1 for n in range(8 * x.element_size()))  # pyright: ignore[reportReturnType]
+    """Sums of pairs of bits, of fours, and of bytes."""
+    bits = 8 * x.element_size()
+    wide = x if bits >= 32 else x.int() & (1 << bits) - 1
+    ones = ((1 << max(bits, 32)) - 1) // 0xFF  # of each byte
+    wide = wide - (wide >> 1 & ones * 0x55)
+    wide = (wide & ones * 0x33) + (wide >> 2 & ones * 0x33)
+    return ((wide + (wide >> 4) & ones * 0x0F) * ones >> max(bits, 32) - 8).to(x.dtype)
 
 
 def _leading_zeros(x: torch.Tensor) -> torch.Tensor:
@@ -164,17 +170,28 @@ def _high_word(x: torch.Tensor) -> torch.Tensor:
 
 
 def _turns(x: torch.Tensor) -> torch.Tensor:
-    """An angle by the reduction of sin.approx and cos.approx: multiplied by a float32 of 1 / 2 pi, towards zero.
+    """An angle by the reduction of sin.approx and cos.approx: multiplied by a float32 of 1 / 2 pi, towards zero, to a
+    whole number of steps.
 
-    So their error grows with the angle (PTX ISA, section 9.7.3: 2^-20.5 up to 2 pi, 2^-14.7 up to 100 pi).
+    So their error grows with the angle (PTX ISA, section 9.7.3: 2^-20.5 up to 2 pi, 2^-14.7 up to 100 pi), and does not
+    fall with it: on an H200 it is 2^-22.3 at 2^-22 as at 2^-12, and sines of angles below a step are 0.
     """
     exact = x.double() * _PER_TURN
     turns = exact.float()
     above = turns.double().abs() > exact.abs()
-    return torch.where(above, torch.nextafter(turns, torch.zeros_like(turns)), turns).double() * (2 * math.pi)
+    turns = torch.where(above, torch.nextafter(turns, torch.zeros_like(turns)), turns).double()
+    return torch.trunc(turns / _STEP) * (_STEP * 2 * math.pi)
 
 
 _PER_TURN = 0.15915493667125702  # as a float32
+_STEP = 2.0**-25  # of a turn
+_LOGARITHM_STEP = 2.0**-23
+
+
+def _fast_logarithm(x: torch.Tensor) -> torch.Tensor:
+    """lg2.approx: near 1, where logarithms are near 0, off by 2^-22.2 on an H200 all the same."""
+    exact = torch.log2(x.double())
+    return torch.where(exact.abs() < 1, torch.trunc(exact / _LOGARITHM_STEP) * _LOGARITHM_STEP, exact).to(x.dtype)
 
 
 def _fast_sine(x: torch.Tensor) -> torch.Tensor:
@@ -331,7 +348,10 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fma": fused,
     "fmaf_rn": fused,
     "rcp64h": lambda x: _high_word(torch.reciprocal(_high_word(x))),
-    "fast_powf": lambda x, y: torch.exp2(y * torch.log2(x)),  # NaN for a base below zero
+    "fast_powf": lambda x, y: torch.exp2(y * _fast_logarithm(x)),  # NaN for a base below zero
+    "fast_log2f": _fast_logarithm,
+    "fast_logf": lambda x: _fast_logarithm(x) * math.log(2.0),
+    "fast_log10f": lambda x: _fast_logarithm(x) * math.log10(2.0),
     "fast_sinf": _fast_sine,
     "fast_cosf": _fast_cosine,
     "fast_tanf": lambda x: _fast_sine(x) / _fast_cosine(x),
@@ -401,7 +421,7 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "abs.f32": torch.abs,
     "neg.f32": torch.neg,
     **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
-        ("ex2", torch.exp2), ("lg2", torch.log2), ("rcp", torch.reciprocal), ("sqrt", torch.sqrt),
+        ("ex2", torch.exp2), ("lg2", _fast_logarithm), ("rcp", torch.reciprocal), ("sqrt", torch.sqrt),
         ("rsqrt", torch.rsqrt), ("sin", _fast_sine), ("cos", _fast_cosine))},
     "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)
 }  # fmt: skip

@@ -12,10 +12,13 @@ import torch
 
 from evo_kernel.fitness.ir.engine import Machine
 from evo_kernel.fitness.ir.lanes import Lanes
+from evo_kernel.fitness.plan.launch_plan import Aten
+from evo_kernel.fitness.plan.torch_operations import arguments_of
 
 _LARGE_ANGLE, _LARGE_DOUBLE = 105615.0, 2.0**31
 """Above them an angle is reduced by multiplying it with all words of 2 / pi (Payne and Hanek)."""
 _WORDS = 6
+_WARP = 32
 
 
 def _exponents(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -75,6 +78,34 @@ def observe(machine: Machine, name: str, programs: torch.Tensor, operands: Seque
         return
     shape = max((value.type.shape or () for value in operands), key=len)
     elements = int(torch.Size(shape).numel())
-    whole = taken.expand(taken.shape[0], *shape).reshape(taken.shape[0], -1, min(32, elements)).clamp(min=0)
+    whole = taken.expand(taken.shape[0], *shape).reshape(taken.shape[0], -1, min(_WARP, elements)).clamp(min=0)
     each = whole.amax(2).double().mean(1)
     machine.observer.library(programs, elements, each * instructions)
+
+
+_IN_TORCH = {name: name for name in ("fmod", "remainder", "sin", "cos", "tan")} | {"floor_divide": "fmod"}
+
+
+def of_torch(node: Aten, tensors: Sequence[torch.Tensor]) -> float:
+    """Instructions that threads execute in the loops of a torch operation on these tensors, in place of its views."""
+    args, named = arguments_of(node, tensors, "cpu")
+    name = node.op.split(".")[1].removeprefix("_foreach_").rstrip("_")
+    name = "floor_divide" if (name, named.get("rounding_mode")) in (("div", "floor"), ("divide", "floor")) else name
+    if (loops := _LOOPS.get(_IN_TORCH.get(name, ""))) is None:
+        return 0.0
+    lists = [value if isinstance(value, list) else [value] for value in args]
+    count = max(map(len, lists))
+    rows = zip(*(values * (count if len(values) == 1 else 1) for values in lists), strict=True)
+    return sum(_of_one(loops, row) for row in rows)
+
+
+def _of_one(loops: tuple[_Loop, _Loop], values: Sequence[torch.Tensor | float]) -> float:
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    double = any(value.dtype is torch.float64 for value in tensors)
+    if not any(value.is_floating_point() for value in tensors):
+        return 0.0
+    rounds, instructions = loops[double]
+    wide = [torch.as_tensor(value).to(torch.float64 if double else torch.float32) for value in values]
+    taken = rounds(*torch.broadcast_tensors(*wide)).clamp(min=0).reshape(-1)
+    whole = torch.nn.functional.pad(taken, (0, -taken.numel() % _WARP)).reshape(-1, _WARP)
+    return float(whole.amax(1).double().sum()) * _WARP * instructions

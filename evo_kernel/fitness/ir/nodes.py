@@ -14,6 +14,7 @@ from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
 from evo_kernel.fitness.plan.torch_operations import results_of, table_of
+from evo_kernel.tasks.layout import shares_memory, write
 
 
 class CannotExecute(Exception):
@@ -56,8 +57,10 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
     inputs = [view for view in plan.inputs if view is not None]
     gapped: dict[int, View] = {}
     for view in inputs:
-        distinct = math.prod(size for size, step in zip(view.shape, view.strides, strict=True) if step)
-        if distinct * view.item_bytes < plan.buffers[view.buffer].bytes:
+        axes = [(size, step) for size, step in zip(view.shape, view.strides, strict=True) if step]
+        distinct = math.prod(size for size, _ in axes)
+        has_windows = bool(axes) and shares_memory(*zip(*axes, strict=True))
+        if has_windows or distinct * view.item_bytes < plan.buffers[view.buffer].bytes:
             gapped[view.buffer] = view
     for number, buffer in enumerate(plan.buffers):
         if used is not None and buffer.kind == "input":
@@ -106,15 +109,20 @@ def shadow_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Te
 
 
 def run_nodes(
-    plan: Plan, memory: DeviceMemory, modules: Sequence[IRModule], run: Callable[[int, IRModule, Launch], Launched]
+    plan: Plan,
+    memory: DeviceMemory,
+    modules: Sequence[IRModule],
+    run: Callable[[int, IRModule, Launch], Launched],
+    sees: Callable[[int, Aten, Sequence[torch.Tensor]], None] = lambda *told: None,
 ) -> ExecutionFinding | None:
     """Run all nodes in order; `run` gets the number of a launch, its kernel and the launch. Returns what ended it
     early.
 
-    Raises TorchFault, and what `run` raises.
+    `sees` gets the position of a torch operation, the operation and its tensors before it. Raises TorchFault, and what
+    `run` raises.
     """
     number = 0
-    for node in plan.nodes:
+    for place, node in enumerate(plan.nodes):
         if isinstance(node, Launch):
             if (launched := run(number, modules[node.kernel], node)).finding is not None:
                 return launched.finding
@@ -133,6 +141,7 @@ def run_nodes(
             view_of(memory.buffers[node.view.buffer], node.view).copy_(table_of(node))
             _define(memory, node.view)
         else:
+            sees(place, node, [view_of(memory.buffers[view.buffer], view) for view in node.views])
             _replay(node, memory)
     return None
 
@@ -147,11 +156,11 @@ def _mark_defined(buffer: DeviceBuffer, view: View) -> None:
     if buffer.defined is None:
         return
     low, high = view.span()
-    if view.elements * view.item_bytes == high - low:
+    if view.elements * view.item_bytes == high - low and not shares_memory(view.shape, view.strides):
         buffer.define(low, high - low)
         return
     buffer.unit(view.item_bytes)
-    shadow_of(buffer.defined, buffer, view).fill_(True)
+    write(shadow_of(buffer.defined, buffer, view), torch.ones((), dtype=torch.bool))
 
 
 def _undefine(buffer: DeviceBuffer, view: View, marks: torch.Tensor) -> None:

@@ -46,16 +46,17 @@ def _constant(machine: Machine, frame: Frame, operation: Operation, operands: Se
     if isinstance(values, list):
         if len(values) != type_.elements:
             raise IRError(f"a constant of {len(values)} elements for {type_}")
-        data = torch.tensor(values, dtype=_arithmetic(type_)).to(type_.dtype).reshape(1, *(type_.shape or ()))
+        data = torch.tensor(values, dtype=_written(type_)).to(type_.dtype).reshape(1, *(type_.shape or ()))
         return [Lanes(type_, data)]
     if type_.is_integer and type_.element != "i1":
         return [Lanes(type_, sum_=Sum(int(values)))]
-    data = torch.full((1,) * (rank + 1), values, dtype=_arithmetic(type_)).to(type_.dtype)
+    data = torch.full((1,) * (rank + 1), values, dtype=_written(type_)).to(type_.dtype)
     return [Lanes(type_, data)]
 
 
-def _arithmetic(type_: Type) -> torch.dtype:
-    return torch.float32 if type_.element.startswith("f8") else type_.dtype
+def _written(type_: Type) -> torch.dtype:
+    """Floats are printed with few digits: float32's largest as 3.40282347E+38, which float32 itself does not reach."""
+    return torch.float64 if type_.is_float else type_.dtype
 
 
 @handles("ub.poison")

@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -31,6 +31,7 @@ from evo_kernel.fitness.compile.ir_text import (
     with_plain_symbols,
     without_locations,
 )
+from evo_kernel.tasks.layout import dense_strides, shares_memory
 from evo_kernel.types import content_hash
 
 ITEM_BYTES = {
@@ -83,16 +84,6 @@ class _Data(BaseModel):
     )
 
 
-def shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether several elements of a dense or sliced tensor lie at one address: it is expanded, or has windows."""
-    reach = 0
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
-        if stride <= reach:
-            return True
-        reach += (size - 1) * stride
-    return False
-
-
 class View(_Data):
     """A tensor in a buffer. `offset` and `strides` count elements of `dtype`."""
 
@@ -109,6 +100,11 @@ class View(_Data):
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
+
+    def has_strides(self, strides: Sequence[int]) -> bool:
+        """Whether these strides address the same elements: those of axes with one position are never used."""
+        pairs = zip(self.shape, self.strides, strides, strict=True)
+        return not self.elements or all(own == other for size, own, other in pairs if size > 1)
 
     def span(self) -> tuple[int, int]:
         """Half-open byte range of the buffer that the view covers."""
@@ -431,14 +427,45 @@ class Plan(_Data):
 
     @property
     def copied_outputs(self) -> tuple[int, ...]:
-        """Numbers of outputs whose buffer a copy wrote after the last kernel that takes it."""
+        """Numbers of outputs whose buffer a copy wrote after the last kernel that takes it; but what kernels computed
+        may be copied to another layout, see `laid_out`."""
         copied: set[int] = set()
+        given = {number for number, buffer in enumerate(self.buffers) if buffer.kind == "input"}
         for node in self.nodes:
             if isinstance(node, Launch):
                 copied -= {arg.buffer for arg in node.args if not isinstance(arg, Scalar)}
             elif isinstance(node, Copy):
-                copied.add(node.target.buffer)
+                source, target = node.source, node.target
+                moves = source.buffer not in copied | given and not source.has_strides(target.strides)
+                copied = copied - {target.buffer} if moves else copied | {target.buffer}
         return tuple(number for number, view in enumerate(self.outputs) if view.buffer in copied)
+
+    def laid_out(self, orders: Callable[[], Sequence[Sequence[int] | None]]) -> Plan:
+        """The plan, with a copy of each output whose elements lie neither row by row nor as the reference's: who reads
+        it would pay.
+
+        `orders`: by output, the axes of the reference's from the outermost in memory to the innermost; None: any layout
+        will do. Asked where an output does not lie row by row.
+        """
+        open_ones = [
+            number
+            for number, view in enumerate(self.outputs)
+            if not view.has_strides(dense_strides(view.shape, range(len(view.shape))))
+            and number not in self.borrowed_outputs
+            and not any(overlap(view, other) for other in self.outputs[number + 1 :])
+        ]
+        by_output = dict(enumerate(orders())) if open_ones else {}
+        buffers, nodes, outputs = list(self.buffers), list(self.nodes), list(self.outputs)
+        for number in open_ones:
+            view, order = outputs[number], by_output.get(number)
+            if order is None or len(order) != len(view.shape):
+                continue
+            strides = dense_strides(view.shape, order)
+            if not view.has_strides(strides):
+                outputs[number] = View(buffer=len(buffers), dtype=view.dtype, shape=view.shape, strides=strides)
+                buffers.append(Buffer(kind="scratch", bytes=view.elements * view.item_bytes))
+                nodes.append(Copy(source=view, target=outputs[number]))
+        return self.model_copy(update={"buffers": tuple(buffers), "nodes": tuple(nodes), "outputs": tuple(outputs)})
 
     @property
     def borrowed_outputs(self) -> tuple[int, ...]:

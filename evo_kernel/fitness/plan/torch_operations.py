@@ -54,7 +54,13 @@ def waits(node: Aten) -> bool:
 def results_of(node: Aten, tensors: Sequence[torch.Tensor], device: str) -> Sequence[Any]:
     """An operation's results for these tensors in place of its views."""
     _, name, overload = node.op.split(".")
-    operation = getattr(getattr(torch.ops.aten, name), overload)
+    args, kwargs = arguments_of(node, tensors, device)
+    result = getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)
+    return result if isinstance(result, (tuple, list)) else [result]
+
+
+def arguments_of(node: Aten, tensors: Sequence[torch.Tensor], device: str) -> tuple[Sequence[Any], dict[str, Any]]:
+    """An operation's arguments by position and by name, with these tensors in place of its views."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -64,8 +70,7 @@ def results_of(node: Aten, tensors: Sequence[torch.Tensor], device: str) -> Sequ
             return getattr(torch, named) if named else torch.device(device)
         return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-    result = operation(*plain(node.args), **{key: plain(value) for key, value in node.kwargs.items()})
-    return result if isinstance(result, (tuple, list)) else [result]
+    return plain(node.args), {key: plain(value) for key, value in node.kwargs.items()}
 
 
 def table_of(node: Constant) -> torch.Tensor:

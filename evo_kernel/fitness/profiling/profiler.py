@@ -21,7 +21,7 @@ from evo_kernel.tasks.task import Task
 from evo_kernel.types.bottleneck import LAUNCHES, NEAR, Bottleneck, bottleneck_text, modeled_bottleneck
 
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
-       "mufu", "minmax", "convert", "ld.shared", "st.shared", "shuffle", "barrier", "branch", "spill", "move",
+       "mufu", "bits", "minmax", "convert", "ld.shared", "st.shared", "shuffle", "barrier", "branch", "spill", "move",
        "constant", "int", "int.uniform")  # fmt: skip
 """Instruction classes of compile/instructions.py; the largest shares are shown."""
 SHOWN = 5

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import triton
+from torch._library.triton import set_wrap_triton_enabled
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from triton._C.libtriton import ir
@@ -149,7 +150,8 @@ def _hooked(tracer: PlanTracer, autotuning: Autotuning) -> Iterator[None]:
     triton.set_allocator = lambda allocator: None
     cuda.recorder = writer.cuda
     try:
-        yield
+        with set_wrap_triton_enabled(False):  # a kernel in torch.library.wrap_triton is launched as it is
+            yield
     finally:
         cuda.recorder = None
         JITFunction.run, triton.set_allocator = saved

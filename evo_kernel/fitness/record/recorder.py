@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -130,8 +130,16 @@ class Recording:
 class Recorder:
     """Records sources in confined children of one zygote and compiles their kernels. Thread-safe."""
 
-    def __init__(self, compiler: Compiler, arch: int, deadline_s: float, stages: Stages | None = None) -> None:
-        self._compiler, self._arch = compiler, arch
+    def __init__(
+        self,
+        compiler: Compiler,
+        arch: int,
+        deadline_s: float,
+        stages: Stages | None = None,
+        orders: Callable[[], Sequence[Sequence[int] | None]] = tuple,
+    ) -> None:
+        """`orders`: see `Plan.laid_out`; asked where an output does not lie row by row."""
+        self._compiler, self._arch, self._orders = compiler, arch, orders
         self._stages = stages or Stages()
         self._limits = SandboxLimits(deadline_s=deadline_s)
         self._lock = threading.Lock()
@@ -205,7 +213,8 @@ class Recorder:
         if misfit or draft.case != case.name:
             return RecordFault(Status.REJECTED, f"the recording is malformed: {misfit or 'it is for another case'}")
         changed = tuple(view for position in case.mutates if (view := draft.inputs[position]) is not None)
-        return draft.model_copy(update={"outputs": (*draft.outputs, *changed)}) if changed else draft
+        draft = draft.model_copy(update={"outputs": (*draft.outputs, *changed)}) if changed else draft
+        return draft.laid_out(self._orders)
 
     def _answer(
         self,

@@ -66,7 +66,7 @@ class CpuRunner(Runner):
         self._lock = threading.Lock()
         self._indices: dict[str, Mapping[int, torch.Tensor]] = {}
         self._counted: Recent[str, Sequence[LaunchTraffic]] = Recent(_COUNTED_PLANS)
-        self._executed: Recent[str, Sequence[Mapping[str, float]]] = Recent(_COUNTED_PLANS)
+        self._executed: Recent[str, LargeExecution] = Recent(_COUNTED_PLANS)
         self._secret = secrets.token_hex(16)  # determines the inputs for counting traffic, and the programs to count
 
     def start(self) -> None:
@@ -180,7 +180,7 @@ class CpuRunner(Runner):
         if len(execution.executed) != len(plan.plan.launches):
             return malformed(f"{len(execution.executed)} launches where the plan has {len(plan.plan.launches)}")
         with self._lock:
-            self._executed.put(traffic_key(plan, case), execution.executed)
+            self._executed.put(traffic_key(plan, case), execution)
         return answer
 
     def _compare(
@@ -225,10 +225,12 @@ class CpuRunner(Runner):
             return traffic
         with self._lock:
             did = self._executed.get(traffic_key(plan, case))
+        looped: dict[int, float] = {}
         if did is not None:
-            traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did, strict=True)]
+            traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did.executed, strict=True)]
+            looped = {int(place): instructions for place, instructions in did.looped.items()}
         target = target_for(self.arch)
-        modeled = modeled_time(plan, traffic, target)
+        modeled = modeled_time(plan, traffic, target, looped=looped)
         launches_us = sum(launch.us for launch in modeled.launches)
         shares = [launch.us / max(launches_us, 1e-9) for launch in modeled.launches]
         terms = {name for launch in modeled.launches for name in launch.terms}

@@ -14,7 +14,8 @@ from evo_kernel.fitness.plan.launch_plan import Aten, Buffer, CompiledPlan, View
 from evo_kernel.fitness.plan.torch_operations import results_of
 from evo_kernel.fitness.runners.launch_limits import ScratchNeed, scratch_needs
 from evo_kernel.lru_cache import Recent
-from evo_kernel.tasks.task import Input, once
+from evo_kernel.tasks.layout import write
+from evo_kernel.tasks.task import Input
 
 CANARY_BYTES = 1024
 POISON = 0xFF  # NaN in every floating-point type, -1 in signed integers
@@ -101,7 +102,7 @@ class Arena:
         copy = self.bytes_of(views[0].buffer).clone()
         for view in views:
             words = as_words(_typed(copy, getattr(torch, view.dtype)).as_strided(view.shape, view.strides, view.offset))
-            once(words).copy_(torch.full((words.element_size(),), self.canary, dtype=torch.uint8).view(words.dtype)[0])
+            write(words, torch.full((words.element_size(),), self.canary, dtype=torch.uint8).view(words.dtype)[0])
         return (copy == self.canary).all()
 
     def set_canary(self, byte: int) -> None:

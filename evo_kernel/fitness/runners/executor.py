@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Plan, View
+from evo_kernel.fitness.plan.launch_plan import MAX_NODES, CompiledPlan, Plan, View
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
-from evo_kernel.tasks.task import Input, once
+from evo_kernel.tasks.layout import write
+from evo_kernel.tasks.task import Input
 from evo_kernel.types import Status
 
 _ANSWER_BYTES = 512 << 20
@@ -77,6 +78,7 @@ class LargeExecution(Execution):
 
     whole: bool = False
     executed: Annotated[list[dict[str, Amount]], Field(max_length=1 << 20)] = []  # by launch
+    looped: Annotated[dict[str, Amount], Field(max_length=MAX_NODES)] = {}  # see `library_loops.of_torch`; by node
     parts: Annotated[list[tuple[_Bytes, _Bytes]], Field(max_length=64)] = []
 
 
@@ -216,6 +218,6 @@ def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
             storage = torch.full((plan.buffers[view.buffer].bytes,), POISON, dtype=torch.uint8)
             usable = storage.numel() // view.item_bytes * view.item_bytes
             typed = storage[:usable].view(getattr(torch, view.dtype))
-            once(torch.as_strided(typed, view.shape, view.strides, view.offset)).copy_(once(value))
+            write(torch.as_strided(typed, view.shape, view.strides, view.offset), value)
             files[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
     return files

@@ -61,11 +61,11 @@ def remove(folder: Path) -> None:
         subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
 
 
-def sweep(below: Path | None = None, young_s: float = YOUNG_S) -> int:
-    """Remove the folders of this user's ended processes in `below` (default: the temporary folder); their number."""
+def sweep(young_s: float = YOUNG_S) -> int:
+    """Remove the folders of this user's ended processes; their number."""
     removed = 0
     with contextlib.suppress(OSError):
-        for entry in os.scandir(below or tempfile.gettempdir()):
+        for entry in os.scandir(tempfile.gettempdir()):
             with contextlib.suppress(OSError):
                 is_ours = entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False)
                 if is_ours and _abandoned(entry, time.time() - young_s):

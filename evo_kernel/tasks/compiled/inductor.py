@@ -53,7 +53,6 @@ _SETTINGS: dict[str, Any] = {
     # Helpers that wait across blocks or keep two running values are Inductor's own; the plain forms are Triton's.
     "online_softmax": False,
     "triton.cooperative_reductions": False,
-    "triton.mix_order_reduction": False,
     "triton.multi_kernel": 0,
     "triton.use_block_ptr": False,
     "triton.cudagraphs": False,
@@ -70,12 +69,17 @@ _TEMPLATES: dict[str, Any] = {
 
 
 def generate(
-    reference: Callable[..., Any], inputs: Sequence[Any], fixed: frozenset[tuple[int, int]], templates: bool
+    reference: Callable[..., Any],
+    inputs: Sequence[Any],
+    fixed: frozenset[tuple[int, int]],
+    templates: bool,
+    both_ways: bool = True,
 ) -> tuple[Traced, str]:
     """Inductor's text for `reference` on inputs like these, and the trace with what Inductor assumes too.
 
     `fixed`: sizes that are numbers (see `trace`). `templates`: matrix products and convolutions by its Triton templates
-    instead of library calls. Raises LoweringError.
+    instead of library calls. `both_ways`: sums of one matrix over rows and over columns by one kernel, where Inductor
+    would. Raises LoweringError.
     """
     import torch._inductor.lowering  # noqa: F401  some decompositions (pooling) take it for loaded
     from torch._inductor.decomposition import select_decomp_table
@@ -87,7 +91,7 @@ def generate(
         _refuse_constants(traced.graph)
         try:
             with stand_in(), _own_ways():
-                text = _generated(_on_cuda(traced), templates)
+                text = _generated(_on_cuda(traced), templates, both_ways)
         except LoweringError:
             raise
         except Exception as error:  # whatever Inductor raises about a graph means: it has no kernels for it
@@ -132,7 +136,14 @@ def _refuse_constants(graph: fx.GraphModule) -> None:
             )
 
 
-def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool) -> str:
+def kernels_both_ways() -> int:
+    """How many kernels that sum both ways Inductor has begun to write in this process."""
+    from torch._inductor import metrics
+
+    return getattr(metrics, "codegen_mix_order_reduction", 0)
+
+
+def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool, both_ways: bool) -> str:
     from torch._inductor import compile_fx, config
     from torch._inductor.debug import DebugContext
     from torch._inductor.graph import GraphLowering
@@ -140,13 +151,15 @@ def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool) ->
 
     module, fakes, mode = moved
     settings = _SETTINGS | (_TEMPLATES if templates else {"max_autotune": False, "max_autotune_gemm": False})
+    settings["triton.mix_order_reduction"] = both_ways
     known = {name: value for name, value in settings.items() if _has(config, name)}
     with config.patch(known), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()), torch.no_grad():
         compile_fx._recursive_post_grad_passes(module, is_inference=True)
         graph = GraphLowering(module, example_inputs=fakes, shape_env=mode.shape_env, is_inference=True)
         with V.set_graph_handler(graph):
             graph.run(*fakes)
-            written = graph.codegen()[0]
+            with config.patch(max_autotune=False):  # it would time how many rows a kernel that sums both ways takes
+                written = graph.codegen()[0]
         if graph.constants:
             raise LoweringError(
                 f"torch.compile keeps tensors of the reference that are no inputs outside run. {CONSTANTS}"
@@ -194,7 +207,7 @@ def _own_ways() -> Iterator[None]:
     Symbols count as the sizes that they stand for where Inductor asks whether a row fits into a program, and whether
     neighbours in memory are read together, which its eviction policies follow.
     """
-    from torch._inductor import ir, lowering
+    from torch._inductor import ir, lowering, scheduler
     from torch._inductor.codegen.triton import TritonKernel, TritonScheduling
     from torch._inductor.runtime.hints import ReductionHint
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
@@ -207,6 +220,8 @@ def _own_ways() -> Iterator[None]:
     kernels: Any = TritonScheduling.create_kernel_choices
     steps: Any = TritonKernel.get_strides_of_load
     whole_rows: Any = vars(TritonKernel).get("add_persistent_rblock")
+    both_ways: Any = getattr(scheduler, "MixOrderReduction", None)
+    one_kernel: Any = getattr(both_ways, "can_fuse", None)
 
     def choose(self: Any, name: str, choices: Any, *rest: Any, **options: Any) -> Any:
         """Of the templates that could be timed, the one whose tile is nearest to `TILE`: the tuner sets its sizes."""
@@ -247,7 +262,19 @@ def _own_ways() -> Iterator[None]:
         ):
             return whole_rows.func(kernel)
 
+    def one_for_both(*nodes: Any) -> bool:
+        """Whether one kernel sums rows and columns. Only where their sizes decide, these become conditions."""
+        sizes = V.graph.sizevars
+        asked = ("evaluate_expr", "guard_or_true", "statically_known_leq")  # by several versions of PyTorch
+        with mock.patch.multiple(sizes, create=True, **dict.fromkeys(asked, lambda *given, **named: True)):
+            if not one_kernel(*nodes):
+                return False
+        with mock.patch.object(sizes, "statically_known_leq", lambda a, b: sizes.evaluate_expr(sympy.Le(a, b))):
+            return one_kernel(*nodes)
+
     with contextlib.ExitStack() as changed:
+        if one_kernel is not None:
+            changed.enter_context(mock.patch.object(both_ways, "can_fuse", staticmethod(one_for_both)))
         if whole_rows is not None:
             changed.enter_context(mock.patch.object(TritonKernel, "add_persistent_rblock", property(long_rows)))
         changed.enter_context(mock.patch.object(TritonScheduling, "create_kernel_choices", short_rows))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from evo_kernel.errors import LoweringError
-from evo_kernel.syntax import parse_expression
+from evo_kernel.syntax import parse_expression, parse_module
 from evo_kernel.tasks.compiled.reading import Raw, tidied, used
 from evo_kernel.tasks.compiled.settings import first_setting
 from evo_kernel.tasks.lowering.extremes import LARGER, SMALLER
@@ -98,6 +98,9 @@ SIZES = re.compile(r"(ks\d+|([xyz]|r\d_)numel)$")
 """Parameters that are sizes. They are constants to the compiler, as torch.compile's are for shapes that stay: a
 division by a constant is a multiplication, and what divides a constant is known of every address."""
 BLOCKS = re.compile(r"(X|Y|Z|R\d_)BLOCK$")
+CHOSEN = re.compile(rf"{BLOCKS.pattern}|RSPLIT_SIZE$|LOOP_STAGES$")
+BOTH_WAYS = "MixOrderReductionGrid"
+"""The kind of grid of a kernel that sums rows, and columns in parts: each program those of RSPLIT_SIZE rows."""
 TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 AXIS_MOST = 65535
 """Blocks along the second and third axis of a grid, at most (CUDA)."""
@@ -121,6 +124,12 @@ class Cleaned:
         given = dict(zip(self.params, args, strict=True))
         return tuple(f"triton.next_power_of_2({given[_numel(block)]})" for block in self.whole)
 
+    def parts(self, args: Sequence[str]) -> str:
+        """Of a kernel that sums both ways, the shape of what its programs have of columns: sums, programs, columns."""
+        given = dict(zip(self.params, args, strict=True))
+        count = self.text.count("tl.num_programs(0)")
+        return f"({count}, triton.cdiv({given['xnumel']}, {{RSPLIT_SIZE}}), {given['r0_numel']})"
+
     def grid(self, args: Sequence[str], tail: Sequence[str]) -> str:
         """The grid of a launch with these arguments; knobs in braces. `tail`: a template's own grid."""
         if self.grid_kind == "FixedGrid":
@@ -140,10 +149,30 @@ class Cleaned:
                 return f"({blocks('x')}, {blocks('y')})"
             case "Grid3D":
                 return f"({blocks('x')}, {blocks('y')}, {blocks('z')})"
+            case kind if kind == BOTH_WAYS:
+                return f"(triton.cdiv({given['xnumel']}, {{RSPLIT_SIZE}}),)"
             case "Grid2DWithYZOverflow":
                 rows = blocks("y")
                 return f"({blocks('x')}, min({rows}, {AXIS_MOST}), triton.cdiv({rows}, {AXIS_MOST}))"
         raise LoweringError(f"torch.compile's kernel {self.base} has a grid of kind {self.grid_kind}, not known here.")
+
+
+SUM_PARTS = Cleaned(
+    "sum_parts",
+    """(parts_ptr, out_ptr, xnumel: tl.constexpr, r0_numel: tl.constexpr, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[None, :]
+    xmask = (xindex < xnumel) | (xnumel % XBLOCK == 0)
+    total = tl.full([R0_BLOCK, XBLOCK], 0, tl.float32)
+    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):
+        r0_index = r0_offset + tl.arange(0, R0_BLOCK)[:, None]
+        r0_mask = (r0_index < r0_numel) | (r0_numel % R0_BLOCK == 0)
+        total += tl.load(parts_ptr + r0_index * xnumel + xindex, r0_mask & xmask, other=0.0)
+    tl.store(out_ptr + xindex, tl.sum(total, 0)[None, :], xmask)
+""",
+    ("parts_ptr", "out_ptr", "xnumel", "r0_numel"),
+    {"XBLOCK": 32, "R0_BLOCK": 128, "NUM_WARPS": 8}, {}, (), {}, "Grid1D",
+)  # fmt: skip
+"""Adds up what the programs of a kernel that sums both ways have of each column. Inductor calls PyTorch for it."""
 
 
 def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Cleaned:
@@ -163,6 +192,8 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
     numbers = _numbers(function)
     function.body = [node for node in function.body if node not in numbers.values()]  # launches pass them
     whole = () if template else _whole_rows(function, numbers)
+    if raw.grid == BOTH_WAYS:
+        _sum_both_ways(function)
     inside = _constants(function)
     function.body = used(tidied(function.body))
     if not template:
@@ -172,8 +203,9 @@ def clean(raw: Raw, tails: Sequence[Sequence[str]], tf32: bool = False) -> Clean
     knobs: dict[str, int] = dict(tiles)
     fixed = {name: value for name, value in inside.items() if BLOCKS.match(name)}
     passed: dict[str, int] = {}
-    setting = first_setting(raw)
-    for name in filter(BLOCKS.match, constexprs):
+    setting = dict(first_setting(raw))
+    setting["LOOP_STAGES"] = setting.pop("NUM_STAGES", 1)
+    for name in filter(CHOSEN.match, constexprs):
         # One value leaves nothing to choose: its masks are written for it.
         (passed if _size(raw, name) == 1 else knobs)[name] = setting.get(name, 1)
     if left := [name for name in constexprs if name not in knobs and name not in passed]:
@@ -269,6 +301,23 @@ def _whole_rows(function: ast.FunctionDef, numbers: Mapping[str, ast.stmt]) -> t
         if not (isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name) and n.target.id in found)
     ]  # fmt: skip
     return found
+
+
+def _sum_both_ways(function: ast.FunctionDef) -> None:
+    """Make a kernel that sums rows, and columns in parts, right for all numbers of rows and all knobs.
+
+    Inductor adds what it computes of rows past the last to the columns; its own settings have none of these.
+    """
+    function.body.insert(0, parse_module("tl.static_assert(RSPLIT_SIZE % XBLOCK == 0)").body[0])
+    masked = any(isinstance(node, ast.Name) and node.id == "xmask" for node in ast.walk(function))
+    for node in ast.walk(function):
+        match node:
+            case ast.arg(arg="NUM_STAGES"):
+                node.arg = "LOOP_STAGES"  # those of a launch have the name
+            case ast.Name(id="NUM_STAGES"):
+                node.id = "LOOP_STAGES"
+            case ast.Call(func=ast.Attribute(attr="sum"), args=[value, ast.Constant(value=0)]) if masked:
+                node.args[0] = parse_expression(f"tl.where(xmask, {ast.unparse(value)}, 0)")
 
 
 def _numel(block: str) -> str:

@@ -10,6 +10,7 @@ import builtins
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,8 @@ import torch
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
-from evo_kernel.tasks.compiled.inductor import generate
-from evo_kernel.tasks.compiled.kernels import Cleaned, clean
+from evo_kernel.tasks.compiled.inductor import generate, kernels_both_ways
+from evo_kernel.tasks.compiled.kernels import BOTH_WAYS, SUM_PARTS, Cleaned, clean
 from evo_kernel.tasks.compiled.reading import GeneratedModule, read
 from evo_kernel.tasks.lowering.lower import branches, ones
 from evo_kernel.tasks.lowering.module import Branch, LoweredLaunch, numbered, render
@@ -29,6 +30,11 @@ from evo_kernel.tasks.lowering.trace import RESERVED, Traced
 _IGNORED = {"assert_size_stride", "assert_alignment", "args.clear", "torch.cuda.set_device", "get_raw_stream"}
 _LIBRARY = {"bias_addmm": "addmm"}
 """Library calls that Inductor has a name of its own for."""
+_TOTAL = re.compile(
+    r"(workspace\w+)\[.+\]\.view\(.+, ([^,]+)\)\.sum\(dim=0(?:, keepdim=False)?\)"
+    r"(?:\.view\(\[(.+)\]\))?(?:\.to\((torch\.b?float16)\))?"
+)
+"""The sums of columns from those of programs, as Inductor has PyTorch compute them."""
 SHORT = 24
 """Characters of a size expression that is written where it is used; a longer one gets a name."""
 _TAIL = 3
@@ -41,7 +47,8 @@ class Start:
 
     kernel: str  # Inductor's name
     args: tuple[str, ...]
-    tail: tuple[str, ...]  # its grid, of a template
+    tail: tuple[str, ...] = ()  # its grid, of a template
+    parts: str = ""  # the tensor that is made for what its programs have of columns
 
 
 @dataclass
@@ -57,6 +64,8 @@ class Host:
     _shapes: dict[str, str] = field(default_factory=dict)  # `arg0_1_size` → argument, and strides
     _names: set[str] = field(default_factory=set)  # bound in run
     _numbers: set[str] = field(default_factory=set)  # of Inductor's names, those of sizes
+    _parts: Counter[str] = field(default_factory=Counter)  # Inductor's name of parts → how many were added up
+    _flat: set[str] = field(default_factory=set)  # of Inductor's names, sums whose shape PyTorch 2.11 does not write
 
     def __post_init__(self) -> None:
         self._names |= {*self.traced.names, *self.traced.size_names, *RESERVED}
@@ -74,6 +83,10 @@ class Host:
             case ast.Expr(value=ast.Call() as call):
                 self._call(call)
             case ast.Return(value=ast.Tuple(elts=values)):
+                (output,) = self.traced.graph.graph.find_nodes(op="output")
+                for value, result in zip(values, output.args[0], strict=False):
+                    if ast.unparse(value) in self._flat and result.meta["val"].dim() != 1:
+                        raise LoweringError("torch.compile returns a sum in a shape that is not known here.")
                 self.steps.append(f"return {', '.join(self.text(value) for value in values)}".rstrip())
             case _:
                 raise LoweringError(f"torch.compile's host code has `{ast.unparse(node)[:80]}`, not known here.")
@@ -91,17 +104,41 @@ class Host:
                 return
             case ast.Call(func=function) if ast.unparse(function) in _IGNORED:
                 return
+            case ast.Call() if name.startswith("workspace"):
+                self._parts[name] = 0
+                return
+        if any(isinstance(part, ast.Name) and part.id in self._parts for part in ast.walk(value)):
+            return self._total(name, ast.unparse(value))
         text = self.text(value)
         number = self._is_number(value)
         if number and len(text) <= SHORT:
             self._known[name] = text
         else:
             short = re.sub(r"^triton_\w+_(?=([xyz]|r\d_)numel$)", "", name)  # as its kernel calls it
-            fresh = self._known[name] = numbered(self._names, short)
-            self._names.add(fresh)
-            self.steps.append(f"{fresh} = {text}")
+            self.steps.append(f"{self._fresh(name, short)} = {text}")
         if number:
             self._numbers.add(name)
+
+    def _fresh(self, name: str, base: str) -> str:
+        """A new name in `run` for one of Inductor's."""
+        fresh = self._known[name] = numbered(self._names, base)
+        self._names.add(fresh)
+        return fresh
+
+    def _total(self, name: str, text: str) -> None:
+        found = _TOTAL.fullmatch(text)
+        if found is None:
+            raise LoweringError(f"torch.compile adds up parts by `{text[-80:]}`, which is not known here.")
+        workspace, columns, shape, dtype = found.groups()
+        if not shape:
+            self._flat.add(name)
+        parts, columns = self.named(workspace), self.text(parse_expression(columns))
+        shape = self.text(parse_expression(f"({shape},)")) if shape else f"({columns},)"
+        options = f"dtype={dtype or 'torch.float32'}, device={self.traced.device}"
+        self.steps.append(f"{self._fresh(name, name)} = torch.empty({shape}, {options})")
+        args = (f"{parts}[{self._parts[workspace]}]", self._known[name], columns, f"{parts}.shape[1]")
+        self.steps.append(Start(SUM_PARTS.base, args))
+        self._parts[workspace] += 1
 
     def _is_number(self, node: ast.expr) -> bool:
         """Whether an expression is arithmetic on sizes: no buffers, no calls but of max, min and math."""
@@ -123,9 +160,12 @@ class Host:
             return
         if name.endswith(".run") and name.removesuffix(".run") in self.read.kernels:
             kernel = name.removesuffix(".run")
+            grid = self.read.kernels[kernel].grid
+            both_ways = [arg.id for arg in call.args if isinstance(arg, ast.Name) and arg.id in self._parts]
+            parts = self._fresh(both_ways[0], "parts") if both_ways and grid == BOTH_WAYS else ""
             args = [self.text(arg) for arg in call.args]
-            cut = len(args) - (_TAIL if self.read.kernels[kernel].grid == "FixedGrid" else 0)
-            self.steps.append(Start(kernel, tuple(args[:cut]), tuple(args[cut:])))
+            cut = len(args) - (_TAIL if grid == "FixedGrid" else 0)
+            self.steps.append(Start(kernel, tuple(args[:cut]), tuple(args[cut:]), parts))
         else:
             self.steps.append(self.text(call))
 
@@ -247,8 +287,20 @@ def compiled_function(
     modules: list[tuple[Branch, list[Sequence[Any]]]] = []
     functions: dict[str, str] = {}
     ordered = sorted(cases, key=lambda case: (ones(case), -_magnitude(case)))
-    for (traced, text), served in branches(ordered, lambda first, fixed: generate(reference, first, fixed, templates)):
-        modules.append((_branch(traced, text, allow_aten, precision == "tf32", functions), served))
+
+    def written(case: Sequence[Any], fixed: frozenset[tuple[int, int]], both: bool = True) -> tuple[Traced, Branch]:
+        """Without kernels that sum both ways where they have a form that is not known here."""
+        begun = kernels_both_ways()
+        try:
+            traced, text = generate(reference, case, fixed, templates, both)
+            return traced, _branch(traced, text, allow_aten, precision == "tf32", functions)
+        except LoweringError:
+            if kernels_both_ways() == begun:
+                raise
+            return written(case, fixed, both=False)
+
+    for (_, branch), served in branches(ordered, written):
+        modules.append((branch, served))
     label = name or getattr(reference, "__name__", "reference")
     title = f"Kernels of {label} as torch.compile's back end generates them, cleaned."
     return render(title, modules, list(functions.values()))
@@ -273,11 +325,12 @@ def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool, functions: 
         name: clean(raw, [step.tail for step in host.steps if isinstance(step, Start) and step.kernel == name], tf32)
         for name, raw in found.kernels.items()
     }
+    cleaned[SUM_PARTS.base] = SUM_PARTS
     branch = Branch(traced, used=host.used & set(traced.size_names))
     for step in host.steps:
         if isinstance(step, Start):
             kernel = cleaned[step.kernel]
-            launch = _launch(kernel, step)
+            launch = _launch(kernel, step, traced.device)
             branch.defaults.setdefault(launch.kernel, dict(kernel.knobs))
             branch.lines.append(launch)
         else:
@@ -288,11 +341,14 @@ def _branch(traced: Traced, text: str, allow_aten: bool, tf32: bool, functions: 
     return branch
 
 
-def _launch(kernel: Cleaned, step: Start) -> LoweredLaunch:
+def _launch(kernel: Cleaned, step: Start, device: str) -> LoweredLaunch:
     if len(step.args) != len(kernel.params):
         raise LoweringError(
             f"torch.compile's kernel {kernel.base} takes {len(kernel.params)} arguments and is given {len(step.args)}."
         )
     grid = kernel.grid(step.args, step.tail)
     args = (*step.args, *kernel.row_blocks(step.args))
-    return LoweredLaunch(f"{kernel.base}\0{kernel.text}", grid, args, tuple(kernel.knobs))
+    before = ""
+    if step.parts:
+        before = f"{step.parts} = torch.empty({kernel.parts(step.args)}, dtype=torch.float32, device={device})"
+    return LoweredLaunch(f"{kernel.base}\0{kernel.text}", grid, args, tuple(kernel.knobs), before=before)

@@ -30,12 +30,12 @@ class Entry:
     path: Path
 
 
-def read_text(path: Path, what: str = "file") -> str:
+def read_text(path: Path) -> str:
     """Raises TaskError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path} cannot be read: {describe(error)}. Check the {what} out again.") from error
+        raise TaskError(f"{path} cannot be read: {describe(error)}. Check the file out again.") from error
 
 
 def remembered(write: Callable[..., str]) -> Callable[..., str]:

@@ -96,6 +96,7 @@ class LoweredLaunch:
     args: tuple[str, ...]
     knobs: tuple[str, ...]
     depth: int = 0  # of the loop in `run` that it stands in
+    before: str = ""  # a line before it, which mentions knobs too
 
 
 @dataclass
@@ -334,13 +335,15 @@ def _read_sizes(module: Branch) -> list[str]:
 
 def _launch(launch: LoweredLaunch, names: dict[str, str], prefixes: dict[str, str]) -> str:
     prefix = prefixes[launch.kernel]
-    grid = launch.grid.format(**{knob: prefix + knob for knob in launch.knobs})
+    named = {knob: prefix + knob for knob in launch.knobs}
+    grid = launch.grid.format(**named)
     options = [f"{knob.lower() if knob.startswith('NUM_') else knob}={prefix}{knob}" for knob in launch.knobs]
     call = f"{names[launch.kernel]}[{grid}]"
     arguments = [*launch.args, *options]
     loop = "    " * launch.depth
-    flat = f"{loop}{call}({', '.join(arguments)})"
-    if len(flat) <= LINE - 4:
+    before = f"{loop}{launch.before.format(**named)}\n    " if launch.before else ""
+    flat = f"{before}{loop}{call}({', '.join(arguments)})"
+    if len(flat) - len(before) <= LINE - 4:
         return flat
     inside = f"\n{loop}        "
-    return f"{loop}{call}({inside}{', '.join(launch.args)},{inside}{', '.join(options)},\n{loop}    )"
+    return f"{before}{loop}{call}({inside}{', '.join(launch.args)},{inside}{', '.join(options)},\n{loop}    )"

@@ -219,6 +219,7 @@ def trace(
     """
     environment = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    mode.cache_enabled = bool(fixed)  # of symbols, an entry takes longer to make than its few hits save
     fakes = tuple(_fake(mode, value, index, fixed) for index, value in enumerate(inputs))
     names = _argument_names(reference, len(inputs))
     tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]

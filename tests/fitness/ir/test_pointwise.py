@@ -303,13 +303,25 @@ def branched(x, y):
         tl.store(y, 1.0)
 
 
-def test_fast_sines_are_exact_for_small_angles_only():
+def test_fast_sines_have_the_error_of_the_instruction():
     sine, cosine = device_function("__nv_fast_sinf"), device_function("__nv_fast_cosf")
     assert sine and cosine
     small, large = torch.linspace(-3, 3, 999), torch.linspace(1e4, 1e6, 999)
     for fast, exact in ((sine, torch.sin), (cosine, torch.cos)):
         assert (fast(small) - exact(small.double())).abs().max() < 2**-20
         assert (fast(large) - exact(large.double())).abs().max() > 2**-10
+    for power in (-22, -18, -12):  # 2^-22.3 on an H200
+        tiny = torch.linspace(2.0**power, 2.0 ** (power + 1), 9999)
+        assert 2**-22.5 < (sine(tiny) - torch.sin(tiny.double())).abs().max() < 2**-22.2
+    assert not sine(torch.linspace(-(2**-22.5), 2**-22.5, 99)).any()
+
+
+def test_fast_logarithms_near_1_have_the_error_of_the_instruction():
+    logarithm = device_function("__nv_fast_log2f")
+    assert logarithm
+    near = 1.0 + torch.linspace(-(2.0**-12), 2.0**-12, 9999)
+    error = (logarithm(near) - torch.log2(near.double())).abs().max()
+    assert 2**-24 < error < 2**-22.2 and logarithm(torch.ones(1)) == 0
 
 
 def test_the_larger_of_a_signaling_nan_is_anything():
@@ -368,6 +380,11 @@ def test_assembly_takes_constants_as_bits_and_flushes_where_it_says():
 
     assert made("fma.rn.f32 $0, $1, 0f40000000, 0f3F800000;") == [4.0, -3.0, 1.0, 1.0]
     assert made("abs.ftz.f32 $0, $1;") == [1.5, 2.0, 0.0, 0.0]
+
+
+def test_the_largest_float_is_printed_as_more_than_it_is():
+    (largest,) = pointwise("arith.constant dense<3.40282347E+38> : {t}", torch.zeros(1), out=torch.float32)
+    assert largest == torch.finfo(torch.float32).max
 
 
 def test_instructions_that_flush_know_no_denormals():

@@ -2,7 +2,7 @@
 
 row: 41
 task: chaos
-ends: rejected, wrong
+ends: rejected
 says: nothing can be told
 """
 

@@ -110,7 +110,8 @@ def test_what_failed_before_is_said_again():
     assert not found.warning("something else", "p2")
 
 
-def reviewed(found, model, lineage=None):
+def reviewed(found, model):
+    lineage = FakeLineage(brief().parent.source)
     return Supervisor(LIMITS, model, lineage).look(found, brief(20), 100.0)
 
 
@@ -124,7 +125,7 @@ def test_the_model_reviews_the_trajectory():
         )
 
     found = memory(*(record(n, bad(f"idea {'abcd'[n]}")) for n in range(4)))
-    said = reviewed(found, ScriptedModel(answer), FakeLineage(brief().parent.source))
+    said = reviewed(found, ScriptedModel(answer))
     review = found.review()
     assert review is not None and review.directions == ("use tensor cores", "drop the masks", "persistent")
     assert len(said) == 1

@@ -45,7 +45,6 @@ class FakeBench:
     """`best_us`: the time to beat."""
 
     best_us: float = 100.0
-    regress: float = 0.05
     down: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     profiled: list[tuple[str | None, Knobs]] = field(default_factory=list)
