@@ -61,9 +61,9 @@ def reference({arguments}):
 
 def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, folder: Path) -> tuple[Path, Path]:
     """The task file, and the source: the project's file as it is, or an import of it, and `run`."""
-    parts = [project.get("instead", "")]
+    parts, until = [project.get("instead", "")], kernel.get("until", project.get("until", "\0"))
     for name in [kernel["file"]] if isinstance(kernel.get("file"), str) else kernel.get("file", ()):
-        text = (checkout / name).read_text(encoding="utf-8").split(project.get("until", "\0"))[0]
+        text = (checkout / name).read_text(encoding="utf-8").split(until)[0]
         for pattern in project.get("drop", ()):  # imports of what is not needed
             text = re.sub(pattern, "", text, flags=re.MULTILINE)
         parts.append(text)
@@ -167,8 +167,8 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
     lines = [
         "# Published kernels, judged",
         "",
-        f"{len(known)} kernels of {len({row['project'] for row in known})} projects, judged as they were published on "
-        f"{where}: **{len(passed)} pass, {len(wrong)} give wrong answers**, "
+        f"{len(known)} of {len(kernels)} listed kernels, of {len({row['project'] for row in known})} projects, "
+        f"judged as they were published, {where}: **{len(passed)} pass, {len(wrong)} give wrong answers**, "
         f"{len(known) - len(passed) - len(wrong)} do not build or could not be judged. "
         f"Of those that pass, {faster[0]} are faster than PyTorch and {faster[1]} faster than torch.compile.",
     ]

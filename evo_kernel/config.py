@@ -10,10 +10,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from evo_kernel.deadline import seconds_of
 from evo_kernel.errors import ConfigError
+from evo_kernel.judge_place import LOCAL, judge_place
 
 _Count = Annotated[int, Field(ge=1)]
 _Weight = Annotated[float, Field(ge=0)]
@@ -98,8 +108,17 @@ class OperatorsConfig(_Section):
 
 
 class JudgeConfig(_Section):
-    """How much the judge does for one candidate."""
+    """Where the judge is, and how much it does for one candidate."""
 
+    at: Annotated[str, AfterValidator(judge_place)] = Field(
+        default=LOCAL,
+        description="local: this process judges; spool:DIR: the servers of a folder do, `evo-kernel judge DIR` "
+        "(docs/guides/judges-elsewhere.md)",
+    )
+    environment: str = Field(
+        default="",
+        description="of a spool whose judges differ: the key of the environment, or a part of its device's name",
+    )
     deadline_s: Annotated[float, Field(gt=0)] = Field(
         default=60.0, description="of one recording, one compile, one check"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,24 @@ import click
 from pydantic import BaseModel
 
 from evo_kernel import plugins
+from evo_kernel.app.judges import AnyJudge, opened_judge
 from evo_kernel.app.operator_factory import money_ends, operating, weights_of
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.config import Config, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
-from evo_kernel.engine.loop import LateRoot
+from evo_kernel.engine.loop import WAITS, LateRoot
 from evo_kernel.errors import ConfigError, LoweringError, PopulationError
-from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
-from evo_kernel.fitness.stages import Stages
+from evo_kernel.fitness.judge import JudgeSettings
+from evo_kernel.fitness.spool.client import SpoolJudge
+from evo_kernel.fitness.stages import THINKING, Stages
+from evo_kernel.judge_place import LOCAL
 from evo_kernel.observe.formatting import fault_lines
 from evo_kernel.tasks.first import First, beside_first, first_of
 from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Judge, Recorded, Source
+from evo_kernel.types import Environment, Judge, Recorded, Source
 from populations.archive import PopulationSettings
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
@@ -46,7 +49,7 @@ class Prepared:
     """Everything that a run needs, open."""
 
     task: Task
-    judge: PlanJudge
+    judge: AnyJudge
     population: LineagePopulation
     firsts: Mapping[str, Source]  # what the search starts from, by where it comes from
     late_root: LateRoot | None = None  # torch.compile's kernels, where they are still to be planted
@@ -80,12 +83,33 @@ def population_path(config: Config, task: Task) -> Path:
 
 
 def judge_settings(config: Config) -> JudgeSettings:
-    return JudgeSettings(seed=config.seed, **config.judge.model_dump())
+    return JudgeSettings(seed=config.seed, **config.judge.model_dump(exclude={"at", "environment"}))
+
+
+def configured_judge(
+    config: Config, task: Task, *, score_soon: bool = False, known: Environment | None = None, wait: bool = True
+) -> AnyJudge:
+    """The judge that a configuration asks for. `known`: a population's environment; `wait`: for one elsewhere that has
+    not announced itself yet. Raises UserError, InfraError."""
+    return opened_judge(
+        config.judge.at, task, device=config.device, settings=judge_settings(config), gpus=config.gpus,
+        score_soon=score_soon, known=known, choice=config.judge.environment, wait=wait,
+        say=lambda line: click.echo(line, err=True),
+    )  # fmt: skip
+
+
+def last_environment(path: Path) -> Environment | None:
+    """Where a population was last judged; None where there is no file."""
+    if not path.exists():
+        return None
+    with PopulationReader(path) as reader:
+        return reader.sessions()[-1].environment
 
 
 @contextlib.contextmanager
-def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Iterator[Prepared]:
-    """Open judge and population for a run; plants the first kernel, and the other roots of a new population."""
+def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: bool = True) -> Iterator[Prepared]:
+    """Open judge and population for a run; plants the first kernel, and the other roots of a new population. `wait`:
+    for a judge elsewhere that has not announced itself."""
     seeds = seed_files(config) if create else {}
     first = _first(task, config)
 
@@ -96,9 +120,8 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None) -> Ite
     if wanted and create:  # begun while the judge opens
         made = in_a_thread(beside)
     leaders = _leaders(config.start_from) if create and config.start_from else []
-    with open_judge(
-        task, device=config.device, settings=judge_settings(config), gpus=config.gpus, score_soon=bool(create)
-    ) as judge:
+    known = last_environment(path) if config.judge.at != LOCAL and not create else None
+    with configured_judge(config, task, score_soon=bool(create), known=known, wait=wait) as judge:
         search = config.search.model_dump()
         settings = PopulationSettings(selectors=search.pop("selection"), **search)
         population = open_population(
@@ -186,8 +209,11 @@ def ledger_of(config: Config, population: LineagePopulation, began: float | None
     )
 
 
-def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) -> RunSummary:
-    """Run the loop with signals: the first finishes what is in flight, a second stops now."""
+def search(
+    config: Config, parts: Prepared, observer: Observer, ledger: Ledger, until_waiting: bool = False
+) -> RunSummary:
+    """Run the loop with signals: the first finishes what is in flight, a second stops now. `until_waiting`: end when
+    all that is under way waits for verdicts from elsewhere."""
     settings = EngineSettings(width=config.width, barren=BARREN[bool(config.models)])
     stop, population = threading.Event(), parts.population
     stages = parts.judge.stages
@@ -196,8 +222,41 @@ def search(config: Config, parts: Prepared, observer: Observer, ledger: Ledger) 
         cut_waits = None if rewrites else stop.set
         engine = Engine(population, operator, parts.judge, ledger, settings, observer, cut_waits, parts.late_root)
         parts.judge.baselines.on_baselines = kept_baselines(population, observer.trouble)
-        with announced(population, stages), watched(engine, parts.judge, stop):
-            return engine.run()
+        judge = parts.judge
+        if isinstance(judge, SpoolJudge):
+            judge.on_trouble = observer.trouble
+        with announced(population, stages), watched(engine, judge, stop):
+            if not until_waiting or not isinstance(judge, SpoolJudge):
+                return engine.run()
+            with giving_up(engine, judge):
+                ended = engine.run()
+            return replace(ended, cause=WAITS) if judge.gave_up and not engine.interrupted else ended
+
+
+QUIET_S = 2.0
+"""The same threads have waited for verdicts so long, and nothing else is under way: they wait for what is elsewhere."""
+
+
+@contextlib.contextmanager
+def giving_up(engine: Engine, judge: SpoolJudge) -> Iterator[None]:
+    """Until the block ends: once all that is under way waits for verdicts, stop, and let nobody wait any more."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(QUIET_S / 10):
+            thinking = judge.stages.state().stages[THINKING]
+            if judge.quiet_s >= QUIET_S and not thinking and not engine.makes_root:
+                engine.stop("all that is under way waits for verdicts", WAITS)
+                judge.give_up()
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -255,7 +314,7 @@ def announced(population: LineagePopulation, stages: Stages, every_s: float = AN
         thread.join()
 
 
-def keep_ceilings(judge: PlanJudge, population: LineagePopulation) -> None:
+def keep_ceilings(judge: AnyJudge, population: LineagePopulation) -> None:
     """Hand the judge what an earlier session measured in this very environment, or keep what it measures now."""
     if judge.baselines.ceilings.know(population.ceilings(judge.environment.key)):
         return

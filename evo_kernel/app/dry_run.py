@@ -32,16 +32,15 @@ def dry_run(config: Config) -> None:
     operator_factory.check(config, keys=False)
     for line in _model_lines(config):
         click.echo(f"model       {line}")
-    from evo_kernel.app.compose import first_kernels, judge_settings  # from here on it takes seconds
+    from evo_kernel.app.compose import configured_judge, first_kernels  # from here on it takes seconds
     from evo_kernel.app.session import new_run
-    from evo_kernel.fitness.judge import open_judge
     from operators.micro.coder import RewriteCoder
 
     config, task, path = new_run(config)
     click.echo(f"task        {task.name} ({task.path})")
     click.echo(f"population  {path}")
-    firsts, settings = first_kernels(task, config), judge_settings(config)
-    with open_judge(task, device=config.device, settings=settings, gpus=config.gpus, score_soon=True) as judge:
+    firsts = first_kernels(task, config)
+    with configured_judge(config, task, score_soon=True) as judge:
         click.echo(f"judge       {judge.environment.label}, {judge.environment.confinement}")
         # As a run judges them: not tuned.
         verdicts = [judge.evaluate(source, Purpose.SCORE, remeasure=True) for source in firsts.values()]

@@ -24,8 +24,8 @@ from operators.mix import MixOperator
 from operators.mtmc import MtmcOperator
 
 if TYPE_CHECKING:
+    from evo_kernel.app.judges import AnyJudge
     from evo_kernel.app.models import CallAccounting
-    from evo_kernel.fitness.judge import PlanJudge
     from operators.llm.base import Model
     from operators.micro.session import SessionLimits
     from operators.prompts.writer import Prompts
@@ -143,7 +143,7 @@ def _llm_mtmc(config: Config, model: Model, prompts: Prompts, limits: SessionLim
 def operating(
     config: Config,
     population: LineagePopulation,
-    judge: PlanJudge,
+    judge: AnyJudge,
     ledger: Ledger,
     tell: Callable[[str], None],
     stages: Stages,
@@ -156,13 +156,16 @@ def operating(
             yield RunOperator(build_operator(config), stages, memory)
             return
         from evo_kernel.app import models, workbench
+        from evo_kernel.fitness.spool.client import SpoolJudge
         from operators.avo.attempt import AttemptLimits, AvoSettings
         from operators.avo.operator import AvoOperator
         from operators.crossover import LlmCrossover
         from operators.micro.session import SessionLimits
 
         agents, stop, knowledge = config.agents, stop or threading.Event(), knowledge_of(config)
-        prompts = prompts_of(config, knowledge, memory, Profiles(judge))
+        # Elsewhere, a table would cost each prompt the way there and back.
+        profiles = None if isinstance(judge, SpoolJudge) else Profiles(judge)
+        prompts = prompts_of(config, knowledge, memory, profiles)
         asked, endpoints = stack.enter_context(models.opened(config, ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
         gate, accounting = models.ModelBreaker(endpoints, ledger, tell), models.CallAccounting(population)

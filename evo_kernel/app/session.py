@@ -18,6 +18,7 @@ from evo_kernel.app.run_config import ModelOptions, with_additions, with_duratio
 from evo_kernel.budget import Spent
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
+from evo_kernel.judge_place import LOCAL, SPOOL
 from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
@@ -25,12 +26,13 @@ from operators.micro.coder import RewriteCoder
 from populations.reading import PopulationReader
 
 
-def run(config: Config, *, as_json: bool, began: float) -> int:
+def run(config: Config, *, as_json: bool, began: float, until_waiting: bool = False) -> int:
     """A new population, searched; its exit code. Raises UserError.
 
     `began`: when the command did, on the monotonic clock: what was asked for is its time, imports included.
+    `until_waiting`: see `compose.search`.
     """
-    return _search(*new_run(config), create=True, as_json=as_json, began=began)
+    return _search(*new_run(config), create=True, as_json=as_json, began=began, until_waiting=until_waiting)
 
 
 def new_run(config: Config) -> tuple[Config, Task, Path]:
@@ -54,6 +56,7 @@ def resume(
     *,
     as_json: bool,
     began: float,
+    until_waiting: bool = False,
 ) -> int:
     """A population searched on; the exit code. `for_s`: seconds that are added to what was spent. `named`: keys that
     options set, where they are not None."""
@@ -67,16 +70,20 @@ def resume(
     config = with_overrides(models.put_into(config), [*options, *overrides])
     config = with_duration(config, for_s / 3600 if for_s else None, overrides, spent.hours)
     task = compose.task_of(config)
-    return _search(config, task, path, create=False, as_json=as_json, began=began)
+    return _search(config, task, path, create=False, as_json=as_json, began=began, until_waiting=until_waiting)
 
 
-def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float) -> int:
+def _search(
+    config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float, until_waiting: bool
+) -> int:
     operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
+    if until_waiting and config.judge.at == LOCAL:
+        raise ConfigError("--until-waiting is for judges elsewhere: add --judge spool:DIR (`evo-kernel judge --help`)")
     if not create and (silent := nobody_at(config)):
         _complain(silent)  # it may answer later
     console = open_console(stderr=as_json)
     notes = [*task.notes, *(finding.sentence for finding in probe(task))] if create else []  # once: same task later
-    with compose.prepared(config, task, path, create) as parts:
+    with compose.prepared(config, task, path, create, wait=not until_waiting) as parts:
         if create:
             coder, card = RewriteCoder(), task.card()
             silent = {name: coder.why_nothing(source, card) for name, source in parts.firsts.items()}
@@ -85,12 +92,15 @@ def _search(config: Config, task: Task, path: Path, *, create: bool, as_json: bo
         environment = parts.judge.environment
         gpus = len(parts.judge.stages.gpus)
         side_by_side = f", {gpus} GPUs side by side" if gpus > 1 else ""
-        head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}"
+        elsewhere = (
+            f", judged by the servers of {config.judge.at.removeprefix(SPOOL)}" if config.judge.at != LOCAL else ""
+        )
+        head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}{elsewhere}"
         say(console, head, summary.scale_line(environment))
         ledger = compose.ledger_of(config, parts.population, began)
         best, state = parts.population.best(), parts.judge.stages.state
         with LiveProgress(console, environment, ledger.left, best, state) as progress:
-            ended = compose.search(config, parts, progress, ledger)
+            ended = compose.search(config, parts, progress, ledger, until_waiting)
         cut_off = max(progress.in_flight, len(parts.population.pending()))
         if as_json:
             click.echo(json.dumps(summary.as_data(parts, ended, path) | {"cut_off": cut_off}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from evo_kernel.app.verdicts import (
 from evo_kernel.config import Config
 from evo_kernel.deadline import duration_text
 from evo_kernel.engine import RunSummary
+from evo_kernel.engine.loop import WAITS
+from evo_kernel.fitness.spool.client import SpoolJudge
 from evo_kernel.observe.formatting import counts_text, fault_lines, score_text
 from evo_kernel.observe.live import say
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate
@@ -37,6 +39,7 @@ def as_data(parts: Prepared, ended: RunSummary, path: Path) -> dict[str, Any]:
         models = [asdict(one) | {"cached_share": one.cached_share} for one in reader.models()]
         operators, faults = [asdict(one) for one in reader.operators()], reader.baseline_faults()
         confirmation = reader.confirmation(best.candidate) if best is not None else None
+    waiting = waiting_for(parts, ended)
     return {
         "population": str(path),
         "task": parts.task.name,
@@ -47,6 +50,7 @@ def as_data(parts: Prepared, ended: RunSummary, path: Path) -> dict[str, Any]:
         "wall_s": ended.wall_s,
         "confirming_s": ended.confirming_s,
         "unconfirmed": ended.unconfirmed,
+        "waiting": waiting.as_data() if waiting is not None else None,
         "attempts": counters.attempts,
         "candidates": counters.candidates,
         "evaluations": dict(counters.evaluations),
@@ -59,6 +63,37 @@ def as_data(parts: Prepared, ended: RunSummary, path: Path) -> dict[str, Any]:
         "gpu_busy": list(parts.judge.stages.state().busy_session),
         "score_is": scale_line(parts.judge.environment).removeprefix("score: "),
     }
+
+
+@dataclass(frozen=True)
+class WaitingRequests:
+    """What lies in a spool when a run ended because it waits for verdicts."""
+
+    folder: Path
+    files: int
+    size_bytes: int
+
+    def as_data(self) -> dict[str, Any]:
+        return {"folder": str(self.folder), "requests": self.files, "bytes": self.size_bytes}
+
+    def lines(self, path: Path) -> list[str]:
+        """What to do, in order."""
+        place, requests = self.folder, f"{self.files} request{'s' if self.files != 1 else ''}"
+        return [
+            f"waiting for verdicts on {requests}, {self.size_bytes / 1000:.0f} kB",
+            f"1. carry {place}/requests to the judges, unless they see the folder",
+            f"2. there: evo-kernel judge {place} --until-empty",
+            f"3. carry {place}/verdicts and {place}/servers back",
+            f"4. evo-kernel resume {path} --until-waiting",
+        ]
+
+
+def waiting_for(parts: Prepared, ended: RunSummary) -> WaitingRequests | None:
+    """None where a run ended for another reason."""
+    if ended.cause != WAITS or not isinstance(parts.judge, SpoolJudge):
+        return None
+    folder = parts.judge.folder
+    return WaitingRequests(folder.path, *folder.carried())
 
 
 def scale_line(environment: Environment) -> str:
@@ -116,9 +151,13 @@ def show(
             uses = [*operator_lines(reader.operators()), *model_lines(models)]
             say(console, *(f"{name} {line}" for name, line in uses))
         if best is None or best.evaluation is None:
-            say(console, f"no candidate passed; `evo-kernel tree {path} --all` lists what became of each")
+            if ended.cause != WAITS:
+                say(console, f"no candidate passed; `evo-kernel tree {path} --all` lists what became of each")
         else:
             _show_best(console, parts, reader, best.candidate, best.evaluation)
+    if (waiting := waiting_for(parts, ended)) is not None:
+        say(console, *waiting.lines(path))
+        return
     commands = () if best is None else (f"show {path}", f"export {path} --to DIR")
     say(console, *(f"next: evo-kernel {command}" for command in (*commands, f"resume {path}{more_budget}")))
 
@@ -133,7 +172,7 @@ def ended_line(ended: RunSummary, took_s: float) -> str:
 
 def _count_lines(parts: Prepared, ended: RunSummary, cut_off: int) -> list[str]:
     counters, lines = parts.population.counters(), []
-    if ended.unconfirmed:
+    if ended.unconfirmed and ended.cause != WAITS:
         lines.append("confirmation did not fit into the time: `evo-kernel confirm` does it, and `resume` first")
     lines += [
         f"{counters.attempts} attempts, {counters.candidates} candidates, {counters.passed} passed; "
@@ -144,7 +183,7 @@ def _count_lines(parts: Prepared, ended: RunSummary, cut_off: int) -> list[str]:
     if busy := parts.judge.stages.state().busy_session:
         each = " and ".join(f"{share:.0%}" for share in busy)
         lines.append(f"the GPU was busy for {each} of the session")
-    if cut_off:
+    if cut_off and ended.cause != WAITS:
         attempts = "1 attempt" if cut_off == 1 else f"{cut_off} attempts"
         lines.append(f"{attempts} cut off; what was proposed is judged first on resume")
     return lines
@@ -170,5 +209,5 @@ def _show_best(
 
 def exit_code(ended: RunSummary) -> int:
     """What `run` and `resume` return: also said in their help."""
-    by_cause = {"interrupted": 130, "machine": 3}
+    by_cause = {"interrupted": 130, "machine": 3, WAITS: 0}
     return by_cause.get(ended.cause, 0 if ended.best is not None else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from evo_kernel.budget import Spent
 from evo_kernel.errors import PopulationError
+from evo_kernel.fitness.spool.client import SpoolJudge
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, ScoredCandidate, Source
 from evo_kernel.types.notes import Version, VersionOrder
@@ -22,14 +24,14 @@ from operators.workbench.workspace import Workspace
 from populations.population import LineagePopulation
 
 if TYPE_CHECKING:
-    from evo_kernel.fitness.judge import PlanJudge
+    from evo_kernel.app.judges import AnyJudge
 
 
 @dataclass(frozen=True)
 class PlanWorkbenchJudge:
     """`charge` books what is spent at once: an agent's attempt may last for hours. Nothing else books it."""
 
-    judge: PlanJudge
+    judge: AnyJudge
     population: LineagePopulation
     charge: Callable[[Spent], None]
 
@@ -59,6 +61,11 @@ class PlanWorkbenchJudge:
         said = surely_better(evaluation, older)
         if not said.passed:
             return said
+        with self.judge.together() if isinstance(self.judge, SpoolJudge) else contextlib.nullcontext():
+            return self._measured_gate(source, evaluation, best)
+
+    def _measured_gate(self, source: Source, evaluation: Evaluation, best: ScoredCandidate | None) -> GateVerdict:
+        older = best.evaluation if best else None
         scored = apply_knobs(source, evaluation.knobs)
         again = self._judged(scored, Purpose.SCORE, remeasure=True)
         told = surely_better(replace(again, source=source.sha256), older)
@@ -107,7 +114,7 @@ class PopulationLineage:
 
 def rooms_of(
     population: LineagePopulation,
-    judge: PlanJudge,
+    judge: AnyJudge,
     knowledge: KnowledgeBase | None,
     charge: Callable[[Spent], None],
 ) -> WorkbenchDeps:

@@ -56,6 +56,7 @@ COMMANDS = {
     "serve": ("serve", "Show populations in a browser: read-only, live, on this machine only."),
     "export": ("export", "Write the champions as a package that models can use."),
     "verify": ("verify", "Check and score one kernel file against a task."),
+    "judge": ("judge", "Judge for searches elsewhere: serve the folder between them and this machine."),
     "replay": ("verify", "Check and time a plan file without running its author's code."),
     "profile": ("verify", "Show what each kernel of a file does with the GPU."),
     "tasks": ("tasks", "List, show, check, make, import and export tasks."),

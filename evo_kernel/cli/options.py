@@ -11,6 +11,7 @@ import click
 
 from evo_kernel.deadline import seconds_of
 from evo_kernel.errors import UserError
+from evo_kernel.judge_place import judge_place
 from evo_kernel.tasks.packaged import names_function, packaged_source
 from evo_kernel.types import Source
 from operators.learning import TREE
@@ -28,6 +29,18 @@ class Duration(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
+class JudgePlace(click.ParamType):
+    """`local`, or `spool:DIR`; the command gets it as the configuration keeps it."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return judge_place(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 DEVICES = click.Choice(["auto", "cpu", "cuda"])
@@ -40,6 +53,13 @@ DEVICE = click.option(
     default="auto",
     show_default=True,
     help="Where kernels are judged: cuda measures times, cpu models them, auto takes a GPU if there is one.",
+)
+JUDGE = click.option(
+    "--judge",
+    "judge_at",
+    type=JudgePlace(),
+    metavar="local|spool:DIR",
+    help="Who judges: this process, or the servers of a folder, started with `evo-kernel judge DIR`.",
 )
 JUDGE_DEVICE = click.option("--device", type=DEVICES, help="Judge on another device than the run did.")
 WAIT = click.option(

@@ -15,6 +15,7 @@ from evo_kernel.app.run_config import ModelOptions, run_config, with_duration
 from evo_kernel.cli.options import (
     DEVICES,
     JSON,
+    JUDGE,
     JUDGE_DEVICE,
     PATH,
     POPULATION,
@@ -25,8 +26,16 @@ from evo_kernel.cli.options import (
     with_models,
 )
 from evo_kernel.errors import ConfigError, UserError
+from evo_kernel.judge_place import LOCAL
 
 _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge in parallel; 1 if left out.")
+
+
+_UNTIL_WAITING = click.option(
+    "--until-waiting",
+    is_flag=True,
+    help="With judges elsewhere: end, with exit code 0, once all that is under way waits for verdicts.",
+)
 
 
 def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -50,6 +59,8 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 )
 @click.option("--device", type=DEVICES, help="cuda measures times, cpu models them, auto takes a GPU if there is one.")
 @_GPUS
+@JUDGE
+@_UNTIL_WAITING
 @SET
 @UNCONFINED
 @with_models
@@ -68,6 +79,8 @@ def run(
     dry_run: bool,
     as_json: bool,
     seeds: tuple[Path, ...],
+    judge_at: str | None,
+    until_waiting: bool,
     **named: object,
 ) -> None:
     """Search for a faster kernel for TASK: a built-in name (`evo-kernel tasks list`) or the path of a task file.
@@ -83,19 +96,22 @@ def run(
     evo-kernel run my_op.py --population longer.db --start-from my_op.db
     evo-kernel run my_op.py --model anthropic/NAME --set budget.dollars=2
     evo-kernel run my_op.py --model NAME --base-url http://localhost:8000/v1
+    evo-kernel run my_op.py --judge spool:/shared/judging
 
     Exit codes: 0 a kernel passed; 1 none did; 2 a mistake that you can correct; 3 the machine failed; 130 interrupted
     (results are kept; `resume` continues).
     """
     began = time.monotonic()
-    confining = ["judge.unconfined=true"] if unconfined else []
-    config = run_config(config_file, [*overrides, *confining], {**named, "seeds": seeds or None}, models)
+    judging = ["judge.unconfined=true"] if unconfined else []
+    judging += [f"judge.at={judge_at}"] if judge_at else []
+    config = run_config(config_file, [*overrides, *judging], {**named, "seeds": seeds or None}, models)
     config = with_duration(config, for_s / 3600 if for_s else None, overrides)
     if not dry_run and (silent := nobody_at(config)):
         raise ConfigError(silent)
     from evo_kernel.app import early_start
 
-    early_start.begin(config.task, config.device)
+    if config.judge.at == LOCAL:
+        early_start.begin(config.task, config.device)
     if dry_run:
         from evo_kernel.app import dry_run as page
 
@@ -103,7 +119,7 @@ def run(
         return
     from evo_kernel.app import session
 
-    sys.exit(session.run(config, as_json=as_json, began=began))
+    sys.exit(session.run(config, as_json=as_json, began=began, until_waiting=until_waiting))
 
 
 @click.command()
@@ -111,6 +127,8 @@ def run(
 @_for("How much longer, like 90s, 10m, 8h, whatever was spent before.")
 @click.option("--device", type=DEVICES, help="Judge on another device; the best kernels are judged there first.")
 @_GPUS
+@JUDGE
+@_UNTIL_WAITING
 @SET
 @with_models
 @JSON
@@ -119,6 +137,8 @@ def resume(
     for_s: float | None,
     device: str | None,
     gpus: str | None,
+    judge_at: str | None,
+    until_waiting: bool,
     overrides: tuple[str, ...],
     models: ModelOptions,
     as_json: bool,
@@ -135,11 +155,15 @@ def resume(
     began = time.monotonic()
     from evo_kernel.app import early_start
 
-    early_start.begin(None, device)
+    if judge_at in (None, LOCAL):
+        early_start.begin(None, device)
     from evo_kernel.app import session
 
-    named = {"device": device, "gpus": gpus}
-    sys.exit(session.resume(population, for_s, overrides, named, models, as_json=as_json, began=began))
+    named = {"device": device, "gpus": gpus, "judge.at": judge_at}
+    code = session.resume(
+        population, for_s, overrides, named, models, as_json=as_json, began=began, until_waiting=until_waiting
+    )
+    sys.exit(code)
 
 
 @click.command()

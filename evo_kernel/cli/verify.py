@@ -10,14 +10,16 @@ from typing import Any
 import click
 
 from evo_kernel.app.verdicts import evaluation_data, show_evaluation, show_evaluations
-from evo_kernel.cli.options import DEADLINE, DEVICE, JSON, KERNEL_FILE, PATH, TASK, UNCONFINED, read_source
+from evo_kernel.cli.options import DEADLINE, DEVICE, JSON, JUDGE, KERNEL_FILE, PATH, TASK, UNCONFINED, read_source
 from evo_kernel.errors import UserError
+from evo_kernel.judge_place import LOCAL
 
 
 @click.command()
 @click.argument("files", metavar="FILE...", type=PATH, nargs=-1, required=True)
 @TASK
 @DEVICE
+@JUDGE
 @click.option("--confirm", is_flag=True, help="Judge on the hidden cases, with every regime and new seeds.")
 @click.option("--tune", default=0, show_default=True, help="Knob settings to try beyond the file's own.")
 @DEADLINE
@@ -28,6 +30,7 @@ def verify(
     files: tuple[Path, ...],
     task_name: str,
     device: str,
+    judge_at: str | None,
     confirm: bool,
     tune: int,
     deadline_s: float,
@@ -46,13 +49,19 @@ def verify(
     evo-kernel verify liger_kernel.ops.rms_norm:LigerRMSNormFunction.apply --task my_rms.py
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
     evo-kernel verify variants/*.py --task my_op.py
+    evo-kernel verify mine.py --task my_op.py --judge spool:/shared/judging
     """
     if save_plan is not None and len(files) > 1:
         raise UserError("--save-plan writes the plans of one FILE: name one.")
-    from evo_kernel.app import early_start
+    place = judge_at or LOCAL
+    if place == LOCAL:
+        from evo_kernel.app import early_start
 
-    early_start.begin(task_name, device)
-    from evo_kernel.fitness.judge import JudgeSettings, open_judge
+        early_start.begin(task_name, device)
+    elif save_plan is not None:
+        raise UserError("--save-plan records here: leave --judge out.")
+    from evo_kernel.app.judges import opened_judge
+    from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
     from evo_kernel.tasks.loading import load
     from evo_kernel.types import Purpose
 
@@ -61,10 +70,10 @@ def verify(
     settings = JudgeSettings(deadline_s, tune, unconfined=unconfined, every_configuration=True)
     purpose = Purpose.CONFIRM if confirm else Purpose.SCORE
     faults: dict[str, str] = {}
-    with open_judge(task, device=device, settings=settings, score_soon=not confirm) as judge:
+    with opened_judge(place, task, device=device, settings=settings, score_soon=not confirm, say=_say) as judge:
         judge.baselines.on_baselines = lambda case, times, failed: faults.update({} if times else failed)
         evaluations = judge.evaluate_all(sources, purpose)
-        if save_plan is not None and evaluations[0].passed:
+        if save_plan is not None and evaluations[0].passed and isinstance(judge, PlanJudge):
             _save_plans(judge, sources[0], evaluations[0].knobs, save_plan)
     if as_json:
         told = [evaluation_data(one) for one in evaluations]
@@ -105,6 +114,10 @@ def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as
         sys.exit(1)
 
 
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
 def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
     from evo_kernel.fitness.plan.launch_plan import CompiledPlan, save_plan_file
     from evo_kernel.types import CaseKind
@@ -122,6 +135,7 @@ def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
 @TASK
 @click.option("--case", "case_name", help="Profile this case; all search cases if left out.")
 @DEVICE
+@JUDGE
 @DEADLINE
 @UNCONFINED
 @click.option(
@@ -135,6 +149,7 @@ def profile(
     task_name: str,
     case_name: str | None,
     device: str,
+    judge_at: str | None,
     deadline_s: float,
     unconfined: bool,
     counters: bool | None,
@@ -149,7 +164,8 @@ def profile(
     \b
     evo-kernel profile mine.py --task softmax
     """
-    from evo_kernel.fitness.judge import JudgeSettings, open_judge
+    from evo_kernel.app.judges import opened_judge
+    from evo_kernel.fitness.judge import JudgeSettings
     from evo_kernel.tasks.loading import load
     from evo_kernel.types import CaseKind
 
@@ -157,7 +173,7 @@ def profile(
     task = load(task_name)
     settings = JudgeSettings(deadline_s=deadline_s, tune_plans=0, unconfined=unconfined)
     kinds = [CaseKind.SEARCH] if case_name is None else [task.case(case_name).kind]
-    with open_judge(task, device=device, settings=settings) as judge:
+    with opened_judge(judge_at or LOCAL, task, device=device, settings=settings, say=_say) as judge:
         found = judge.profile(source, (), kinds, counters, case_name)
         label = judge.environment.label
     if as_json:

@@ -26,6 +26,8 @@ from evo_kernel.types.promotion import FIRST
 
 LOOK_S = 0.2
 """So often a thread that waits for a root looks whether the run was stopped."""
+WAITS = "waiting"
+"""The cause of an end that somebody asked for once every verdict under way is to come from elsewhere, later."""
 LateRoot = Callable[[float], Recorded | None]
 """A root that is being made: planted within so many seconds, or None where there is none after all. Raises
 TimeoutError while it is not ready."""
@@ -36,7 +38,7 @@ class RunSummary:
     """How a run ended."""
 
     why: str
-    cause: str  # "budget" | "barren" | "interrupted" | "machine"
+    cause: str  # "budget" | "barren" | "interrupted" | "machine" | WAITS
     attempts: int
     statuses: Mapping[str, int]  # candidates judged in this run, by status
     failures: Mapping[str, int]  # what operators said when they failed, most frequent first
@@ -69,6 +71,7 @@ class Engine(RunSession):
         self._time_is_up = time_is_up
         self._confirming_s = 0.0
         self._late_root, self._is_late = late_root, late_root is not None
+        self._making = self._is_late
         self._taking_up = 0  # threads that judge what is pending
         self._untuned: list[Recorded] = []  # roots that are tuned beside the first attempts
         self._searching = self._out_of_time = False
@@ -121,6 +124,11 @@ class Engine(RunSession):
         if not paused or self.population.confirmation_due() or not self.hours.leaves_more():
             return False
         return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def makes_root(self) -> bool:
+        """Whether a root is still being made, and will be judged."""
+        return self._making and not self.stopped.is_set()
 
     # ---- threads ---------------------------------------------------------------------------------------------------
 
@@ -198,6 +206,7 @@ class Engine(RunSession):
                 if recorded is not None:
                     self._untuned.append(recorded)
                 self._is_late = recorded is not None
+                self._making = False
                 return recorded
         return None
 

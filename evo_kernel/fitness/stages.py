@@ -16,6 +16,7 @@ from evo_kernel.types import PipelineState
 
 THINKING, RECORDING, COMPILING = "thinking", "recording", "compiling"
 EXECUTING = "executing"  # without a GPU: the executor and the time model
+ELSEWHERE = "judged elsewhere"  # by servers of a spool
 WAITING, ON_GPU = "waiting", "on GPU"
 
 RECENT_S = 30.0
@@ -58,10 +59,14 @@ class _Meter:
 class Stages:
     """Threads by stage and load by GPU. Thread-safe; entering a stage costs some microseconds."""
 
-    def __init__(self, gpus: Sequence[int] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        """`gpus`: the numbers that `turn` may name; none if plans are executed on the CPU."""
+    def __init__(
+        self, gpus: Sequence[int] = (), clock: Callable[[], float] = time.monotonic, *, elsewhere: bool = False
+    ) -> None:
+        """`gpus`: the numbers that `turn` may name; none if plans are executed on the CPU. `elsewhere`: all that a
+        judge does is done by servers of a spool."""
         self._clock = clock
-        self._names = (THINKING, RECORDING, COMPILING, *((WAITING, ON_GPU) if gpus else (EXECUTING,)))
+        here = (RECORDING, COMPILING, *((WAITING, ON_GPU) if gpus else (EXECUTING,)))
+        self._names = (THINKING, *((ELSEWHERE,) if elsewhere else here))
         self._lock = threading.Lock()
         self._marks: dict[int, list[str]] = {}  # by thread, outermost first
         self._meters = {gpu: _Meter() for gpu in gpus}

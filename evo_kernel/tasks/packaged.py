@@ -134,5 +134,6 @@ def _spec(name: str) -> ModuleSpec | None:
     for part in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+        # By the last part of its name: the whole one looks for its parent, which may be no imported package.
+        spec = PathFinder.find_spec(part, spec.submodule_search_locations)
     return spec

@@ -97,6 +97,11 @@ class TensorSpec(NamedTuple):
         return torch.empty_strided(self.shape, self.strides, dtype=getattr(torch, self.dtype), device=device)
 
 
+def identity_of(text: str) -> str:
+    """Of a task: the sha256 of its file's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Task:
     """What a kernel must compute. See docs/guides/tasks.md for what each part of the file means."""
@@ -124,8 +129,8 @@ class Task:
 
     @cached_property
     def identity(self) -> str:
-        """sha256 of the file's text: scores compare only within one identity."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """Scores compare only within one identity."""
+        return identity_of(self.text)
 
     def __hash__(self) -> int:
         return hash(self.identity)

@@ -164,6 +164,30 @@ def test_autotuners_of_packages_choose_a_configuration_too(recorder):
     assert _grids(recorder.record(Source(own), [CASE], [()])) == [500]
 
 
+def test_what_packages_wrap_around_tensors_is_a_pointer(recorder):
+    """Triton asks an argument for `dtype` and `data_ptr` only."""
+    wrapper = (
+        "class Wrapped:\n"
+        "    def __init__(self, tensor, at):\n"
+        "        self.dtype, self.at = tensor.dtype, at\n\n"
+        "    def data_ptr(self):\n"
+        "        return self.at\n\n\n"
+        "def run(x):"
+    )
+    wrapped = DOUBLE.replace("def run(x):", wrapper).replace("(x, y, x.numel()", "(Wrapped(x, AT), y, x.numel() - 1000")
+    plans = [
+        _plan(recorder, text)
+        for text in (
+            wrapped.replace("AT", "x[1:].data_ptr()"),
+            DOUBLE.replace("(x, y, x.numel()", "(x[1:], y, x.numel() - 1000"),
+            wrapped.replace("AT", "1 << 60"),
+        )
+    ]
+    assert isinstance(plans[0], CompiledPlan) and isinstance(plans[1], CompiledPlan)
+    assert plans[0].hash == plans[1].hash
+    assert isinstance(plans[2], RecordFault) and "in no tensor" in plans[2].reason
+
+
 def test_kernels_that_torch_may_trace_are_launched_as_they_are(recorder):
     traced = DOUBLE.replace("double_kernel[(", "torch.library.wrap_triton(double_kernel)[(")
     plan, wrapped = _plan(recorder, DOUBLE), _plan(recorder, traced)

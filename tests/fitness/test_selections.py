@@ -89,7 +89,9 @@ def test_nan_and_zeros_of_both_signs_are_equal():
     assert not passes(task, x, torch.tensor([[4, 0, 1, 2, 2]] * 7))
 
 
-def test_a_part_and_a_sealed_reference_tell_the_same():
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_a_part_and_a_sealed_reference_tell_the_same(small, monkeypatch):
+    monkeypatch.setattr("evo_kernel.fitness.correctness.references.SMALL_BYTES", small)
     values, places = last_first(TIES[0])
     expected, some = error_bounds.expect(TOP, TIES), torch.arange(3, 50)
     parts = [_chosen(part, some) for part in expected]

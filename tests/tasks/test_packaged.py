@@ -28,6 +28,7 @@ class Scale:
     def apply(x): ...
 """,
     "ops/other.py": "try:\n    from ..utils import block as renamed\nexcept ImportError:\n    renamed = None\n",
+    "plain/deep/grid.py": "def folder(x): return x\n",  # folders without __init__.py
     "utils.py": "def block(x): return x\nround_about = 1\n",
     "circle.py": "from .circle import missing\n",
 }
@@ -56,6 +57,7 @@ def test_the_module_that_defines_a_function_becomes_the_source():
 def test_what_is_imported_again_is_followed():
     assert packaged_source("published.utils:block").text == f"{FILES['utils.py']}\n\nrun = block\n"
     assert packaged_source("published.ops.other:renamed").text.endswith("    renamed = None\n\n\nrun = renamed\n")
+    assert packaged_source("published.plain.deep.grid:folder").text.endswith("\n\nrun = folder\n")
 
 
 def test_a_task_may_name_a_function_as_its_first_kernel(tmp_path):

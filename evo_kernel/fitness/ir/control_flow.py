@@ -149,9 +149,18 @@ class _Loop:
 def _while(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
     before, after = operation.regions
     loop = _Loop(machine, frame, operands)
+    before_trip: list[torch.Tensor] = []
     for trips in range(MAX_ITERATIONS):
         if machine.impatient and trips > PATIENCE:
             raise Stuck
+        if machine.learns and trips in (PATIENCE, PATIENCE + 1):
+            now = _state(machine, loop)
+            if len(now) == len(before_trip) and all(map(torch.equal, now, before_trip)):
+                raise Unsupported(
+                    "a program that waits for one with a greater id, as at a barrier of the whole grid: programs run "
+                    "one after the other"
+                )
+            before_trip = now
         condition, *passed = machine.region(loop.frame, before, loop.carried)
         if _passes_over(machine, operation, [condition]):
             return skip_operation(machine, frame, operation, operands)
@@ -166,6 +175,12 @@ def _while(machine: Machine, frame: Frame, operation: Operation, operands: Seque
             machine.observer.iteration(operation, loop.frame.programs)
         machine.check_time()
     raise OutOfTime
+
+
+def _state(machine: Machine, loop: _Loop) -> list[torch.Tensor]:
+    """All that an iteration can change. If one does not, no later one does: nothing else runs meanwhile."""
+    stored = (buffer for buffer in machine.memory.buffers if buffer.changed or buffer.writer is not None)
+    return [loop.rows, *(value.data.clone() for value in loop.carried), *(buffer.storage.clone() for buffer in stored)]
 
 
 @handles("tt.call")

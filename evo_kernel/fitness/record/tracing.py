@@ -86,10 +86,19 @@ class PlanTracer:
                 "tensors lie. Pass the tensors themselves, or one tensor that holds them all and a table of offsets"
             )
 
-    def pointer(self, tensor: torch.Tensor) -> dict[str, Any]:
-        """A pointer argument. The kernel may write there, so known values are dropped."""
-        self.known.forget(tensor)
-        return {"kind": "pointer", "buffer": self._buffer(tensor), "offset": offset_bytes(tensor)}
+    def pointer(self, value: Any) -> dict[str, Any]:
+        """A pointer argument. The kernel may write there, so known values are dropped.
+
+        `value`: a tensor or, as Triton takes it, another object with `data_ptr`: packages wrap tensors.
+        """
+        if isinstance(value, torch.Tensor):
+            self.known.forget(value)
+            return {"kind": "pointer", "buffer": self._buffer(value), "offset": offset_bytes(value)}
+        number, offset = divmod(value.data_ptr(), 1 << ADDRESS_BITS)
+        if not 0 < number <= len(self.buffers):
+            raise RecordingRefused(f"a kernel takes a {type(value).__name__} whose address lies in no tensor")
+        self.known.forget_storage(self._kept[number - 1]._cdata)
+        return {"kind": "pointer", "buffer": number - 1, "offset": offset}
 
     def kernel(self, spec: dict[str, Any]) -> int:
         """Index of a kernel in the plan."""
@@ -154,8 +163,11 @@ class KnownValues:
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Drop the values of a tensor that a kernel or an operation may have written."""
-        self._tables.pop(storage_key(tensor), None)
-        self._inputs.pop(storage_key(tensor), None)
+        self.forget_storage(storage_key(tensor))
+
+    def forget_storage(self, key: int) -> None:
+        self._tables.pop(key, None)
+        self._inputs.pop(key, None)
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A tensor's values, if host code may read them; None if only the GPU will know them."""

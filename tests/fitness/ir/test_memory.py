@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from evo_kernel.fitness.ir.engine import Stuck
+from evo_kernel.fitness.ir.engine import Stuck, Unsupported
 from evo_kernel.fitness.ir.execute import traits_of
 from evo_kernel.fitness.ir.parse import parse
 from tests.fitness.ir.support import fault, fine, lowered, run
@@ -440,3 +440,26 @@ def test_a_loop_that_takes_tickets_does_not_wait():
     assert not traits_of(parse(lowered(tickets, count, y, 32))).waits
     fine(tickets, 4, count, y, 32)
     assert len(set(y.tolist())) > 1
+
+
+@triton.jit
+def grid_barrier(here, y):
+    tl.atomic_add(here, 1)
+    while tl.atomic_add(here, 0) < tl.num_programs(0):
+        pass
+    tl.store(y + tl.program_id(0), 1)
+
+
+@triton.jit
+def counted_by_one_loop(here, y):
+    while tl.atomic_add(here, 1) < 3000:
+        pass
+    tl.store(y + tl.program_id(0), 1)
+
+
+def test_a_program_that_waits_for_a_later_one_is_found_and_one_that_goes_on_is_not():
+    here, y = torch.zeros(1, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    with pytest.raises(Unsupported, match="barrier of the whole grid"):
+        fine(grid_barrier, 3, here, y)
+    fine(counted_by_one_loop, 3, here.zero_(), y.zero_())
+    assert y.tolist() == [1, 1, 1] and int(here) == 3003

@@ -1,7 +1,8 @@
 """Reads what lies between the elements of windows, which the task never wrote.
 
 row: 48
-ends: wrong
+ends: wrong, honest
+no faster than: window_sums
 says: memory nothing wrote
 task: window_sums
 """

@@ -1,0 +1,78 @@
+"""A server of a spool with this machine's judges, from its first judge to the last signal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from evo_kernel.app.signals import ending_twice
+from evo_kernel.fitness.gpus import usable_cores
+from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.sandbox.scratch import Scratch
+from evo_kernel.fitness.spool.folder import SpoolFolder
+from evo_kernel.fitness.spool.messages import Announcement
+from evo_kernel.fitness.spool.server import Served, SpoolServer, server_name
+from evo_kernel.fitness.spool.warm_judges import WarmJudges
+from evo_kernel.tasks.loading import load
+
+PROBED = "softmax"
+"""The task whose judge tells what this machine is, before there is a request."""
+TOLD_S = 10.0
+
+
+def serve(
+    path: Path,
+    device: str,
+    gpus: str,
+    unconfined: bool,
+    until_empty: bool,
+    for_s: float | None,
+    say: Callable[[str], None],
+) -> Served:
+    """Until a signal, the time, or an empty spool. `say` hears how it goes. Raises UserError, InfraError."""
+    own, folder = JudgeSettings(unconfined=unconfined), SpoolFolder(path.absolute())
+    folder.prepare()
+    with Scratch("spool") as scratch:
+        announcement = _announcement(device, gpus, own)
+        judges = WarmJudges(
+            lambda task, settings: open_judge(task, device=device, settings=settings, gpus=gpus), scratch, own
+        )
+        server = SpoolServer(folder, judges, announcement, say)
+        label, waiting = announcement.environment.label, folder.carried()[0]
+        say(f"judging in {folder.path}: {label}, {announcement.slots} side by side; {waiting} requests wait")
+        say(f"environment {announcement.environment.key}; searches: --judge spool:{folder.path}")
+        ended = threading.Event()
+        telling = threading.Thread(target=_tell, args=(server, say, ended), daemon=True)
+        telling.start()
+
+        def abort(name: str) -> None:
+            server.give_all_back()
+            sys.stderr.flush()
+            os._exit(130)
+
+        with ending_twice(lambda name: server.stop(), abort):
+            try:
+                return server.run(until_empty, for_s)
+            finally:
+                ended.set()
+
+
+def _announcement(device: str, gpus: str, own: JudgeSettings) -> Announcement:
+    with open_judge(load(PROBED), device=device, settings=own, gpus=gpus) as judge:
+        ceilings = judge.ceilings
+        return Announcement(
+            server=server_name(), beat=0, environment=judge.environment, cards=len(judge.stages.gpus),
+            ceilings=ceilings.as_data() if ceilings.measured else {}, slots=usable_cores(),
+        )  # fmt: skip
+
+
+def _tell(server: SpoolServer, say: Callable[[str], None], ended: threading.Event) -> None:
+    """Now and then, where something has changed."""
+    before = server.served.text
+    while not ended.wait(TOLD_S):
+        if (now := server.served.text) != before:
+            say(now)
+            before = now

@@ -1,0 +1,40 @@
+"""Opens the judge that a command asks for: one of this process, or one that is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from evo_kernel.errors import ConfigError
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
+from evo_kernel.fitness.spool.client import SpoolJudge, open_spool_judge
+from evo_kernel.judge_place import SPOOL
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import Environment
+
+AnyJudge = PlanJudge | SpoolJudge
+
+
+def opened_judge(
+    place: str,
+    task: Task,
+    *,
+    device: str = "auto",
+    settings: JudgeSettings,
+    gpus: str = "1",
+    score_soon: bool = False,
+    known: Environment | None = None,
+    choice: str = "",
+    wait: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> AnyJudge:
+    """`place`: local, or spool:DIR. `known`, `choice`, `wait`: see `open_spool_judge`. Raises UserError, InfraError."""
+    if not place.startswith(SPOOL):
+        return open_judge(task, device=device, settings=settings, gpus=gpus, score_soon=score_soon)
+    path = Path(place.removeprefix(SPOOL))
+    if device != "auto":
+        raise ConfigError(
+            f"--device {device} is for a judge of this machine. Give it to `evo-kernel judge {path}`, and here "
+            f"--device auto."
+        )
+    return open_spool_judge(path, task, settings, known, choice, wait, say)

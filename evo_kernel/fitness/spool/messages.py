@@ -1,0 +1,176 @@
+"""What lies in a spool, as data: requests, answers, announcements. Anybody may have written what is read here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from evo_kernel.fitness.judge import JudgeSettings
+from evo_kernel.fitness.profiling.profiler import CaseProfile
+from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Source, content_hash
+
+FORMAT = 1
+"""Raised when what is written can no longer be read by an earlier version."""
+MOST_BYTES = 16 * 2**20
+"""Of one file."""
+MOST_FILES, MOST_PLANS, LONGEST_S = 64, 64, 3600.0
+PROFILE = "profile"
+What = Literal["probe", "score", "confirm", "profile"]
+MAY_BE_INFINITE = ("error",)
+"""Fields whose numbers need not be finite: the error of an output that is not."""
+
+_Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_Environment = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+_Name = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,99}$")]
+_Path = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]*(/[^./\\\x00-\x1f][^/\\\x00-\x1f]*)*$")]
+
+
+class Malformed(ValueError):
+    """A file of the spool that is torn, or is not what its name says."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Message(_Part):
+    format: Literal[1] = FORMAT
+
+    def as_bytes(self) -> bytes:
+        return json.dumps(self.model_dump(mode="json"), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Raises Malformed."""
+        try:
+            _refuse_infinite(json.loads(data))
+            return cls.model_validate_json(data, strict=True)
+        except (ValueError, SyntaxError, RecursionError) as error:  # SyntaxError: of a `Source` that is no text
+            raise Malformed(" ".join(str(error).split())[:500]) from error
+
+
+def _refuse_infinite(value: Any, name: str = "") -> None:
+    match value:
+        case dict():
+            for key, one in value.items():
+                _refuse_infinite(one, key)
+        case list():
+            for one in value:
+                _refuse_infinite(one, name)
+        case float() if not math.isfinite(value) and name not in MAY_BE_INFINITE:
+            raise ValueError(f"{name} is {value}, which is no finite number")
+
+
+class TaskText(_Part):
+    """A task on its way. `files`: texts beside the task file that it needs, by path; of a built-in task only the
+    name and the identity travel."""
+
+    name: _Name
+    identity: _Hex
+    builtin: bool = False
+    text: str = ""
+    files: Annotated[Mapping[_Path, str], Field(max_length=MOST_FILES)] = {}
+
+    @property
+    def key(self) -> str:
+        return content_hash(self.model_dump(mode="json"))[:32]
+
+
+class ProfileWanted(_Part):
+    """What `PlanJudge.profile` takes besides the source."""
+
+    knobs: Knobs = ()
+    kinds: tuple[CaseKind, ...]
+    counters: bool | None = None
+    case: str | None = None
+
+
+class SpoolRequest(_Message):
+    """All that a verdict depends on. `turn`: how often the same was asked and answered before, of what is to be
+    measured anew each time."""
+
+    environment: _Environment
+    task: TaskText
+    what: What
+    source: Source
+    settings: JudgeSettings
+    remeasure: bool = False
+    against: Source | None = None
+    effort: Annotated[int, Field(ge=1, le=MOST_PLANS)] = 1
+    profile: ProfileWanted | None = None
+    turn: Annotated[int, Field(ge=0, lt=10**6)] = 0
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        settings = self.settings
+        if not 0 < settings.deadline_s <= LONGEST_S or not 0 <= settings.tune_plans <= MOST_PLANS:
+            raise ValueError(f"deadline_s is at most {LONGEST_S:g}, tune_plans at most {MOST_PLANS}")
+        if settings.unconfined or settings.assembler != JudgeSettings().assembler:
+            raise ValueError("confinement and the assembler are for the server to say")
+        if (self.what == PROFILE) != (self.profile is not None):
+            raise ValueError("`profile` belongs to what is profiled")
+        return self
+
+    @property
+    def stem(self) -> str:
+        """Its name in the spool. Takes a fraction of a millisecond."""
+        told = content_hash(self.model_dump(mode="json", exclude={"turn"}))[:32]
+        return f"{self.environment}-{self.task.identity[:12]}-{self.what}-{told}-{self.turn}"
+
+
+STEM = r"[0-9a-f]{16}-[0-9a-f]{12}-(?:probe|score|confirm|profile)-[0-9a-f]{32}-[0-9]{1,6}"
+SERVER = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+
+
+def told_by(stem: str) -> tuple[str, str, str]:
+    """Environment, task and purpose that a request's name begins with."""
+    environment, task, what, *_ = stem.split("-")
+    return environment, task, what
+
+
+class SpoolAnswer(_Message):
+    """A verdict, or a profile, or why there is no profile. `baselines`: what the judge holds the task's cases against,
+    as far as it knows by now; `faults`: why others could not be timed, both by case and name."""
+
+    request: str
+    server: str
+    evaluation: Evaluation | None = None
+    profiles: Mapping[str, CaseProfile] | None = None
+    fault: str = ""
+    baselines: Mapping[str, Mapping[str, float]] = {}
+    faults: Mapping[str, Mapping[str, str]] = {}
+
+    def refuse_for(self, request: SpoolRequest) -> None:
+        """Raises Malformed where it is no answer to the request."""
+        if self.request != request.stem:
+            raise Malformed(f"it answers {self.request}")
+        if request.what == PROFILE:
+            if self.profiles is None and not self.fault:
+                raise Malformed("it holds no profile")
+            return
+        found = self.evaluation
+        if found is None:
+            raise Malformed("it holds no verdict")
+        told = {"source": found.source, "task": found.task, "purpose": str(found.purpose)}
+        wanted = {"source": request.source.sha256, "task": request.task.identity, "purpose": request.what}
+        told["environment"], wanted["environment"] = found.environment.key, request.environment
+        if wrong := [name for name in told if told[name] != wanted[name]]:
+            raise Malformed(f"its verdict is on another {' and '.join(wrong)} than was asked for")
+
+
+class Announcement(_Message):
+    """A server, as others see it. `beat` counts up while it lives. `refuses`: requests that it gave back for good, and
+    why."""
+
+    server: Annotated[str, Field(pattern=f"^{SERVER}$")]
+    beat: Annotated[int, Field(ge=0)]
+    ended: bool = False
+    environment: Environment
+    ceilings: Mapping[str, float] = {}
+    cards: int = 0  # GPUs; 0 where times are modeled
+    slots: int = 1  # requests side by side
+    refuses: Mapping[str, str] = {}
