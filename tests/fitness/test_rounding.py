@@ -234,7 +234,7 @@ def test_making_a_reference_takes_a_few_times_its_inputs(reference, count, most,
     """float64 copies of all inputs, one run at a time: a loss of two inputs of 4 GB each fits beside its kernel."""
     monkeypatch.setattr("evo_kernel.fitness.correctness.rounding.PATTERN", 1009)
     monkeypatch.setattr("evo_kernel.fitness.correctness.error_bounds.AT_ONCE_ON_CPU", 4096)
-    inputs = draw(*[(512, 512)] * count)
+    inputs = draw(*[(1024, 1024)] * count)
     with Live(inputs) as live:
         made = error_bounds.expect(task_of(reference), inputs)
     assert live.peak < most * sum(x.nbytes for x in inputs)

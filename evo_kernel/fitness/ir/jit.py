@@ -86,9 +86,9 @@ class _Executing(PlanTracer):
         storage = self._alive[number] if 0 <= number < len(self._alive) else None
         return None if storage is None else storage()
 
-    def pointer(self, tensor: torch.Tensor) -> dict[str, Any]:
+    def pointer(self, value: torch.Tensor) -> dict[str, Any]:
         """Pointer to a tensor, or to any object with an address, as Triton accepts it."""
-        address = tensor.data_ptr()
+        address = value.data_ptr()
         number, offset = (address >> ADDRESS_BITS) - 1, address & ((1 << ADDRESS_BITS) - 1)
         return {"kind": "pointer", "buffer": number, "offset": offset}
 
