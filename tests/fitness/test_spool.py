@@ -150,7 +150,7 @@ def test_servers_killed_at_random_lose_nothing_and_count_nothing_twice(box, task
         servers.stdin.close()
         assert servers.wait(20.0) == 0
     print(f"{len(found)} verdicts, 50 kills")
-    assert len({one.source for one in found}) == len(found) > 100
+    assert len({one.source for one in found}) == len(found) >= 12 * 5
     assert all(one.passed and one.charged == {"score": 1} for one in found)
     assert len(os.listdir(box / folders.TAKEN)) == len(found)
     assert left(box) == {}
