@@ -4,8 +4,8 @@ import torch
 
 CASES = {
     "check": [{"m": 5, "n": 100}, {"m": 64, "n": 256}],
-    "search": [{"m": 8192, "n": 256}],
-    "confirm": [{"m": 4096, "n": 500}],
+    "search": [{"m": 1024, "n": 256}],
+    "confirm": [{"m": 512, "n": 500}],
 }
 SEED = "../honest/top_places_sorted.py"
 
