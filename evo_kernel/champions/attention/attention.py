@@ -2,7 +2,8 @@
 
 Bred on an H200 by external agents: first for `attention` (2026-11-24), then from that champion for `gqa` and
 `attention_full`. `run` serves `attention`, `attention_causal` and `gqa`; `full` has no mask: judge it as
-`evo_kernel.champions.attention.attention:full`. `lineage.json` has all versions with their differences, `*.db.xz` two of the populations.
+`evo_kernel.champions.attention.attention:full`. `lineage.json` has all versions with their differences,
+`*.db.xz` are two of the populations.
 
 Confirmed by judge 18 on `gqa`: 1.21 of the fastest baseline on its hidden cases (1.17 to 1.24), all of which are at the
 power limit. `attention`: 1.36 on its search cases; its ancestor, equally fast, is confirmed at 1.35. `attention_full`
