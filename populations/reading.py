@@ -335,7 +335,8 @@ class PopulationReader:
         if told is None:
             return Best(candidate, score, confirmed=False)
         hidden = told.gain_over(Rival.FIRST, CaseKind.CONFIRM)
-        return Best(candidate, score, True, told.claimed, told.survived, hidden.ratio if hidden else None)
+        ratio, there = (hidden.ratio, told.score) if hidden else (None, None)
+        return Best(candidate, score, True, told.claimed, told.survived, ratio, there)
 
     def _times(self) -> dict[str, CaseTime]:
         """The leader's, by case."""

@@ -104,7 +104,8 @@ class Best:
     confirmed: bool
     claimed: float | None = None  # of what is confirmed: the gain over the first kernel that the search had measured,
     survived: float | None = None  # and the share of it that the confirmation still found; None of modeled times
-    hidden: float | None = None  # the gain over the first kernel on hidden cases
+    hidden: float | None = None  # the gain over the first kernel on hidden cases,
+    hidden_score: float | None = None  # and the score there
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,9 @@ def _survived(status: RunStatus) -> list[tuple[str, str]]:
     if champion is None:
         return []
     hidden = f"{champion.hidden:.3f}x the first kernel on hidden cases" if champion.hidden is not None else ""
+    if champion.hidden_score is not None:
+        score = f"{champion.hidden_score:.3f}x {against(status.baselines.values())}".rstrip()
+        hidden = f"{score} and {hidden}"
     if status.environment is not None and status.environment.kind == "modeled":
         return [("confirmed", "; ".join(filter(None, (hidden, renewed_text(bool(hidden))))))]
     if champion.survived is None:
