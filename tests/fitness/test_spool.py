@@ -331,7 +331,7 @@ def carry(here: Path, there: Path, *kinds: str) -> None:
     """As `rsync -a`: adds and overwrites, removes nothing; each file appears whole."""
     for kind in kinds:
         (there / kind).mkdir(parents=True, exist_ok=True)
-        for path in (here / kind).iterdir():
+        for path in (here / kind).glob("[!.]*"):  # what is still being written comes next time
             hidden = there / kind / f".{path.name}.tmp"
             try:
                 shutil.copy2(path, hidden)
