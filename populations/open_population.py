@@ -89,7 +89,7 @@ class OpenPopulation:
         self.task_identity = start.task_identity
         self._store = store
         # What earlier sessions left behind is read before this one leaves its mark.
-        self._earlier_wall_s = statistics.wall_s(store.connection)
+        self.earlier_wall_s = statistics.wall_s(store.connection)
         self._state = replay(store.connection)
         sql = (
             "SELECT n.key FROM evaluations e JOIN environments n ON n.id = e.environment WHERE n.key != ?"

@@ -234,7 +234,7 @@ class LineagePopulation(OpenPopulation):
             left_nothing = self._said.total()
             found["failures"] += left_nothing
             found["attempts"] += left_nothing + len(self._store.held)
-            wall_s, best = self._earlier_wall_s + time.time() - self._began, self._board.score(self._board.best())
+            wall_s, best = self.earlier_wall_s + time.time() - self._began, self._board.score(self._board.best())
             known: dict[str, Any] = {"candidates": len(self._state.lineage), "passed": self._board.passed}
             return SearchTotals(**found, **known, wall_s=wall_s, best_score=best)
 

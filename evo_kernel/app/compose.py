@@ -197,9 +197,11 @@ def _leaders(path: Path) -> list[Source]:
 
 
 def ledger_of(config: Config, population: LineagePopulation, began: float | None = None) -> Ledger:
-    """The run's ledger, with what earlier sessions of the population have spent. `began`: when the command did."""
+    """The run's ledger, with what earlier sessions of the population have spent. `began`: when the command did, if its
+    start counts too."""
     before = population.counters()
-    spent = Spent(before.charged, before.wall_s / 3600, before.dollars, before.tokens, before.gpu_s)
+    wall_s = before.wall_s if began is None else population.earlier_wall_s
+    spent = Spent(before.charged, wall_s / 3600, before.dollars, before.tokens, before.gpu_s)
     return Ledger(
         Budget(**config.budget.model_dump()),
         spent,

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.verdicts import ceilings_of, confirmed_lines, survival_line
+from evo_kernel.deadline import duration_text
 from evo_kernel.observe.document import Block, Code, Figure, Heading, Paragraph, Table
 from evo_kernel.observe.formatting import counts_text, dashed, held_texts, score_text, source_diff
 from evo_kernel.types import Environment, Evaluation, Measurement
@@ -165,9 +166,11 @@ def _measurement(m: Measurement, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _spent(status: RunStatus) -> list[tuple[str, str]]:
+    made = status.attempts - status.failures - status.abandoned - status.open_attempts
+    judged = counts_text(status.verdicts) or "none judged"
     return [
-        ("attempts", f"{status.attempts}, {status.failures} of them without a candidate"),
-        ("candidates", f"{status.candidates}: {counts_text(status.verdicts) or 'none judged'}"),
+        ("attempts", f"{status.attempts}: {made} made a candidate, {status.failures} none"),
+        ("candidates", f"{status.candidates}, with {status.candidates - made} roots: {judged}"),
         ("evaluations", counts_text(status.evaluations) or "none"),
         ("time", f"{status.wall_s / 3600:.2f} hours over {status.sessions} session(s), {status.gpu_s:.1f} s of GPU"),
         ("models", f"${status.dollars:.2f}, {status.tokens} tokens"),
@@ -215,8 +218,10 @@ def _environment(reader: PopulationReader, environment: Environment | None) -> l
 
 def _commands(reader: PopulationReader, view: CandidateView | None) -> list[str]:
     session, path = reader.sessions()[0], reader.path
+    hours = session.config.get("budget", {}).get("hours")
+    limit = f" --for {duration_text(3600 * hours)}" if hours else ""
     found = [
-        f"evo-kernel run {session.config.get('task') or 'TASK'} --set seed={session.seed}",
+        f"evo-kernel run {session.config.get('task') or 'TASK'} --set seed={session.seed}{limit}",
         f"evo-kernel resume {path}",
     ]
     if view is not None:

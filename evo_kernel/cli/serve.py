@@ -32,7 +32,8 @@ def serve(populations: tuple[Path, ...], port: int) -> None:
     It only reads, so a run in progress is not disturbed, and pages follow it. Several files can be compared.
 
     Install it with: pip install 'evo-kernel[serve]'. It listens on this machine only. Every request needs the token in
-    the printed address: EVO_KERNEL_SERVE_TOKEN if it is set, else a new one. From another machine:
+    the printed address: EVO_KERNEL_SERVE_TOKEN (16 characters or more) if it is set, else a new one. From another
+    machine:
 
     \b
     ssh -L 8799:127.0.0.1:8799 HOST

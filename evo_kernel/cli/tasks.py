@@ -143,7 +143,8 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
         lines.append(f"first kernel {evaluation.status}, {label}{reason}")
         lines += [f"  {m.case}: {m.median_us:.1f} µs, floor {held_texts(m, 1)[0]} µs, {label}"
                   for m in evaluation.measurements]  # fmt: skip
-        click.echo("\n".join([*lines, *mixed_lines(evaluation)]))
+        lines += [*mixed_lines(evaluation), *(["the task is sound"] if sound else [])]
+        click.echo("\n".join(lines))
     if not sound:
         sys.exit(1)
 

@@ -5,9 +5,9 @@ Bred on an H200 by external agents: first for `attention` (2026-11-24), then fro
 `evo_kernel.champions.attention.attention:full`. `lineage.json` has all versions with their differences,
 `*.db.xz` are two of the populations.
 
-Confirmed by judge 18 on `gqa`: 1.21 of the fastest baseline on its hidden cases (1.17 to 1.24), all of which are at the
-power limit. `attention`: 1.36 on its search cases; its ancestor, equally fast, is confirmed at 1.35. `attention_full`
-(1.16 on search cases) and `attention_causal` are not confirmed.
+Confirmed by judge 18 on hidden cases, of the fastest baseline (cuDNN): `attention` 1.36 (1.30 to 1.39),
+`attention_causal` 1.26 (1.20 to 1.31), `attention_full` 1.24 (1.16 to 1.30) on 2026-11-28; `gqa` 1.21 (1.17 to 1.24) on
+2026-11-27.
 
 Mechanism
 ---------
