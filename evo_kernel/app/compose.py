@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from evo_kernel.fitness.spool.client import SpoolJudge
 from evo_kernel.fitness.stages import THINKING, Stages
 from evo_kernel.judge_place import LOCAL
 from evo_kernel.observe.formatting import fault_lines
-from evo_kernel.tasks.first import First, beside_first, first_of
+from evo_kernel.tasks.first import First, beside_first, first_of, template_of
 from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.task import Task
@@ -39,6 +41,8 @@ START_FROM = 8
 """Kernels taken over from another population."""
 ORIGINS = {"seed": "seed", "lowered": "seed", "compiled": "compiled"}
 """What the lineage calls where a root comes from."""
+HOPPER = re.compile(r"\bG?H\d+")
+"""GPUs on which templates in Gluon run: H100, H200, GH200, by the name of a measuring environment's device."""
 FIRST_KERNEL = "first kernel"
 BARREN = {False: 200, True: 60}
 """Attempts in a row with nothing new judged that end a run: without models, where they take milliseconds, and with."""
@@ -52,7 +56,7 @@ class Prepared:
     judge: AnyJudge
     population: LineagePopulation
     firsts: Mapping[str, Source]  # what the search starts from, by where it comes from
-    late_root: LateRoot | None = None  # torch.compile's kernels, where they are still to be planted
+    late_roots: tuple[LateRoot, ...] = ()  # templates and torch.compile's kernels, where they are still to be planted
 
 
 def task_of(config: Config) -> Task:
@@ -116,9 +120,14 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
     def beside() -> Source | None:
         return beside_first(task, first) if first is not None else None
 
-    wanted, made = config.first == "all" and first is not None, None
-    if wanted and create:  # begun while the judge opens
-        made = in_a_thread(beside)
+    makers: dict[str, Callable[[], Source | None]] = {}
+    if config.first == "all" and first is not None:
+        makers = {
+            "template": lambda: template_of(task, "triton"),
+            "gluon": lambda: template_of(task, "gluon"),
+            "compiled": beside,
+        }
+    made = {origin: in_a_thread(maker) for origin, maker in makers.items() if create}  # begun while the judge opens
     leaders = _leaders(config.start_from) if create and config.start_from else []
     known = last_environment(path) if config.judge.at != LOCAL and not create else None
     with configured_judge(config, task, score_soon=bool(create), known=known, wait=wait) as judge:
@@ -144,15 +153,17 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
             for source in leaders:
                 population.plant(source, "start-from")
 
-            def late_root(within_s: float) -> Recorded | None:
-                nonlocal made
-                made = made or in_a_thread(beside)
-                source = made.result(within_s)
-                return population.plant(source, ORIGINS["compiled"]) if source is not None else None
+            def late_root(origin: str, within_s: float) -> Recorded | None:
+                if origin not in made:
+                    made[origin] = in_a_thread(makers[origin])
+                source = made[origin].result(within_s)
+                return population.plant(source, origin) if source is not None else None
 
-            is_due = wanted and ORIGINS["compiled"] not in population.origins()
+            if not HOPPER.search(judge.environment.device):
+                makers.pop("gluon", None)
+            due = [origin for origin in makers if origin not in population.origins()]
             firsts = {**({FIRST_KERNEL: first.source} if first is not None else {}), **seeds}
-            yield Prepared(task, judge, population, firsts, late_root if is_due else None)
+            yield Prepared(task, judge, population, firsts, tuple(partial(late_root, origin) for origin in due))
 
 
 def first_kernels(task: Task, config: Config) -> dict[str, Source]:
@@ -222,7 +233,7 @@ def search(
     with operating(config, population, parts.judge, ledger, observer.trouble, stages, stop) as operator:
         rewrites = weights_of(config).keys() <= {"mtmc", "crossover"}
         cut_waits = None if rewrites else stop.set
-        engine = Engine(population, operator, parts.judge, ledger, settings, observer, cut_waits, parts.late_root)
+        engine = Engine(population, operator, parts.judge, ledger, settings, observer, cut_waits, parts.late_roots)
         parts.judge.baselines.on_baselines = kept_baselines(population, observer.trouble)
         judge = parts.judge
         if isinstance(judge, SpoolJudge):

@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evo_kernel.budget import Ledger, Spent
@@ -62,16 +62,16 @@ class Engine(RunSession):
         settings: EngineSettings | None = None,
         observer: Observer | None = None,
         time_is_up: Callable[[], None] | None = None,
-        late_root: LateRoot | None = None,
+        late_roots: Sequence[LateRoot] = (),
     ) -> None:
-        """`time_is_up` ends what operators wait for, for good; None: they wait for nothing. `late_root`: a root
-        that is still being made."""
+        """`time_is_up` ends what operators wait for, for good; None: they wait for nothing. `late_roots`: roots that
+        are still being made, in the order in which they are waited for."""
         super().__init__(population, operator, judge, ledger, settings, observer)
         self._attempts, self._known = Attempts(self), Reevaluation(self)
         self._time_is_up = time_is_up
         self._confirming_s = 0.0
-        self._late_root, self._is_late = late_root, late_root is not None
-        self._making = self._is_late
+        self._late_roots = list(late_roots)
+        self._late = self._making = len(late_roots)  # without a verdict; of these, not made yet
         self._taking_up = 0  # threads that judge what is pending
         self._untuned: list[Recorded] = []  # roots that are tuned beside the first attempts
         self._searching = self._out_of_time = False
@@ -87,7 +87,7 @@ class Engine(RunSession):
         best = self.population.best()
         self.best_log_us = best.evaluation.standing if best and best.evaluation else math.inf
         pending = self.population.pending()
-        if self.settings.width > 1 or self._late_root is not None:
+        if self.settings.width > 1 or self._late:
             self._untuned.extend(pending if best is None else self.population.untuned())
         left = iter(pending)
         if self.population.confirmation_due():
@@ -128,7 +128,7 @@ class Engine(RunSession):
     @property
     def makes_root(self) -> bool:
         """Whether a root is still being made, and will be judged."""
-        return self._making and not self.stopped.is_set()
+        return self._making > 0 and not self.stopped.is_set()
 
     # ---- threads ---------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Engine(RunSession):
         self._judge_pending(pending)
         with self.lock:
             self._taking_up -= 1
-        while self._is_late or (self._taking_up and self.population.best() is None):
+        while self._late or (self._taking_up and self.population.best() is None):
             if self.stopped.wait(LOOK_S):
                 return
         self._attempts_until_stopped()
@@ -194,20 +194,29 @@ class Engine(RunSession):
                 return
             untuned = recorded in self._untuned
             self.ledger.charge(self.judge_and_tell(recorded, Purpose.SCORE, remeasure=untuned, new=True))
-            self._is_late = self._is_late and not late
+            with self.lock:
+                self._late -= late
 
     def _made_late(self) -> Recorded | None:
-        """The root that was still being made: one thread waits for it while others judge."""
-        with self.lock:
-            late_root, self._late_root = self._late_root, None
-        while late_root is not None and not self.stopped.is_set():
-            with contextlib.suppress(TimeoutError):
-                recorded = late_root(LOOK_S)
-                if recorded is not None:
+        """A root that was still being made: one thread waits for each while others judge. None: there is none left."""
+        while not self.stopped.is_set():
+            with self.lock:
+                if not self._late_roots:
+                    return None
+                late_root = self._late_roots.pop(0)
+            recorded = self._awaited(late_root)
+            with self.lock:
+                self._making -= 1
+                if recorded is not None and recorded not in self._untuned:
                     self._untuned.append(recorded)
-                self._is_late = recorded is not None
-                self._making = False
-                return recorded
+                    return recorded
+                self._late -= 1  # nothing to judge: it was not to be had, or is a root already
+        return None
+
+    def _awaited(self, late_root: LateRoot) -> Recorded | None:
+        while not self.stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                return late_root(LOOK_S)
         return None
 
     def _tune_first(self) -> None:

@@ -9,8 +9,8 @@ from typing import Literal
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.child import compiled, compiled_baseline
-from evo_kernel.tasks.task import Task, describe
-from evo_kernel.types import Source
+from evo_kernel.tasks.task import Task, TensorSpec, describe
+from evo_kernel.types import CaseKind, Source
 
 Wanted = Literal["auto", "compiled"]
 """How a first kernel is chosen: by `first_of`'s order, or torch.compile's whatever else there is."""
@@ -80,6 +80,23 @@ def beside_first(task: Task, first: First) -> Source | None:
         usual = compiled_baseline(task)
         return usual if task.allow == "mixed" or not left_to_torch(usual) else compiled(task)
     return None
+
+
+def template_of(task: Task, form: Literal["triton", "gluon"]) -> Source | None:
+    """A persistent kernel for Hopper where the reference is one product of 16-bit matrices and what follows it.
+
+    None for other references.
+    """
+    case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
+    tensors = [spec for spec in task.input_specs(case) if isinstance(spec, TensorSpec)]
+    if sum(spec.dtype in ("float16", "bfloat16") and len(spec.shape) >= 2 for spec in tensors) < 2:
+        return None  # it need not be traced
+    from evo_kernel.tasks.lowering.product import product_template
+
+    try:
+        return product_template(task, form)
+    except LoweringError:
+        return None
 
 
 def compiles(task: Task) -> bool:

@@ -36,8 +36,8 @@ def task(tmp_path):
 def roots(task, path, create=True, **keys):
     config = config_from({"task": task.spec, "device": "cpu", **keys}, "a test")
     with prepared(config, task, path, create) as parts:
-        if parts.late_root is not None:
-            parts.late_root(60.0)
+        for late_root in parts.late_roots:
+            late_root(60.0)
         return [(one.candidate, one.proposal.operator) for one in parts.population.pending()]
 
 

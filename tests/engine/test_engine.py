@@ -588,7 +588,7 @@ def test_a_first_kernel_that_comes_late_is_judged_before_anything_is_tried(popul
     judge, settings = ScriptedJudge(), replace(QUICK, width=width)
     ledger = Ledger(Budget(evaluations=evaluations), Spent())
     late_root = Arrives(population)
-    Engine(population, ScriptedOperator(), judge, ledger, settings, Notebook(), late_root=late_root).run()
+    Engine(population, ScriptedOperator(), judge, ledger, settings, Notebook(), late_roots=(late_root,)).run()
     asked, roots = [source for source, _ in judge.asked], {FIRST.sha256, LATE.sha256}
     tried = next((place for place, source in enumerate(asked) if source not in roots), len(asked))
     assert LATE.sha256 in asked[:tried] and asked.count(LATE.sha256) >= 2  # as it is, and tuned
@@ -610,7 +610,7 @@ def test_nothing_is_tuned_or_tried_beside_the_verdict_of_a_late_first_kernel(pop
 
     Engine(
         population, ScriptedOperator(), Slow(), Ledger(Budget(evaluations=6), Spent()), replace(QUICK, width=2),
-        Notebook(), late_root=Arrives(population),
+        Notebook(), late_roots=(Arrives(population),),
     ).run()  # fmt: skip
     assert calls[:2] == [(FIRST.sha256, True), (LATE.sha256, True)]
 
@@ -619,7 +619,7 @@ def test_a_run_that_waits_for_a_first_kernel_stops_at_once(population) -> None:
     late_root = Arrives(population, ready=False)
     engine = Engine(
         population, ScriptedOperator(), ScriptedJudge(), Ledger(Budget(), Spent()), replace(QUICK, width=2), Notebook(),
-        late_root=late_root,
+        late_roots=(late_root,),
     )  # fmt: skip
     threading.Thread(target=lambda: late_root.asked.wait(10.0) and engine.stop("enough")).start()
     began = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -119,6 +119,7 @@ class LoweredModule(Branch):
         self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
         self.device = traced.device
         self.functions: dict[str, str] = {}  # jitted functions that kernels call: name → text
+        self.inline: Callable[[Any, Any], LoweredValue] | None = None  # takes pointwise jobs, in place of a kernel each
 
     # -- expressions over sizes -------------------------------------------------------------------------------------
     def size(self, expression: Expr | float) -> str:

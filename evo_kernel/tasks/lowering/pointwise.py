@@ -146,6 +146,8 @@ class PointwiseJob:
 
 def write(module: LoweredModule, node: AtenNode, job: PointwiseJob) -> LoweredValue:
     """Write the kernel of a job; its result has the node's shape, dtype and memory order."""
+    if module.inline is not None:
+        return module.inline(node, job)
     fake = node.result
     reads: list[FrameRead] = []
     scalars: list[str] = []
