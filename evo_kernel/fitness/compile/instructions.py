@@ -150,7 +150,13 @@ def _with_functions(cubin: bytes) -> list[Instruction]:
 
 
 def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
-    """Loops of the code and functions that it calls, each with its own instructions by class: not those of inner ones.
+    """`placed_loops` without their places."""
+    return tuple(dict(counts) for _, counts in placed_loops(cubin))
+
+
+def placed_loops(cubin: bytes) -> list[tuple[tuple[int, int], Mapping[str, int]]]:
+    """Loops of the code and functions that it calls, each with its first and last address, the smaller first, and its
+    own instructions by class: not those of inner ones.
 
     `all`, `double` and `load_bytes` as above. `in_divisions`: of all, those of functions that divide integers.
     `called`: 1 of a function. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their use, 0
@@ -176,8 +182,8 @@ def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
         counts["called"] = int(start in called)
         counts["inner"] = sum(start <= other[0] and other[1] <= end for other in spans) - 1
         counts["ahead"] = _ahead(inside, [one for one in own[around] if before < one.address < start])
-        made.append(dict(counts))
-    return tuple(made)
+        made.append(((start, end), dict(counts)))
+    return made
 
 
 def _called(code: Sequence[Instruction]) -> list[int]:
@@ -260,7 +266,7 @@ def _signed(value: int, bits: int) -> int:
     return value - ((value >> (bits - 1)) << bits)
 
 
-def disassemble(cubin: bytes) -> str:
+def disassemble(cubin: bytes, *options: str) -> str:
     """SASS text of a cubin by the disassembler in Triton's wheel (about 10 ms)."""
     code_words(cubin)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -268,7 +274,7 @@ def disassemble(cubin: bytes) -> str:
         file.flush()
         try:
             done = subprocess.run(
-                [str(_disassembler()), "-c", file.name],
+                [str(_disassembler()), "-c", *options, file.name],
                 capture_output=True, text=True, timeout=DISASSEMBLER_DEADLINE_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
@@ -302,6 +308,27 @@ def listing(text: str) -> list[tuple[int, str]]:
             base = listed[-1][0] + 16
         listed.append((base + int(offset, 16), opcode))
     return listed
+
+
+_LINE = re.compile(r'^\s+//## File "([^"]*)", line (\d+)(.*)$')
+
+
+def line_table(text: str) -> dict[int, tuple[tuple[str, int], ...]]:
+    """For each address of a disassembly made with `-gi`: (file, line) that it comes from, then where that is inlined."""
+    table: dict[int, tuple[tuple[str, int], ...]] = {}
+    places: list[tuple[str, int]] = []
+    base = last = 0
+    open_ended = False
+    for line in text.splitlines():
+        if found := _LINE.match(line):
+            places = [*places, (found[1], int(found[2]))] if open_ended else [(found[1], int(found[2]))]
+            open_ended = "inlined at" in found[3]
+        elif found := _LISTED.match(line):
+            if table and int(found[1], 16) == 0:
+                base, places = last + 16, []
+            last = base + int(found[1], 16)
+            table[last] = tuple(places)
+    return table
 
 
 _CLASSES: dict[str, str] = {

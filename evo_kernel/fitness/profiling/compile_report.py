@@ -1,0 +1,214 @@
+"""Compiles a source without a GPU, and tells what its machine code needs and does, kernel by kernel.
+
+Resources and instructions are those of the code that a judge would run: only the listings of source lines are added.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
+from evo_kernel.fitness.compile.compiler import Compiler, Explanation
+from evo_kernel.fitness.compile.instructions import disassemble, line_table, placed_loops
+from evo_kernel.fitness.costmodel.features import data_path, schedule, tensor_core
+from evo_kernel.fitness.costmodel.targets import Target, occupancy, target_for
+from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Launch
+from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case, refuse_unconfined
+from evo_kernel.tasks.task import Case, Task
+from evo_kernel.types import Source
+
+KEY = ("wgmma", "mma", "tcgen05", "tma.load", "tma.store", "cp.async", "ld.global", "st.global", "atomic", "spill")
+"""Instruction classes that are always told, where there are any: tensor cores, copies, spills."""
+_FIGURES = {"all", "load_bytes", "double", "loops", "hinted", "in_divisions", "called", "inner", "ahead"}
+"""Counts that are of no class of instructions."""
+_MESSAGE = re.compile(r"\(C\d{4,}\)|\bwarning\b", re.IGNORECASE)
+_PLACE = re.compile(r"^(?:ptxas\s+\S*\s*(?:;|,)?\s*)?(?:line \d+\s*;\s*)?")
+SHOWN = 7
+"""Instruction classes that a line of text has room for."""
+
+
+@dataclass(frozen=True)
+class LoopReport:
+    """A loop of the machine code. `instructions`: by class, without those of loops inside it."""
+
+    line: str  # where its branch back is from: "kernel.py:41"; empty if unknown
+    text: str  # that line of the source, if it is there
+    inner: int  # loops inside it
+    ahead: int  # rounds that copies run ahead of their use
+    instructions: Mapping[str, int]
+
+    @property
+    def count(self) -> int:
+        return sum(self.instructions.values())
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel as it is launched: with one grid or several."""
+
+    name: str
+    language: str
+    grids: tuple[tuple[int, int, int], ...]  # of its launches, in order, each once
+    launches: int
+    num_warps: int
+    registers: int
+    spill_bytes: int  # of local memory a thread
+    shared_bytes: int
+    blocks_per_sm: int
+    occupancy: float  # resident warps ÷ the most that an SM holds
+    limiter: str
+    waves: float  # largest grid ÷ blocks resident at once
+    tensor_core: str
+    data_path: str
+    schedule: str
+    instructions: Mapping[str, int]  # all of the code, by class
+    loops: tuple[LoopReport, ...]  # in the order of the code
+    warnings: tuple[str, ...]  # of the assembler
+    compiler: str
+    ptx: str = field(repr=False)
+    sass: str = field(repr=False)
+
+    def as_data(self, sass: bool, ptx: bool) -> dict[str, Any]:
+        data = asdict(self)
+        return {name: value for name, value in data.items() if (name, False) not in (("sass", sass), ("ptx", ptx))}
+
+    def lines(self) -> list[str]:
+        """For people and models."""
+        grids = " and ".join(" x ".join(str(n) for n in grid if n > 1) or "1" for grid in self.grids[:3])
+        times = f", launched {self.launches} times" if self.launches > 1 else ""
+        loops = [line for loop in self.loops for line in _loop_lines(loop)]
+        outside = Counter(self.instructions)
+        for loop in self.loops:
+            outside.subtract(loop.instructions)
+        return [
+            f"{self.name}  grid {grids}, {self.num_warps} warps{times}; {self.compiler}",
+            f"  resources    {self.registers} registers, {self.spill_bytes} B spilled, {self.shared_bytes} B shared memory",
+            f"  occupancy    {self.occupancy:.0%}: {self.blocks_per_sm} blocks an SM, limited by {self.limiter}; "
+            f"{self.waves:.2f} waves",
+            f"  code         {'no' if self.tensor_core == 'none' else self.tensor_core} tensor cores, data by "
+            f"{self.data_path}, {self.schedule}; " + _mix({k: self.instructions.get(k, 0) for k in KEY}),
+            *loops,
+            f"  {'outside' if loops else 'all'}      {sum(outside.values()):5d}: {_mix(outside)}",
+            *(f"  warning      {warning}" for warning in self.warnings),
+        ]
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """One source with one knob setting, compiled for one case; or its fault, a sentence that begins with a status."""
+
+    case: str
+    kernels: tuple[KernelReport, ...] = ()
+    fault: str = ""
+
+    def as_data(self, sass: bool = False, ptx: bool = False) -> dict[str, Any]:
+        kernels = [kernel.as_data(sass, ptx) for kernel in self.kernels]
+        return {"case": self.case, "fault": self.fault, "kernels": kernels}
+
+    def as_text(self) -> str:
+        return self.fault or "\n".join(line for kernel in self.kernels for line in kernel.lines())
+
+
+def compile_report(
+    task: Task, source: Source, case: Case, arch: int, assembler: str = BUNDLED, deadline_s: float = 60.0,
+    unconfined: bool = False,
+) -> CompileReport:  # fmt: skip
+    """Record and compile a source in confined children of its own, for one GPU. Raises InfraError, ConfigError."""
+    compiler = Compiler(arch, deadline_s, assembler=assembler_of(assembler), explain=True)
+    recorder = Recorder(compiler, arch, deadline_s, orders=lambda: task.output_orders)
+    try:
+        recorder.start()
+        if not unconfined:
+            refuse_unconfined(recorder.confinement)
+        plan = recorder.record(source, (record_case(task, case),), [()]).plans[(case.name, ())]
+    finally:
+        recorder.close()
+        compiler.close()
+    if isinstance(plan, RecordFault):
+        return CompileReport(case.name, fault=f"{plan.status}: {plan.reason}")
+    return CompileReport(case.name, kernel_reports(plan, compiler.explanations, target_for(arch), source))
+
+
+def kernel_reports(
+    compiled: CompiledPlan, explanations: Mapping[str, Explanation], target: Target, source: Source
+) -> tuple[KernelReport, ...]:
+    """One for each kernel of the plan that is launched, in the order of first launches."""
+    launches: dict[int, list[Launch]] = {}
+    for launch in compiled.plan.launches:
+        launches.setdefault(launch.kernel, []).append(launch)
+    return tuple(
+        _kernel(
+            compiled.plan.kernels[number], compiled.binaries[number], made,
+            explanations[compiled.plan.kernels[number].key], target, source,
+        )
+        for number, made in launches.items()
+    )  # fmt: skip
+
+
+def _kernel(
+    kernel: Kernel, binary: Binary, launches: Sequence[Launch], told: Explanation, target: Target, source: Source
+) -> KernelReport:
+    fits = occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps)
+    largest = max(launches, key=lambda launch: math.prod(launch.grid))
+    sass = disassemble(binary.cubin, "-gi")
+    texts = {"kernel.py": source.text.splitlines(), "kernel.cu": kernel.code.splitlines()}
+    return KernelReport(
+        name=kernel.name, language=kernel.language,
+        grids=tuple(dict.fromkeys(launch.grid for launch in launches)), launches=len(launches),
+        num_warps=binary.num_warps, registers=binary.registers, spill_bytes=binary.spill_bytes,
+        shared_bytes=binary.block_shared_bytes, blocks_per_sm=fits.blocks_per_sm,
+        occupancy=fits.warps_per_sm / target.warps_per_sm, limiter=fits.limiter,
+        waves=math.prod(largest.grid) * binary.num_ctas / max(1, fits.blocks_per_sm * target.sm_count),
+        tensor_core=tensor_core(binary), data_path=data_path(binary), schedule=schedule(binary, largest, target),
+        instructions=_classes(binary.instructions),
+        loops=_loops(binary.cubin, line_table(sass), texts), warnings=warnings_of(told.log),
+        compiler=binary.compiler, ptx=told.ptx, sass=sass,
+    )  # fmt: skip
+
+
+def _loops(
+    cubin: bytes, lines: Mapping[int, Sequence[tuple[str, int]]], texts: Mapping[str, Sequence[str]]
+) -> tuple[LoopReport, ...]:
+    """`lines`: see `line_table`; `texts`: lines of the files that are known."""
+    made = []
+    for (_, end), counts in sorted(placed_loops(cubin), key=lambda loop: loop[0]):
+        places = lines.get(end, ())
+        path, number = next((place for place in places if Path(place[0]).name in texts), (*places, ("", 0))[0])
+        text = texts.get(Path(path).name, ())[number - 1 : number] if number else ()
+        mix = _classes(counts)
+        line = f"{Path(path).name}:{number}" if number else ("a function" if counts["called"] else "")
+        made.append(LoopReport(line, "".join(text).strip(), counts["inner"], counts["ahead"], mix))
+    return tuple(made)
+
+
+def warnings_of(log: str) -> tuple[str, ...]:
+    """Warnings, and notes with a number such as C7510, of what an assembler said; each once."""
+    found = [line.strip() for line in log.splitlines() if _MESSAGE.search(line)]
+    return tuple(dict.fromkeys(_PLACE.sub("", line) for line in found))
+
+
+def _classes(counts: Mapping[str, int]) -> dict[str, int]:
+    return {
+        name: n for name, n in counts.items() if n and name not in _FIGURES and not name.startswith("in_loop.")
+    }
+
+
+def _loop_lines(loop: LoopReport) -> list[str]:
+    where = " ".join(part for part in (loop.line, f"`{loop.text}`" if loop.text else "") if part) or "no line known"
+    notes = [f"{loop.inner} loops inside"] if loop.inner else []
+    notes += [f"copies {loop.ahead} rounds ahead"] if loop.ahead else []
+    said = f"; {', '.join(notes)}" if notes else ""
+    return [f"  loop         {loop.count:5d}: {_mix(loop.instructions)}{said}", f"               {where}"]
+
+
+def _mix(counts: Mapping[str, int]) -> str:
+    """The largest counts, and all that KEY names."""
+    ranked = sorted((name for name, count in counts.items() if count > 0), key=lambda name: -counts[name])
+    shown = [name for number, name in enumerate(ranked) if number < SHOWN or name in KEY]
+    return ", ".join(f"{name} {counts[name]}" for name in shown) or "-"
