@@ -24,8 +24,7 @@ class CompiledVariant:
     wall_s: float
 
     def as_data(self, sass: bool, ptx: bool) -> dict[str, Any]:
-        told = {"file": self.variant.file, "setting": dict(self.variant.knobs)}
-        return told | self.report.as_data(sass, ptx) | {"wall_s": self.wall_s}
+        return self.variant.as_data() | self.report.as_data(sass, ptx) | {"wall_s": self.wall_s}
 
 
 def compile_variants(
@@ -56,7 +55,7 @@ def show_compiled(made: Sequence[CompiledVariant], gpu: str, sass: bool, ptx: bo
     if len(made) > 1:
         _show_table(console, made)
     for one in made:
-        name = f"{one.variant.file} {one.variant.setting}".strip()
+        name = one.variant.name
         if len(made) == 1:
             say(console, one.report.as_text(), f"compiled in {one.wall_s:.1f} s")
         elif one.report.fault:

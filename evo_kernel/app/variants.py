@@ -27,6 +27,13 @@ class Variant:
     def setting(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.knobs)
 
+    @property
+    def name(self) -> str:
+        return f"{self.file} {self.setting}".strip()
+
+    def as_data(self) -> dict[str, Any]:
+        return {"file": self.file, "setting": dict(self.knobs)}
+
 
 def variants_of(files: Sequence[tuple[str, Source]], settings: Sequence[Knobs]) -> list[Variant]:
     """Every setting of every file; each file as it stands where there are no settings. Raises UserError."""

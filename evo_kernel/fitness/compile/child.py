@@ -2,7 +2,7 @@
 
 Request: {"arch", "kernels", "explain"}. Answer: {"answers": [{"metadata", "cubin", "ir"} or {"fault"}, ...]}, for at
 least one kernel and, if they take long, not for all. `ir` is the compiled text: parsed and printed again, without
-locations. `explain`: the cubins name source lines, and answers also hold "ptx" and "log", what the assembler said.
+locations. `explain`: cubins name source lines, and answers also hold "ptx" and "log", what the assembler said.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ def _processor_s() -> float:
     return sum(os.times()[:4])
 
 
-def _compile(kernel: dict[str, Any], arch: int, folder: str, explain: bool) -> dict[str, Any]:
+def _compile(kernel: dict[str, Any], arch: int, folder: str, told: bool) -> dict[str, Any]:
     try:
         if kernel["language"] == "cuda":
-            return _compile_cuda(kernel, arch, folder, explain)
-        return compile_ir(kernel, arch, folder, explain)
+            return _compile_cuda(kernel, arch, folder, told)
+        return compile_ir(kernel, arch, folder, told)
     # The compiler raises many kinds of error for a bad kernel.
     except BaseException as error:  # noqa: BLE001
         return {"fault": explain(error)}
 
 
-def compile_ir(kernel: dict[str, Any], arch: int, folder: str, explain: bool = False) -> dict[str, Any]:
+def compile_ir(kernel: dict[str, Any], arch: int, folder: str, told: bool = False) -> dict[str, Any]:
     """Parse the IR and print it without locations, then compile the printed text; to explain it, the text with them."""
     target = GPUTarget("cuda", arch, 32)
     suffix = "ttgir" if kernel["language"] == "gluon" else "ttir"
@@ -84,7 +84,7 @@ def compile_ir(kernel: dict[str, Any], arch: int, folder: str, explain: bool = F
     _write(path, kernel["code"])
     module = ir.parse_mlir_module(path, context)
     text = module.str_nodebug()
-    if not explain:
+    if not told:
         _write(path, text)
     with contextlib.redirect_stdout(io.StringIO()) as log:  # Triton prints what the assembler said
         compiled = triton_compile(path, target=target, options=dict(kernel["options"]))
@@ -92,7 +92,7 @@ def compile_ir(kernel: dict[str, Any], arch: int, folder: str, explain: bool = F
     if suffix == "ttgir":  # otherwise only the stage that made this text reports it
         metadata["tensordesc_meta"] = module.get_tensordesc_metadata()
     answer = {"metadata": metadata, "cubin": base64.b64encode(compiled.asm["cubin"]).decode(), "ir": text}
-    return answer | ({"ptx": compiled.asm["ptx"], "log": log.getvalue()} if explain else {})
+    return answer | ({"ptx": compiled.asm["ptx"], "log": log.getvalue()} if told else {})
 
 
 def _write(path: str, text: str) -> None:
@@ -100,7 +100,7 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str, explain: bool) -> dict[str, Any]:
+def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str, told: bool) -> dict[str, Any]:
     """Compile CUDA C++ with NVRTC, which under Landlock can read only its own headers."""
     from evo_kernel.fitness.compile import nvrtc
 
@@ -108,7 +108,7 @@ def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str, explain: bool)
     readable = (*library.include, *library.folders)
     landlock([folder], readable)
     options = dict(kernel["options"])
-    flags = (nvrtc.SILENT, *str(options.get("flags", "")).split(), *(nvrtc.EXPLAINED if explain else ()))
+    flags = (nvrtc.SILENT, *str(options.get("flags", "")).split(), *(nvrtc.EXPLAINED if told else ()))
     compiled = library.compile(kernel["code"], kernel["name"], arch, flags)
     metadata = dict.fromkeys(_METADATA) | {
         "name": compiled.symbol,
@@ -117,7 +117,7 @@ def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str, explain: bool)
         "num_ctas": 1,
     }
     answer = {"metadata": metadata, "cubin": base64.b64encode(compiled.cubin).decode(), "ir": ""}
-    return answer | ({"ptx": compiled.ptx, "log": compiled.log} if explain else {})
+    return answer | ({"ptx": compiled.ptx, "log": compiled.log} if told else {})
 
 
 _MESSAGE_CHARACTERS = 1200

@@ -27,8 +27,15 @@ KEY = ("wgmma", "mma", "tcgen05", "tma.load", "tma.store", "cp.async", "ld.globa
 """Instruction classes that are always told, where there are any: tensor cores, copies, spills."""
 _FIGURES = {"all", "load_bytes", "double", "loops", "hinted", "in_divisions", "called", "inner", "ahead"}
 """Counts that are of no class of instructions."""
+_WAITING, _SHORT = {"barrier", "warp-specialise", "branch", "move", "int", "int.uniform"}, 8
+"""Classes and number of the instructions of a loop that waits."""
 _MESSAGE = re.compile(r"\(C\d{4,}\)|\bwarning\b", re.IGNORECASE)
-_PLACE = re.compile(r"^(?:ptxas\s+\S*\s*(?:;|,)?\s*)?(?:line \d+\s*;\s*)?")
+_PREFIX = re.compile(r"^ptxas\S*\s*(?:/\S+|\S+\.ptx)?[\s,]*(?:line \d+\s*;)?\s*(?:info|warning|error)?\s*:\s*")
+_PTX_LINE = re.compile(r"\bline (\d+)")
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)(?:.*inlined_at\s+(\d+)\s+(\d+))?")
+_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
+OWN_FILES = ("kernel.py", "kernel.cu")
+"""What the recorder calls a source, and NVRTC a text of CUDA C++."""
 SHOWN = 7
 """Instruction classes that a line of text has room for."""
 
@@ -41,11 +48,9 @@ class LoopReport:
     text: str  # that line of the source, if it is there
     inner: int  # loops inside it
     ahead: int  # rounds that copies run ahead of their use
+    waits: bool  # tries a barrier, or setmaxnreg, until it succeeds
+    count: int  # all of its instructions
     instructions: Mapping[str, int]
-
-    @property
-    def count(self) -> int:
-        return sum(self.instructions.values())
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,13 @@ class KernelReport:
         """For people and models."""
         grids = " and ".join(" x ".join(str(n) for n in grid if n > 1) or "1" for grid in self.grids[:3])
         times = f", launched {self.launches} times" if self.launches > 1 else ""
-        loops = [line for loop in self.loops for line in _loop_lines(loop)]
+        alike: dict[str, list[LoopReport]] = {}
+        for number, loop in enumerate(self.loops):
+            if not loop.waits:
+                alike.setdefault(loop.line or str(number), []).append(loop)
+        loops = [line for copies in alike.values() for line in _loop_lines(copies)]
+        if waiting := sum(loop.waits for loop in self.loops):
+            loops.append(f"  loops        {waiting} more only wait for a barrier or for registers")
         outside = Counter(self.instructions)
         for loop in self.loops:
             outside.subtract(loop.instructions)
@@ -94,7 +105,7 @@ class KernelReport:
             f"  code         {'no' if self.tensor_core == 'none' else self.tensor_core} tensor cores, data by "
             f"{self.data_path}, {self.schedule}; " + _mix({k: self.instructions.get(k, 0) for k in KEY}),
             *loops,
-            f"  {'outside' if loops else 'all'}      {sum(outside.values()):5d}: {_mix(outside)}",
+            f"  {'no loop' if loops else 'all    '}      {sum(outside.values())} instructions: {_mix(outside)}",
             *(f"  warning      {warning}" for warning in self.warnings),
         ]
 
@@ -157,7 +168,7 @@ def _kernel(
     fits = occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps)
     largest = max(launches, key=lambda launch: math.prod(launch.grid))
     sass = disassemble(binary.cubin, "-gi")
-    texts = {"kernel.py": source.text.splitlines(), "kernel.cu": kernel.code.splitlines()}
+    texts = dict(zip(OWN_FILES, (source.text.splitlines(), kernel.code.splitlines()), strict=True))
     return KernelReport(
         name=kernel.name, language=kernel.language,
         grids=tuple(dict.fromkeys(launch.grid for launch in launches)), launches=len(launches),
@@ -167,7 +178,7 @@ def _kernel(
         waves=math.prod(largest.grid) * binary.num_ctas / max(1, fits.blocks_per_sm * target.sm_count),
         tensor_core=tensor_core(binary), data_path=data_path(binary), schedule=schedule(binary, largest, target),
         instructions=_classes(binary.instructions),
-        loops=_loops(binary.cubin, line_table(sass), texts), warnings=warnings_of(told.log),
+        loops=_loops(binary.cubin, line_table(sass), texts), warnings=warnings_of(told.log, told.ptx),
         compiler=binary.compiler, ptx=told.ptx, sass=sass,
     )  # fmt: skip
 
@@ -183,14 +194,31 @@ def _loops(
         text = texts.get(Path(path).name, ())[number - 1 : number] if number else ()
         mix = _classes(counts)
         line = f"{Path(path).name}:{number}" if number else ("a function" if counts["called"] else "")
-        made.append(LoopReport(line, "".join(text).strip(), counts["inner"], counts["ahead"], mix))
+        waits = mix.keys() <= _WAITING and bool(mix.keys() & {"barrier", "warp-specialise"}) and counts["all"] <= _SHORT
+        told = counts["inner"], counts["ahead"], waits, counts["all"], mix
+        made.append(LoopReport(line, "".join(text).strip(), *told))
     return tuple(made)
 
 
-def warnings_of(log: str) -> tuple[str, ...]:
-    """Warnings, and notes with a number such as C7510, of what an assembler said; each once."""
-    found = [line.strip() for line in log.splitlines() if _MESSAGE.search(line)]
-    return tuple(dict.fromkeys(_PLACE.sub("", line) for line in found))
+def warnings_of(log: str, ptx: str) -> tuple[str, ...]:
+    """Warnings, and notes with a number such as C7510, of what an assembler said; each once.
+
+    Lines of the PTX that they name are followed by those of the source, where the PTX tells them.
+    """
+    found = [_PREFIX.sub("", line.strip()) for line in log.splitlines() if _MESSAGE.search(line)]
+    lines = ptx.splitlines()
+    return tuple(dict.fromkeys(_PTX_LINE.sub(lambda at: at[0] + _source_of(int(at[1]), lines), line) for line in found))
+
+
+def _source_of(number: int, ptx: Sequence[str]) -> str:
+    """The source line of a line of PTX, in brackets: of the last `.loc` before it; empty if there is none."""
+    at = next((found for line in ptx[number - 1 :: -1] if (found := _LOC.match(line))), None)
+    if at is None:
+        return ""
+    names = {found[1]: Path(found[2]).name for line in ptx if (found := _FILE.match(line))}
+    places = [(names.get(file, ""), line) for file, line in ((at[1], at[2]), (at[3], at[4])) if file]
+    name, line = next((place for place in places if place[0] in OWN_FILES), places[0])
+    return f" of the PTX ({name}:{line})"
 
 
 def _classes(counts: Mapping[str, int]) -> dict[str, int]:
@@ -199,12 +227,15 @@ def _classes(counts: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _loop_lines(loop: LoopReport) -> list[str]:
+def _loop_lines(copies: Sequence[LoopReport]) -> list[str]:
+    """Of loops from one line, which are copies: for groups of warps, or unrolled. Their sizes, and the largest one."""
+    loop = max(copies, key=lambda one: one.count)
     where = " ".join(part for part in (loop.line, f"`{loop.text}`" if loop.text else "") if part) or "no line known"
+    sizes = " and ".join(str(one.count) for one in copies)
     notes = [f"{loop.inner} loops inside"] if loop.inner else []
     notes += [f"copies {loop.ahead} rounds ahead"] if loop.ahead else []
-    said = f"; {', '.join(notes)}" if notes else ""
-    return [f"  loop         {loop.count:5d}: {_mix(loop.instructions)}{said}", f"               {where}"]
+    said = "".join(f"; {note}" for note in notes)
+    return [f"  loop         {where}", f"               {sizes} instructions: {_mix(loop.instructions)}{said}"]
 
 
 def _mix(counts: Mapping[str, int]) -> str:
