@@ -311,24 +311,39 @@ def listing(text: str) -> list[tuple[int, str]]:
 
 
 _LINE = re.compile(r'^\s+//## File "([^"]*)", line (\d+)(.*)$')
+Places = tuple[tuple[str, int], ...]
+"""(file, line) that an instruction comes from, then where that is inlined."""
 
 
-def line_table(text: str) -> dict[int, tuple[tuple[str, int], ...]]:
-    """For each address of a disassembly made with `-gi`: (file, line) that it comes from, then where that is inlined."""
-    table: dict[int, tuple[tuple[str, int], ...]] = {}
-    places: list[tuple[str, int]] = []
-    base = last = 0
+class ListedLine(NamedTuple):
+    """A line of a listing: an instruction with its address and operands, or a label, whose address is the next one's."""
+
+    address: int
+    text: str
+    places: Places
+
+
+def listed_lines(text: str) -> list[ListedLine]:
+    """Lines of a disassembly made with `-gi`, functions laid end to end."""
+    made: list[ListedLine] = []
+    places: Places = ()
+    base = following = 0
     open_ended = False
     for line in text.splitlines():
         if found := _LINE.match(line):
-            places = [*places, (found[1], int(found[2]))] if open_ended else [(found[1], int(found[2]))]
+            places = (*(places if open_ended else ()), (found[1], int(found[2])))
             open_ended = "inlined at" in found[3]
         elif found := _LISTED.match(line):
-            if table and int(found[1], 16) == 0:
-                base, places = last + 16, []
-            last = base + int(found[1], 16)
-            table[last] = tuple(places)
-    return table
+            if made and int(found[1], 16) == 0:
+                base = following
+            address = base + int(found[1], 16)
+            following = address + 16
+            made.append(ListedLine(address, line.partition("*/")[2].strip(" ;"), places))
+        elif line.startswith(".text."):
+            places = ()
+        elif line.endswith(":"):
+            made.append(ListedLine(following, line, places))
+    return made
 
 
 _CLASSES: dict[str, str] = {

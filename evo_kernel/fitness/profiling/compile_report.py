@@ -15,7 +15,7 @@ from typing import Any
 
 from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compile.compiler import Compiler, Explanation
-from evo_kernel.fitness.compile.instructions import disassemble, line_table, placed_loops
+from evo_kernel.fitness.compile.instructions import ListedLine, Places, disassemble, listed_lines, placed_loops
 from evo_kernel.fitness.costmodel.features import data_path, schedule, tensor_core
 from evo_kernel.fitness.costmodel.targets import Target, occupancy, target_for
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Launch
@@ -42,13 +42,14 @@ SHOWN = 7
 
 @dataclass(frozen=True)
 class LoopReport:
-    """A loop of the machine code. `instructions`: by class, without those of loops inside it."""
+    """A loop of the machine code, or a function in it. `instructions`: by class, without those of loops inside it."""
 
-    line: str  # where its branch back is from: "kernel.py:41"; empty if unknown
-    text: str  # that line of the source, if it is there
+    file: str  # where its branch back comes from; empty if unknown
+    line: int
+    text: str  # that line, if it is of the source
     inner: int  # loops inside it
     ahead: int  # rounds that copies run ahead of their use
-    waits: bool  # tries a barrier, or setmaxnreg, until it succeeds
+    kind: str  # "loop"; "wait": it tries a barrier, or setmaxnreg, until it succeeds; "function": called from elsewhere
     count: int  # all of its instructions
     instructions: Mapping[str, int]
 
@@ -87,12 +88,12 @@ class KernelReport:
         """For people and models."""
         grids = " and ".join(" x ".join(str(n) for n in grid if n > 1) or "1" for grid in self.grids[:3])
         times = f", launched {self.launches} times" if self.launches > 1 else ""
-        alike: dict[str, list[LoopReport]] = {}
+        alike: dict[tuple[str, int], list[LoopReport]] = {}
         for number, loop in enumerate(self.loops):
-            if not loop.waits:
-                alike.setdefault(loop.line or str(number), []).append(loop)
+            if loop.kind != "wait":
+                alike.setdefault((loop.file, loop.line or -number), []).append(loop)
         loops = [line for copies in alike.values() for line in _loop_lines(copies)]
-        if waiting := sum(loop.waits for loop in self.loops):
+        if waiting := sum(loop.kind == "wait" for loop in self.loops):
             loops.append(f"  loops        {waiting} more only wait for a barrier or for registers")
         outside = Counter(self.instructions)
         for loop in self.loops:
@@ -167,7 +168,7 @@ def _kernel(
 ) -> KernelReport:
     fits = occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps)
     largest = max(launches, key=lambda launch: math.prod(launch.grid))
-    sass = disassemble(binary.cubin, "-gi")
+    listed = listed_lines(disassemble(binary.cubin, "-gi"))
     texts = dict(zip(OWN_FILES, (source.text.splitlines(), kernel.code.splitlines()), strict=True))
     return KernelReport(
         name=kernel.name, language=kernel.language,
@@ -178,26 +179,46 @@ def _kernel(
         waves=math.prod(largest.grid) * binary.num_ctas / max(1, fits.blocks_per_sm * target.sm_count),
         tensor_core=tensor_core(binary), data_path=data_path(binary), schedule=schedule(binary, largest, target),
         instructions=_classes(binary.instructions),
-        loops=_loops(binary.cubin, line_table(sass), texts), warnings=warnings_of(told.log, told.ptx),
-        compiler=binary.compiler, ptx=told.ptx, sass=sass,
+        loops=_loops(binary.cubin, listed, texts), warnings=warnings_of(told.log, told.ptx),
+        compiler=binary.compiler, ptx=told.ptx, sass=_listing(listed),
     )  # fmt: skip
 
 
 def _loops(
-    cubin: bytes, lines: Mapping[int, Sequence[tuple[str, int]]], texts: Mapping[str, Sequence[str]]
+    cubin: bytes, listed: Sequence[ListedLine], texts: Mapping[str, Sequence[str]]
 ) -> tuple[LoopReport, ...]:
-    """`lines`: see `line_table`; `texts`: lines of the files that are known."""
+    """In the order of the code. `texts`: lines of the files that are known."""
+    places = {line.address: line.places for line in listed}
     made = []
     for (_, end), counts in sorted(placed_loops(cubin), key=lambda loop: loop[0]):
-        places = lines.get(end, ())
-        path, number = next((place for place in places if Path(place[0]).name in texts), (*places, ("", 0))[0])
-        text = texts.get(Path(path).name, ())[number - 1 : number] if number else ()
+        file, line = _own(places.get(end, ()))
+        text = texts.get(file, ())[line - 1 : line] if line else ()
         mix = _classes(counts)
-        line = f"{Path(path).name}:{number}" if number else ("a function" if counts["called"] else "")
-        waits = mix.keys() <= _WAITING and bool(mix.keys() & {"barrier", "warp-specialise"}) and counts["all"] <= _SHORT
-        told = counts["inner"], counts["ahead"], waits, counts["all"], mix
-        made.append(LoopReport(line, "".join(text).strip(), *told))
+        waits = mix.keys() <= _WAITING and mix.keys() & {"barrier", "warp-specialise"} and counts["all"] <= _SHORT
+        kind = "function" if counts["called"] else "wait" if waits else "loop"
+        told = counts["inner"], counts["ahead"], kind, counts["all"], mix
+        made.append(LoopReport(file, line, "".join(text).strip(), *told))
     return tuple(made)
+
+
+def _own(places: Places) -> tuple[str, int]:
+    """File name and line, of the source where that is among them."""
+    named = [(Path(file).name, line) for file, line in places] or [("", 0)]
+    return next((place for place in named if place[0] in OWN_FILES), named[0])
+
+
+def _listing(listed: Sequence[ListedLine]) -> str:
+    """Machine code for people: addresses, labels, and the source line wherever that changes."""
+    made, at = [], ("", 0)
+    for line in listed:
+        if line.places and at != (at := _own(line.places)):
+            made.append(f"# {_place(*at)}")
+        made.append(line.text if line.text.endswith(":") else f"{line.address:05x}  {line.text}")
+    return "\n".join(made)
+
+
+def _place(file: str, line: int) -> str:
+    return f"line {line}" if file == OWN_FILES[0] else f"{file}:{line}"
 
 
 def warnings_of(log: str, ptx: str) -> tuple[str, ...]:
@@ -215,10 +236,9 @@ def _source_of(number: int, ptx: Sequence[str]) -> str:
     at = next((found for line in ptx[number - 1 :: -1] if (found := _LOC.match(line))), None)
     if at is None:
         return ""
-    names = {found[1]: Path(found[2]).name for line in ptx if (found := _FILE.match(line))}
-    places = [(names.get(file, ""), line) for file, line in ((at[1], at[2]), (at[3], at[4])) if file]
-    name, line = next((place for place in places if place[0] in OWN_FILES), places[0])
-    return f" of the PTX ({name}:{line})"
+    names = {found[1]: found[2] for line in ptx if (found := _FILE.match(line))}
+    places = [(names.get(file, ""), int(line)) for file, line in ((at[1], at[2]), (at[3], at[4])) if file]
+    return f" of the PTX ({_place(*_own(tuple(places)))})"
 
 
 def _classes(counts: Mapping[str, int]) -> dict[str, int]:
@@ -230,12 +250,12 @@ def _classes(counts: Mapping[str, int]) -> dict[str, int]:
 def _loop_lines(copies: Sequence[LoopReport]) -> list[str]:
     """Of loops from one line, which are copies: for groups of warps, or unrolled. Their sizes, and the largest one."""
     loop = max(copies, key=lambda one: one.count)
-    where = " ".join(part for part in (loop.line, f"`{loop.text}`" if loop.text else "") if part) or "no line known"
+    where = f"{_place(loop.file, loop.line)} `{loop.text}`" if loop.line else "of no known line"
     sizes = " and ".join(str(one.count) for one in copies)
     notes = [f"{loop.inner} loops inside"] if loop.inner else []
     notes += [f"copies {loop.ahead} rounds ahead"] if loop.ahead else []
     said = "".join(f"; {note}" for note in notes)
-    return [f"  loop         {where}", f"               {sizes} instructions: {_mix(loop.instructions)}{said}"]
+    return [f"  {loop.kind:<12} {where}", f"               {sizes} instructions: {_mix(loop.instructions)}{said}"]
 
 
 def _mix(counts: Mapping[str, int]) -> str:
