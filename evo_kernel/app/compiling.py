@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from evo_kernel.app.variants import Variant
+from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.profiling.compile_report import CompileReport, KernelReport, compile_report
-from evo_kernel.tasks.task import Case, Task
-from evo_kernel.types import CaseKind
+from evo_kernel.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,18 @@ class CompiledVariant:
 
 
 def compile_variants(
-    task: Task, variants: Sequence[Variant], case: Case, arch: int, unconfined: bool
+    task: Task, variants: Sequence[Variant], case: str | None, arch: int, unconfined: bool
 ) -> list[CompiledVariant]:
-    """In the order of the variants, as many at once as there are usable cores. Raises InfraError."""
+    """In the order of the variants, as many at once as there are usable cores. Raises InfraError, UserError."""
+    assembler = assembler_of(BUNDLED)
 
     def one(variant: Variant) -> CompiledVariant:
         began = time.monotonic()
-        report = compile_report(task, variant.source, case, arch, unconfined=unconfined)
+        report = compile_report(task, variant.source, case, arch, assembler, unconfined=unconfined)
         return CompiledVariant(variant, report, time.monotonic() - began)
 
     with ThreadPoolExecutor(usable_cores()) as threads:
         return list(threads.map(one, variants))
-
-
-def compiled_case(task: Task, name: str | None) -> Case:
-    """The case of that name, or the first search case. Raises UserError."""
-    return task.case(name) if name is not None else task.cases_of(CaseKind.SEARCH)[0]
 
 
 def show_compiled(made: Sequence[CompiledVariant], gpu: str, sass: bool, ptx: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from evo_kernel.knobs import apply_knobs, knob_names
 from evo_kernel.types import Knobs, Source
 
 FORMAT = 'a JSON list of objects, or one object a line, such as {"BLOCK": 128, "my_kernel.config": 0}'
+
+
+_WHOLE = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,7 @@ def variants_of(files: Sequence[tuple[str, Source]], settings: Sequence[Knobs]) 
                 f"{file} has no knob {name}; it has {', '.join(known) or 'none'}. A knob is an upper-case integer "
                 "constant of the module (BLOCK = 128), or KERNEL.config, a position in the list of @triton.autotune."
             )
-    return [
-        Variant(file, knobs, apply_knobs(source, knobs)) for file, source in files for knobs in settings or [()]
-    ]
+    return [Variant(file, knobs, apply_knobs(source, knobs)) for file, source in files for knobs in settings or [()]]
 
 
 def settings_of(given: Iterable[str], file: Path | None) -> list[Knobs]:
@@ -71,7 +73,6 @@ def _read(file: Path) -> list[Knobs]:
 
 
 def _knobs(values: Mapping[str, Any], where: str) -> Knobs:
-    try:
-        return tuple((name, int(value)) for name, value in values.items())
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: a knob's value is a whole number: NAME=NUMBER,NAME=NUMBER") from error
+    if not all(isinstance(value, (int, str)) and _WHOLE.fullmatch(str(value)) for value in values.values()):
+        raise UserError(f"{where}: a knob's value is a whole number: NAME=NUMBER,NAME=NUMBER")
+    return tuple((name, int(value)) for name, value in values.items())

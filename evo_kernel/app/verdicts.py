@@ -104,7 +104,9 @@ def show_evaluations(variants: Sequence[Variant], evaluations: Sequence[Evaluati
     for variant, one in found:
         times = {m.case: f"{m.median_us:.1f}" for m in one.measurements}
         score = f"{one.score:.3f}" if one.score is not None else "-"
-        table.add_row(variant.file, variant.setting, str(one.status), score, *(times.get(case, "-") for case in measured))
+        table.add_row(
+            variant.file, variant.setting, str(one.status), score, *(times.get(case, "-") for case in measured)
+        )
     table.add_section()
     for name in sorted({name for m in measured.values() for name in m.baselines_us}):
         known = [m.baselines_us.get(name) for m in measured.values()]

@@ -56,7 +56,7 @@ def compile(
 
     variants = variants_of([(str(file), read_source(file)) for file in files], settings_of(knobs, settings_file))
     task, arch = load(task_name), arch_of(device)
-    made = compiling.compile_variants(task, variants, compiling.compiled_case(task, case_name), arch, unconfined)
+    made = compiling.compile_variants(task, variants, case_name, arch, unconfined)
     if as_json:
         told = [one.as_data(sass, ptx) for one in made]
         click.echo(json.dumps(told if len(told) > 1 else told[0]))

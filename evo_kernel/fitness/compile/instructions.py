@@ -316,7 +316,7 @@ Places = tuple[tuple[str, int], ...]
 
 
 class ListedLine(NamedTuple):
-    """A line of a listing: an instruction with its address and operands, or a label, whose address is the next one's."""
+    """A line of a listing: an instruction, or a label, whose address is that of the next instruction."""
 
     address: int
     text: str

@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
+from evo_kernel.fitness.compile.assembler import Assembler
 from evo_kernel.fitness.compile.compiler import Compiler, Explanation
 from evo_kernel.fitness.compile.instructions import ListedLine, Places, disassemble, listed_lines, placed_loops
 from evo_kernel.fitness.costmodel.features import data_path, schedule, tensor_core
 from evo_kernel.fitness.costmodel.targets import Target, occupancy, target_for
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Launch
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case, refuse_unconfined
-from evo_kernel.tasks.task import Case, Task
-from evo_kernel.types import Source
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import CaseKind, Source
 
 KEY = ("wgmma", "mma", "tcgen05", "tma.load", "tma.store", "cp.async", "ld.global", "st.global", "atomic", "spill")
 """Instruction classes that are always told, where there are any: tensor cores, copies, spills."""
@@ -34,7 +34,7 @@ _PREFIX = re.compile(r"^ptxas\S*\s*(?:/\S+|\S+\.ptx)?[\s,]*(?:line \d+\s*;)?\s*(
 _PTX_LINE = re.compile(r"\bline (\d+)")
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)(?:.*inlined_at\s+(\d+)\s+(\d+))?")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
-OWN_FILES = ("kernel.py", "kernel.cu")
+OWN_FILES: tuple[str, str] = ("kernel.py", "kernel.cu")
 """What the recorder calls a source, and NVRTC a text of CUDA C++."""
 SHOWN = 7
 """Instruction classes that a line of text has room for."""
@@ -100,7 +100,8 @@ class KernelReport:
             outside.subtract(loop.instructions)
         return [
             f"{self.name}  grid {grids}, {self.num_warps} warps{times}; {self.compiler}",
-            f"  resources    {self.registers} registers, {self.spill_bytes} B spilled, {self.shared_bytes} B shared memory",
+            f"  resources    {self.registers} registers, {self.spill_bytes} B spilled, "
+            f"{self.shared_bytes} B shared memory",
             f"  occupancy    {self.occupancy:.0%}: {self.blocks_per_sm} blocks an SM, limited by {self.limiter}; "
             f"{self.waves:.2f} waves",
             f"  code         {'no' if self.tensor_core == 'none' else self.tensor_core} tensor cores, data by "
@@ -128,11 +129,16 @@ class CompileReport:
 
 
 def compile_report(
-    task: Task, source: Source, case: Case, arch: int, assembler: str = BUNDLED, deadline_s: float = 60.0,
+    task: Task, source: Source, case_name: str | None, arch: int, assembler: Assembler, deadline_s: float = 60.0,
     unconfined: bool = False,
 ) -> CompileReport:  # fmt: skip
-    """Record and compile a source in confined children of its own, for one GPU. Raises InfraError, ConfigError."""
-    compiler = Compiler(arch, deadline_s, assembler=assembler_of(assembler), explain=True)
+    """Record and compile a source for one case (None: the first search case), in children of its own.
+
+    Raises InfraError, and UserError for a case or an architecture that is not known.
+    """
+    case = task.case(case_name) if case_name is not None else task.cases_of(CaseKind.SEARCH)[0]
+    target = target_for(arch)
+    compiler = Compiler(arch, deadline_s, assembler=assembler, explain=True)
     recorder = Recorder(compiler, arch, deadline_s, orders=lambda: task.output_orders)
     try:
         recorder.start()
@@ -144,7 +150,7 @@ def compile_report(
         compiler.close()
     if isinstance(plan, RecordFault):
         return CompileReport(case.name, fault=f"{plan.status}: {plan.reason}")
-    return CompileReport(case.name, kernel_reports(plan, compiler.explanations, target_for(arch), source))
+    return CompileReport(case.name, kernel_reports(plan, compiler.explanations, target, source))
 
 
 def kernel_reports(
@@ -169,7 +175,9 @@ def _kernel(
     fits = occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps)
     largest = max(launches, key=lambda launch: math.prod(launch.grid))
     listed = listed_lines(disassemble(binary.cubin, "-gi"))
-    texts = dict(zip(OWN_FILES, (source.text.splitlines(), kernel.code.splitlines()), strict=True))
+    texts: dict[str, list[str]] = dict(
+        zip(OWN_FILES, (source.text.splitlines(), kernel.code.splitlines()), strict=True)
+    )
     return KernelReport(
         name=kernel.name, language=kernel.language,
         grids=tuple(dict.fromkeys(launch.grid for launch in launches)), launches=len(launches),
@@ -184,9 +192,7 @@ def _kernel(
     )  # fmt: skip
 
 
-def _loops(
-    cubin: bytes, listed: Sequence[ListedLine], texts: Mapping[str, Sequence[str]]
-) -> tuple[LoopReport, ...]:
+def _loops(cubin: bytes, listed: Sequence[ListedLine], texts: Mapping[str, Sequence[str]]) -> tuple[LoopReport, ...]:
     """In the order of the code. `texts`: lines of the files that are known."""
     places = {line.address: line.places for line in listed}
     made = []
@@ -242,9 +248,7 @@ def _source_of(number: int, ptx: Sequence[str]) -> str:
 
 
 def _classes(counts: Mapping[str, int]) -> dict[str, int]:
-    return {
-        name: n for name, n in counts.items() if n and name not in _FIGURES and not name.startswith("in_loop.")
-    }
+    return {name: n for name, n in counts.items() if n and name not in _FIGURES and not name.startswith("in_loop.")}
 
 
 def _loop_lines(copies: Sequence[LoopReport]) -> list[str]:
