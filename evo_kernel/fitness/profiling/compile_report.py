@@ -21,7 +21,7 @@ from evo_kernel.fitness.costmodel.targets import Target, occupancy, target_for
 from evo_kernel.fitness.plan.launch_plan import Binary, CompiledPlan, Kernel, Launch
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case, refuse_unconfined
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import CaseKind, Source
+from evo_kernel.types import CaseKind, Source, Status
 
 KEY = ("wgmma", "mma", "tcgen05", "tma.load", "tma.store", "cp.async", "ld.global", "st.global", "atomic", "spill")
 """Instruction classes that are always told, where there are any: tensor cores, copies, spills."""
@@ -148,6 +148,8 @@ def compile_report(
     finally:
         recorder.close()
         compiler.close()
+    if not isinstance(plan, RecordFault) and not plan.plan.launches:
+        plan = RecordFault(Status.REJECTED, "run launches no kernel of its own")
     if isinstance(plan, RecordFault):
         return CompileReport(case.name, fault=f"{plan.status}: {plan.reason}")
     return CompileReport(case.name, kernel_reports(plan, compiler.explanations, target, source))
