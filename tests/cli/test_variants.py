@@ -9,6 +9,8 @@ import pytest
 from evo_kernel.app.variants import settings_of, variants_of
 from evo_kernel.errors import UserError
 from evo_kernel.types import Source
+from tests.support.commands import evo, told
+from tests.support.small_tasks import small_softmax
 
 TUNED = Source("BLOCK = 64\nother = 2\nWARPS = 4\n")
 LISTED = Source("BLOCK = 64\n@triton.autotune([a, b], key=[])\n@triton.jit\ndef k(x):\n    pass\n")
@@ -52,3 +54,13 @@ def test_a_knob_that_a_file_lacks_is_refused_with_those_it_has() -> None:
         variants_of([("a.py", TUNED), ("b.py", LISTED)], settings_of(["WARPS=8"], None))
     with pytest.raises(UserError, match="a knob's value is a whole number: NAME=NUMBER"):
         settings_of(["BLOCK"], None)
+
+
+def test_verify_judges_every_setting_and_names_it(tmp_path: Path) -> None:
+    task = small_softmax(tmp_path, {"check": [{"m": 3, "n": 65}], "search": [{"m": 32, "n": 128}]}).path.parent
+    (tmp_path / "settings").write_text('{"BLOCK": 128}\n{"BLOCK": 96}\n')
+    asked = ("verify", task / "seed.py", "--task", task, "--device", "cpu", "--settings", tmp_path / "settings")
+    good, bad = told(ended := evo(*asked, "--json"))
+    assert ended.exit_code == 1 and good["file"] == bad["file"] == str(task / "seed.py")
+    assert (good["setting"], good["status"]) == ({"BLOCK": 128}, "passed") and good["score"] > 0
+    assert (bad["setting"], bad["status"]) == ({"BLOCK": 96}, "build_error")
