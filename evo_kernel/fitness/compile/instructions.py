@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -266,15 +266,19 @@ def _signed(value: int, bits: int) -> int:
     return value - ((value >> (bits - 1)) << bits)
 
 
-def disassemble(cubin: bytes, *options: str) -> str:
-    """SASS text of a cubin by the disassembler in Triton's wheel (about 10 ms)."""
+@lru_cache(maxsize=4)  # several readers want the same one, one after another
+def disassemble(cubin: bytes) -> str:
+    """SASS text of a cubin, with the source lines that it names, by the disassembler in Triton's wheel.
+
+    Takes 10 ms to half a second.
+    """
     code_words(cubin)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         try:
             done = subprocess.run(
-                [str(_disassembler()), "-c", *options, file.name],
+                [str(_disassembler()), "-c", "-gi", file.name],
                 capture_output=True, text=True, timeout=DISASSEMBLER_DEADLINE_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
@@ -324,7 +328,7 @@ class ListedLine(NamedTuple):
 
 
 def listed_lines(text: str) -> list[ListedLine]:
-    """Lines of a disassembly made with `-gi`, functions laid end to end."""
+    """Lines of a disassembly, functions laid end to end."""
     made: list[ListedLine] = []
     places: Places = ()
     base = following = 0

@@ -176,7 +176,7 @@ def _kernel(
 ) -> KernelReport:
     fits = occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps)
     largest = max(launches, key=lambda launch: math.prod(launch.grid))
-    listed = listed_lines(disassemble(binary.cubin, "-gi"))
+    listed = listed_lines(disassemble(binary.cubin))
     texts: dict[str, list[str]] = dict(
         zip(OWN_FILES, (source.text.splitlines(), kernel.code.splitlines()), strict=True)
     )
