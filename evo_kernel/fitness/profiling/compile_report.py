@@ -31,6 +31,7 @@ _WAITING, _SHORT = {"barrier", "warp-specialise", "branch", "move", "int", "int.
 """Classes and number of the instructions of a loop that waits."""
 _MESSAGE = re.compile(r"\(C\d{4,}\)|\bwarning\b", re.IGNORECASE)
 _PREFIX = re.compile(r"^ptxas\S*\s*(?:/\S+|\S+\.ptx)?[\s,]*(?:line \d+\s*;)?\s*(?:info|warning|error)?\s*:\s*")
+_SETMAXNREG = re.compile(r"^USETMAXREG.*\b0x([0-9a-f]+)$")
 _PTX_LINE = re.compile(r"\bline (\d+)")
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)(?:.*inlined_at\s+(\d+)\s+(\d+))?")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
@@ -64,6 +65,7 @@ class KernelReport:
     launches: int
     num_warps: int
     registers: int
+    setmaxnreg: tuple[int, ...]  # registers that groups of warps change to, each once
     spill_bytes: int  # of local memory a thread
     shared_bytes: int
     blocks_per_sm: int
@@ -101,7 +103,8 @@ class KernelReport:
         return [
             f"{self.name}  grid {grids}, {self.num_warps} warps{times}; {self.compiler}",
             f"  resources    {self.registers} registers, {self.spill_bytes} B spilled, "
-            f"{self.shared_bytes} B shared memory",
+            f"{self.shared_bytes} B shared memory"
+            + (f"; setmaxnreg to {', '.join(map(str, self.setmaxnreg))}" if self.setmaxnreg else ""),
             f"  occupancy    {self.occupancy:.0%}: {self.blocks_per_sm} blocks an SM, limited by {self.limiter}; "
             f"{self.waves:.2f} waves",
             f"  code         {'no' if self.tensor_core == 'none' else self.tensor_core} tensor cores, data by "
@@ -184,6 +187,7 @@ def _kernel(
         name=kernel.name, language=kernel.language,
         grids=tuple(dict.fromkeys(launch.grid for launch in launches)), launches=len(launches),
         num_warps=binary.num_warps, registers=binary.registers, spill_bytes=binary.spill_bytes,
+        setmaxnreg=tuple(sorted({int(found[1], 16) for one in listed if (found := _SETMAXNREG.search(one.text))})),
         shared_bytes=binary.block_shared_bytes, blocks_per_sm=fits.blocks_per_sm,
         occupancy=fits.warps_per_sm / target.warps_per_sm, limiter=fits.limiter,
         waves=math.prod(largest.grid) * binary.num_ctas / max(1, fits.blocks_per_sm * target.sm_count),
