@@ -27,6 +27,15 @@ def apply_knobs(source: Source, knobs: Knobs) -> Source:
     return Source(_replace(source.text, edits), source.language)
 
 
+def knob_names(source: Source) -> tuple[str, ...]:
+    """What `apply_knobs` can set in a source, in its order; nothing in text that is not Python."""
+    try:
+        tree = parse_module(source.text)
+    except (SyntaxError, ValueError):
+        return ()
+    return (*(name for name, _, _ in constants(tree)), *(key for key, _ in _autotune_lists(tree)))
+
+
 def constants(tree: ast.Module) -> list[tuple[str, int, ast.expr]]:
     """(name, value, node of the value) of each module-level `NAME = <int>` with an upper-case name."""
     found = []

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from evo_kernel.app.variants import Variant
     from evo_kernel.fitness.timing.ceilings import Ceilings
     from populations.lineage import PathStep
     from populations.statistics import ModelUse, OperatorUse, RunStatus
@@ -86,32 +87,35 @@ def compared_lines(evaluation: Evaluation) -> list[str]:
     return lines
 
 
-def show_evaluations(names: Sequence[str], evaluations: Sequence[Evaluation]) -> None:
-    """Verdicts of several sources as one table, fastest first, above baselines and floor; then why others failed."""
+def show_evaluations(variants: Sequence[Variant], evaluations: Sequence[Evaluation]) -> None:
+    """Verdicts of several variants as one table, fastest first, above baselines and floor; then why others failed."""
     from rich.table import Table
 
     from evo_kernel.observe.live import open_console, say
 
     console = open_console()
-    found = sorted(zip(names, evaluations, strict=True), key=lambda one: -(one[1].score or 0.0))
+    found = sorted(zip(variants, evaluations, strict=True), key=lambda one: -(one[1].score or 0.0))
     measured = {m.case: m for m in max((e.measurements for e in evaluations), key=len)}
     over = against(m.baselines_us for m in measured.values())
     table = Table(title=f"times in µs, {evaluations[0].environment.label}", title_justify="left")
-    for column in ("file", "status", "score", *measured):
-        table.add_column(column, justify="left" if column in ("file", "status") else "right", overflow="fold")
-    for name, one in found:
+    for column in ("file", "setting", "status", "score", *measured):
+        justify = "left" if column in ("file", "setting", "status") else "right"
+        table.add_column(column, justify=justify, overflow="fold")
+    for variant, one in found:
         times = {m.case: f"{m.median_us:.1f}" for m in one.measurements}
         score = f"{one.score:.3f}" if one.score is not None else "-"
-        table.add_row(name, str(one.status), score, *(times.get(case, "-") for case in measured))
+        table.add_row(
+            variant.file, variant.setting, str(one.status), score, *(times.get(case, "-") for case in measured)
+        )
     table.add_section()
     for name in sorted({name for m in measured.values() for name in m.baselines_us}):
         known = [m.baselines_us.get(name) for m in measured.values()]
-        table.add_row(name, "baseline", "-", *(f"{us:.1f}" if us is not None else "-" for us in known))
+        table.add_row(name, "", "baseline", "-", *(f"{us:.1f}" if us is not None else "-" for us in known))
     if measured:
-        table.add_row("floor", "-", "-", *(held_texts(m, 1)[0] for m in measured.values()))
+        table.add_row("floor", "", "-", "-", *(held_texts(m, 1)[0] for m in measured.values()))
     console.print(table)
     say(console, *([f"score: {over} / kernel"] if over else []))
-    say(console, *(f"{name}: {one.status}: {one.reason}" for name, one in found if not one.passed))
+    say(console, *(f"{variant.name}: {one.status}: {one.reason}" for variant, one in found if not one.passed))
 
 
 def path_lines(path: Sequence[PathStep]) -> list[str]:

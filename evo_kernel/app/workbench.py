@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evo_kernel.app.variants import variants_of
 from evo_kernel.budget import Spent
-from evo_kernel.errors import PopulationError
+from evo_kernel.errors import PopulationError, UserError
 from evo_kernel.fitness.spool.client import SpoolJudge
 from evo_kernel.knobs import apply_knobs
 from evo_kernel.types import Brief, CaseKind, Evaluation, Knobs, Purpose, ScoredCandidate, Source
@@ -18,7 +19,7 @@ from evo_kernel.types.notes import Version, VersionOrder
 from evo_kernel.types.promotion import GateVerdict, stands, surely_better
 from operators.knowledge.base import KnowledgeBase
 from operators.workbench.judge_tools import Allowed
-from operators.workbench.tool import WorkbenchDeps
+from operators.workbench.tool import CompiledText, WorkbenchDeps
 from operators.workbench.toolset import Workbench, start_files, task_files
 from operators.workbench.workspace import Workspace
 from populations.population import LineagePopulation
@@ -49,6 +50,14 @@ class PlanWorkbenchJudge:
         found = self.judge.profile(source, knobs, kinds, None, case)
         label = self.judge.environment.label
         return "\n\n".join(f"{name}: {one.as_text(label)}" for name, one in found.items())
+
+    def compiled(self, source: Source, case: str | None, knobs: Knobs = ()) -> CompiledText:
+        (variant,) = variants_of([("the file", source)], [knobs])
+        report = self.judge.compiled(variant.source, case)
+        if report.fault:
+            raise UserError(report.fault)
+        sass, ptx = ("\n\n".join(getattr(one, name) for one in report.kernels) for name in ("sass", "ptx"))
+        return CompiledText(f"compiled for case {report.case}:\n{report.as_text()}", sass, ptx)
 
     def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:
         best = self.population.best()

@@ -104,6 +104,19 @@ _MODELS = (
 )  # fmt: skip
 
 
+_SETTINGS = (
+    click.option(
+        "--knobs", multiple=True, metavar="NAME=N,...",
+        help="A setting of the knobs, tried on each FILE instead of its own; repeatable.",
+    ),
+    click.option(
+        "--settings", "settings_file", type=FILE, metavar="FILE",
+        help='Settings to try on each FILE: a JSON list of objects, or one object a line, such as {"BLOCK": 128, '
+        '"my_kernel.config": 0}; {} is the file as it stands.',
+    ),
+)  # fmt: skip
+
+
 LONGEST = 4 * 2**20
 """Characters: a module that is longer was written by no mind."""
 
@@ -128,6 +141,11 @@ def read_source(file: Path) -> Source:
     if not text.strip():
         raise UserError(f"{name} is empty: give one Python module with `run(*inputs)`")
     return Source(text)
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of knob settings; the command gets them as `knobs` and `settings_file`."""
+    return functools.reduce(lambda made, option: option(made), reversed(_SETTINGS), command)
 
 
 def with_models(command: Callable[..., None]) -> Callable[..., None]:

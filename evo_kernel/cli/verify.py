@@ -9,8 +9,20 @@ from typing import Any
 
 import click
 
+from evo_kernel.app.variants import settings_of, variants_of
 from evo_kernel.app.verdicts import evaluation_data, show_evaluation, show_evaluations
-from evo_kernel.cli.options import DEADLINE, DEVICE, JSON, JUDGE, KERNEL_FILE, PATH, TASK, UNCONFINED, read_source
+from evo_kernel.cli.options import (
+    DEADLINE,
+    DEVICE,
+    JSON,
+    JUDGE,
+    KERNEL_FILE,
+    PATH,
+    TASK,
+    UNCONFINED,
+    read_source,
+    with_settings,
+)
 from evo_kernel.errors import UserError
 from evo_kernel.judge_place import LOCAL
 
@@ -18,6 +30,7 @@ from evo_kernel.judge_place import LOCAL
 @click.command()
 @click.argument("files", metavar="FILE...", type=PATH, nargs=-1, required=True)
 @TASK
+@with_settings
 @DEVICE
 @JUDGE
 @click.option("--confirm", is_flag=True, help="Judge on the hidden cases, with every regime and new seeds.")
@@ -29,6 +42,8 @@ from evo_kernel.judge_place import LOCAL
 def verify(
     files: tuple[Path, ...],
     task_name: str,
+    knobs: tuple[str, ...],
+    settings_file: Path | None,
     device: str,
     judge_at: str | None,
     confirm: bool,
@@ -38,7 +53,7 @@ def verify(
     unconfined: bool,
     as_json: bool,
 ) -> None:
-    """Check the kernel in FILE against a task, and score it; several at once, with a table, fastest first.
+    """Check the kernel in FILE against a task, and score it; several files and knob settings at once, fastest first.
 
     FILE is a Python module with `run(*inputs)`, or a function of an installed package as `package.module:function`. Its
     Python runs only in a sandbox, which records its launches. All autotune configurations that fit the GPU are checked;
@@ -48,11 +63,12 @@ def verify(
     evo-kernel verify mine.py --task softmax
     evo-kernel verify liger_kernel.ops.rms_norm:LigerRMSNormFunction.apply --task my_rms.py
     evo-kernel verify mine.py --task my_op.py --json --save-plan plans/
-    evo-kernel verify variants/*.py --task my_op.py
+    evo-kernel verify variants/*.py --task my_op.py --settings settings.json --json
     evo-kernel verify mine.py --task my_op.py --judge spool:/shared/judging
     """
-    if save_plan is not None and len(files) > 1:
-        raise UserError("--save-plan writes the plans of one FILE: name one.")
+    variants = variants_of([(str(file), read_source(file)) for file in files], settings_of(knobs, settings_file))
+    if save_plan is not None and len(variants) > 1:
+        raise UserError("--save-plan writes the plans of one FILE with one setting: name one.")
     place = judge_at or LOCAL
     if place == LOCAL:
         from evo_kernel.app import early_start
@@ -65,7 +81,7 @@ def verify(
     from evo_kernel.tasks.loading import load
     from evo_kernel.types import Purpose
 
-    sources = [read_source(file) for file in files]
+    sources = [variant.source for variant in variants]
     task = load(task_name)
     settings = JudgeSettings(deadline_s, tune, unconfined=unconfined, every_configuration=True)
     purpose = Purpose.CONFIRM if confirm else Purpose.SCORE
@@ -76,11 +92,10 @@ def verify(
         if save_plan is not None and evaluations[0].passed and isinstance(judge, PlanJudge):
             _save_plans(judge, sources[0], evaluations[0].knobs, save_plan)
     if as_json:
-        told = [evaluation_data(one) for one in evaluations]
-        named = [{"file": str(file)} | one for file, one in zip(files, told, strict=True)]
-        click.echo(json.dumps(named if len(files) > 1 else told[0]))
-    elif len(files) > 1:
-        show_evaluations([str(file) for file in files], evaluations)
+        told = [variant.as_data() | evaluation_data(one) for variant, one in zip(variants, evaluations, strict=True)]
+        click.echo(json.dumps(told if len(told) > 1 else told[0]))
+    elif len(variants) > 1:
+        show_evaluations(variants, evaluations)
     else:
         show_evaluation(evaluations[0], faults)
     if not all(one.passed for one in evaluations):

@@ -26,6 +26,7 @@ from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEval
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.grading import Grader, SecondAssembler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.profiling.compile_report import CompileReport, compile_report
 from evo_kernel.fitness.profiling.counters import CountPart
 from evo_kernel.fitness.profiling.profiler import CaseProfile, Profiler
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, Recording, record_case, refuse_unconfined
@@ -193,6 +194,11 @@ class PlanJudge:
         measured = self.environment.kind == "measured"
         profiler = Profiler(self._task, self._runner, self.ceilings, measured, self._settings.deadline_s)
         return profiler.profile(parts, counters)
+
+    def compiled(self, source: Source, case_name: str | None = None) -> CompileReport:
+        """What the machine code of a source needs and does, for one case (the first search case); nothing is run."""
+        limits = self._settings.deadline_s, self._settings.unconfined
+        return compile_report(self._task, source, case_name, self._runner.arch, self._assembler, *limits)
 
     # --- one evaluation ---------------------------------------------------------------------------------------------
 

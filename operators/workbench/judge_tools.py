@@ -1,4 +1,4 @@
-"""Tools over the judge: evaluate, probe, profile, submit. Each counts against the attempt's budget."""
+"""Tools over the judge: evaluate, probe, profile, submit, which count against the attempt's budget, and compile."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ REMEMBERED = 32  # evaluations whose whole text is kept
 CITABLE = 4000  # evaluations that notes of this attempt may cite
 WOULD_PASS = "would pass, unless it is slower or wrong on the hidden shapes that submit adds"
 IDEA = {"type": "string", "minLength": 3, "maxLength": 200, "description": "what this tries, in a few words"}
+_CASE = {"type": "string", "maxLength": 100, "description": "whose shapes to take; the first search case if left out"}
+_KNOBS = {
+    "type": "object", "maxProperties": 32, "additionalProperties": {"type": "integer"},
+    "description": "knobs to set before, such as {\"BLOCK\": 128}; as they stand in the file if left out",
+}  # fmt: skip
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
 _NAME = re.compile(r"^[a-z0-9][a-z0-9-]{1,60}$")
 
@@ -108,16 +113,24 @@ class Judging:
             schema(("idea",), idea=IDEA, path=path), self._evaluate, slow=True,
         )  # fmt: skip
         yield WorkTool(
-            "probe", "Compile a kernel and check it on small cases only: cheap, untimed. "
+            "probe", "Compile a kernel and check it on small cases only: cheap, untimed; with what compile tells. "
             f"At most {self._allowed.probes} an attempt.",
             schema(path=path), self._probe, slow=True,
+        )  # fmt: skip
+        yield WorkTool(
+            "compile", "What a kernel's machine code needs and does, in seconds and without running it: registers, "
+            "spills, shared memory, blocks an SM, tensor-core and copy instructions, instructions of each loop by its "
+            "line, and the assembler's warnings (wgmma serialised, setmaxnreg ignored). As often as you like.",
+            schema(
+                path=path, case=_CASE, knobs=_KNOBS, sass=PATH | {"description": "file to write the machine code to"},
+                ptx=PATH | {"description": "file to write the PTX to"},
+            ), self._compile, slow=True,
         )  # fmt: skip
         yield WorkTool(
             "profile", "What each launch of a kernel does with the GPU: what bounds it, rates, occupancy, registers, "
             "instruction mix. Of a text that was evaluated before, with the knobs that were tuned for it; else as they "
             f"stand in the file. At most {self._allowed.profiles} an attempt.",
-            schema(path=path, case={"type": "string", "maxLength": 100, "description": "one case; all if left out"}),
-            self._profile, slow=True,
+            schema(path=path, case=_CASE | {"description": "one case; all if left out"}), self._profile, slow=True,
         )  # fmt: skip
         yield WorkTool(
             "submit", "Hand a kernel to the commit gate. It is measured again; if it is correct, its gain is sure and "
@@ -154,15 +167,35 @@ class Judging:
         with self._counted("probe", self._allowed.probes) as name:
             evaluation = self._bench.probe(source)
         self.used.keep("probe", name, evaluation)
+        compiled = ""
+        if evaluation.status is not Status.BUILD_ERROR:
+            with contextlib.suppress(UserError), self._aside():
+                compiled = self._bench.compiled(source, None).text + "\n"
         return ToolResult(
-            f"{told(evaluation, name)}\n{self.left()}",
+            f"{told(evaluation, name)}\n{compiled}{self.left()}",
             facts_of(evaluation, name, ""), _plain(evaluation.charged), evaluation.gpu_s,
         )  # fmt: skip
 
-    def _profile(self, arguments: Mapping[str, Any]) -> ToolResult:
-        source, case = self._source(arguments), arguments.get("case")
+    def _compile(self, arguments: Mapping[str, Any]) -> ToolResult:
+        source, case = self._source(arguments), self._case(arguments)
+        try:
+            with self._aside():
+                found = self._bench.compiled(source, case, tuple(arguments.get("knobs", {}).items()))
+        except UserError as error:
+            raise ToolFailed(str(error)) from None
+        for name in ("sass", "ptx"):
+            if name in arguments:
+                self._workspace.write(arguments[name], getattr(found, name))
+        return ToolResult(found.text)
+
+    def _case(self, arguments: Mapping[str, Any]) -> str | None:
+        case = arguments.get("case")
         if case is not None and case not in self._cases:
             raise ToolFailed(f"there is no case {case!r}; there are {', '.join(self._cases)}")
+        return case
+
+    def _profile(self, arguments: Mapping[str, Any]) -> ToolResult:
+        source, case = self._source(arguments), self._case(arguments)
         knobs = self.used.tuned.get(source.sha256, ())
         try:
             with self._counted("profile", self._allowed.profiles):

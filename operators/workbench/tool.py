@@ -144,6 +144,15 @@ def bounded(text: str, limit: int = MAX_OUTPUT) -> str:
     return text[: room * 2 // 3] + said + text[len(text) - room // 3 :]
 
 
+@dataclass(frozen=True)
+class CompiledText:
+    """What a source's machine code needs and does, as a text; and its listings."""
+
+    text: str
+    sass: str
+    ptx: str
+
+
 class WorkbenchJudge(Protocol):
     """The judge as an agent at work has it. Thread-safe. What is spent is charged to the run by whoever gives it."""
 
@@ -158,6 +167,11 @@ class WorkbenchJudge(Protocol):
     def profile(self, source: Source, case: str | None, knobs: Knobs = ()) -> str:
         """A text table of what each launch does with the GPU, under a setting of the knobs; the source's own where
         that is empty. Raises UserError with a source's fault."""
+        ...
+
+    def compiled(self, source: Source, case: str | None, knobs: Knobs = ()) -> CompiledText:
+        """Compiled for one case, or for the first search case; nothing is run. Raises UserError with a source's fault,
+        InfraError."""
         ...
 
     def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:

@@ -26,7 +26,7 @@ from tests.support.scripts import script
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = {
     "brief", "give_up", "list_files", "read_file", "search_files", "write_file", "edit_file", "evaluate", "probe",
-    "profile", "submit", "lineage", "show_version", "diff_versions", "knowledge", "note", "notes", "refute_note",
+    "compile", "profile", "submit", "lineage", "show_version", "diff_versions", "knowledge", "note", "notes", "refute_note",
 }  # fmt: skip
 
 
@@ -66,6 +66,8 @@ async def use_every_tool(client: Client) -> None:
     edit = {"search": "plan", "replace": "a better plan"}
     assert "1 of 1 edits" in await text(client, "edit_file", path="notes.md", edits=[edit])
     assert "Correct" in await text(client, "probe")
+    assert " registers, 0 B spilled" in await text(client, "compile", sass="kernel.sass")
+    assert "EXIT" in await text(client, "search_files", text="exit", path="kernel.sass")
     evaluated = await text(client, "evaluate", idea="the kernel as it is")
     name = re.match(r"(E\d+\.\d+): Correct; score", evaluated)
     assert name is not None and "would refuse" in evaluated

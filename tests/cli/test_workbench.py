@@ -41,6 +41,9 @@ def test_a_kernel_is_judged_and_committed_through_the_workbench(tmp_path):
             ("knowledge", {"query": "softmax row in registers"}), ("profile", {}), ("probe", {}),
         )]  # fmt: skip
         assert "bound by" in shown[5] and "Correct; not timed" in shown[6]
+        assert "compiled for case m256-n2048:" in shown[6] and " registers, 0 B spilled" in shown[6], (
+            "no call of its own"
+        )
         outcome = work.call("profile", {"case": hidden[0]})
         assert outcome.failed and "there is no case" in outcome.text
         found = ""

@@ -8,8 +8,8 @@ import pytest
 
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.costmodel.targets import H200
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.profiling.profiler import CaseProfile, LaunchCost, alone, costs_of, profile
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Fill, View
+from evo_kernel.fitness.profiling.profiler import CaseProfile, LaunchCost, alone, costs_of, profile, skipped_note
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from tests.fitness.handmade import counted_traffic, matmul_plan
 from tests.fitness.test_counters import RAW
@@ -63,6 +63,33 @@ def test_a_measured_launch_has_counted_bytes_and_hardware_counters(twice):
     bare = costs_of(one, [40.0], None, [{}], H200)
     assert bare == [LaunchCost(40.0)]
     assert "not measured" not in CaseProfile(tuple(profile(one, bare, H200, CEILINGS))).as_text("x")
+
+
+def test_launches_that_skip_work_when_timed_alone_are_flagged(twice):
+    (fast,) = profile(alone(twice, 0), [LaunchCost(2.0, bytes=42.6e6, clock_mhz=1605.0)], H200, CEILINGS)
+    text = CaseProfile((fast,)).as_text("x")
+    assert "faster than light" in text and "of the kernels' time, SM clock 1605 MHz\n" in text
+    (slow,) = profile(alone(twice, 0), [LaunchCost(11.0, bytes=42.6e6)], H200, CEILINGS)
+    assert "faster than light" not in CaseProfile((slow,)).as_text("x") and "clock" not in CaseProfile((slow,)).as_text(
+        "x"
+    )
+    assert "take 5.9 µs, but the plan takes 212.0 µs" in skipped_note([5.0, 0.9], 212.0)
+    assert skipped_note([150.0], 212.0) == skipped_note([], 3.0) == ""
+
+
+def test_a_launch_alone_keeps_its_small_tables(twice):
+    launch = twice.plan.nodes[0]
+    view = twice.plan.inputs[0]
+    table = Fill(view=View(buffer=view.buffer, dtype="bfloat16", shape=(4,), strides=(1,)), value=0)
+    large = Fill(view=view, value=0)
+    other = table.model_copy(update={"view": table.view.model_copy(update={"buffer": 7})})
+    plan = twice.plan.model_copy(update={"nodes": (table, large, other, launch, table, launch)})
+    assert alone(CompiledPlan.model_construct(plan=plan, binaries=twice.binaries), 0).plan.nodes == (table, launch)
+    assert alone(CompiledPlan.model_construct(plan=plan, binaries=twice.binaries), 1).plan.nodes == (
+        table,
+        table,
+        launch,
+    )
 
 
 def test_a_launch_alone_is_one_node_and_another_kernel(twice):

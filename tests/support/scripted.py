@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evo_kernel.deadline import Deadline
+from evo_kernel.fitness.profiling.compile_report import CompileReport
 from evo_kernel.types import (
     Brief,
     CaseCard,
@@ -125,6 +126,9 @@ class ScriptedJudge:
         if self.wait_s:
             time.sleep(self.wait_s)
         return self.answer(source, purpose, number) if self.answer else scored(source, purpose)
+
+    def compiled(self, source: Source, case_name: str | None = None) -> CompileReport:
+        return CompileReport(case_name or "large", fault="build_error: scripted")
 
     def close(self) -> None:
         self.closed.set()

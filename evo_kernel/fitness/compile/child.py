@@ -1,16 +1,20 @@
 """The compiler's child process: compiles IR or CUDA C++ to cubins. It receives nothing else of a candidate.
 
-Request: {"arch", "kernels"}. Answer: {"answers": [{"metadata", "cubin", "ir"} or {"fault"}, ...]}, for at least one
-kernel and, if they take long, not for all. `ir` is the compiled text: parsed and printed again, without locations.
+Request: {"arch", "kernels", "explain"}. Answer: {"answers": [{"metadata", "cubin", "ir"} or {"fault"}, ...]}, for at
+least one kernel and, if they take long, not for all. `ir` is the compiled text: parsed and printed again, without
+locations. `explain`: cubins name source lines, and answers also hold "ptx" and "log", what the assembler said.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import os
 from typing import Any
 
 import triton
+from triton import knobs
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import compile as triton_compile
@@ -45,8 +49,10 @@ def _version() -> str:
 def handle(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """Compile kernels until SHARED_S is used up. A kernel's fault is its answer, never an exception."""
     began, answers = _processor_s(), []
+    knobs.compilation.disable_line_info = not request["explain"]
+    knobs.nvidia.dump_ptxas_log = request["explain"]
     for kernel in request["kernels"]:
-        answers.append(_compile(kernel, request["arch"], folder))
+        answers.append(_compile(kernel, request["arch"], folder, request["explain"]))
         if _processor_s() - began > SHARED_S:
             break
     return {"answers": answers}
@@ -57,18 +63,18 @@ def _processor_s() -> float:
     return sum(os.times()[:4])
 
 
-def _compile(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
+def _compile(kernel: dict[str, Any], arch: int, folder: str, told: bool) -> dict[str, Any]:
     try:
         if kernel["language"] == "cuda":
-            return _compile_cuda(kernel, arch, folder)
-        return compile_ir(kernel, arch, folder)
+            return _compile_cuda(kernel, arch, folder, told)
+        return compile_ir(kernel, arch, folder, told)
     # The compiler raises many kinds of error for a bad kernel.
     except BaseException as error:  # noqa: BLE001
         return {"fault": explain(error)}
 
 
-def compile_ir(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
-    """Parse the IR and print it without locations, then compile the printed text."""
+def compile_ir(kernel: dict[str, Any], arch: int, folder: str, told: bool = False) -> dict[str, Any]:
+    """Parse the IR and print it without locations, then compile the printed text; to explain it, the text with them."""
     target = GPUTarget("cuda", arch, 32)
     suffix = "ttgir" if kernel["language"] == "gluon" else "ttir"
     path = os.path.join(folder, f"{kernel['name']}.{suffix}")
@@ -78,12 +84,15 @@ def compile_ir(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]
     _write(path, kernel["code"])
     module = ir.parse_mlir_module(path, context)
     text = module.str_nodebug()
-    _write(path, text)
-    compiled = triton_compile(path, target=target, options=dict(kernel["options"]))
+    if not told:
+        _write(path, text)
+    with contextlib.redirect_stdout(io.StringIO()) as log:  # Triton prints what the assembler said
+        compiled = triton_compile(path, target=target, options=dict(kernel["options"]))
     metadata = {name: getattr(compiled.metadata, name, None) for name in _METADATA}
     if suffix == "ttgir":  # otherwise only the stage that made this text reports it
         metadata["tensordesc_meta"] = module.get_tensordesc_metadata()
-    return {"metadata": metadata, "cubin": base64.b64encode(compiled.asm["cubin"]).decode(), "ir": text}
+    answer = {"metadata": metadata, "cubin": base64.b64encode(compiled.asm["cubin"]).decode(), "ir": text}
+    return answer | ({"ptx": compiled.asm["ptx"], "log": log.getvalue()} if told else {})
 
 
 def _write(path: str, text: str) -> None:
@@ -91,7 +100,7 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, Any]:
+def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str, told: bool) -> dict[str, Any]:
     """Compile CUDA C++ with NVRTC, which under Landlock can read only its own headers."""
     from evo_kernel.fitness.compile import nvrtc
 
@@ -99,7 +108,7 @@ def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, A
     readable = (*library.include, *library.folders)
     landlock([folder], readable)
     options = dict(kernel["options"])
-    flags = (nvrtc.SILENT, *str(options.get("flags", "")).split())
+    flags = (nvrtc.SILENT, *str(options.get("flags", "")).split(), *(nvrtc.EXPLAINED if told else ()))
     compiled = library.compile(kernel["code"], kernel["name"], arch, flags)
     metadata = dict.fromkeys(_METADATA) | {
         "name": compiled.symbol,
@@ -107,7 +116,8 @@ def _compile_cuda(kernel: dict[str, Any], arch: int, folder: str) -> dict[str, A
         "num_warps": options["num_warps"],
         "num_ctas": 1,
     }
-    return {"metadata": metadata, "cubin": base64.b64encode(compiled.cubin).decode(), "ir": ""}
+    answer = {"metadata": metadata, "cubin": base64.b64encode(compiled.cubin).decode(), "ir": ""}
+    return answer | ({"ptx": compiled.ptx, "log": compiled.log} if told else {})
 
 
 _MESSAGE_CHARACTERS = 1200

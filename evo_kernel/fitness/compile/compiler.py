@@ -13,6 +13,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Annotated, Any
 
@@ -59,12 +60,22 @@ class KernelAnswer(_AnswerModel):
     cubin: str | None = None
     metadata: MetadataAnswer | None = None
     ir: Annotated[str, Field(max_length=MAX_CODE)] = ""  # the compiled IR as MLIR prints it; empty for CUDA C++
+    ptx: str = ""  # where the request asked for explanations, as the next
+    log: str = ""
 
 
 class Compiled(_AnswerModel):
     """The untrusted child's whole answer, in the order of the request; it may omit the last kernels."""
 
     answers: Annotated[list[KernelAnswer], Field(min_length=1, max_length=1 << 12)]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a compilation told beside its binary. `log`: the assembler's messages, or NVRTC's."""
+
+    ptx: str
+    log: str
 
 
 CACHE_ENTRIES = 4096
@@ -76,10 +87,17 @@ class Compiler:
     """Compiles kernels for one target with one assembler, and caches the binaries. Thread-safe."""
 
     def __init__(
-        self, arch: int, deadline_s: float, stages: Stages | None = None, assembler: Assembler | None = None
+        self,
+        arch: int,
+        deadline_s: float,
+        stages: Stages | None = None,
+        assembler: Assembler | None = None,
+        explain: bool = False,
     ) -> None:
-        """`assembler`: Triton's own by default."""
-        self._arch, self._stages = arch, stages or Stages()
+        """`assembler`: Triton's own by default. `explain`: binaries hold source lines and come with `explanations`; to
+        be used for one source only, as the cache takes kernels that differ in their lines for one."""
+        self._arch, self._stages, self._explain = arch, stages or Stages(), explain
+        self.explanations: dict[str, Explanation] = {}  # by the kernel's key
         self._deadline_s = deadline_s
         self._assembler = assembler
         self._zygote = Zygote("compile", assembler.environment if assembler else None)
@@ -135,12 +153,15 @@ class Compiler:
 
     def _compile_batch(self, kernels: Sequence[Kernel], patience_s: float) -> dict[str, Binary | str]:
         """Binaries or reasons by key: for several kernels, those that their child had time for; for one, always."""
-        request = {"arch": self._arch, "kernels": [kernel.model_dump(mode="json") for kernel in kernels]}
+        wanted = [kernel.model_dump(mode="json") for kernel in kernels]
+        request = {"arch": self._arch, "kernels": wanted, "explain": self._explain}
         result = self._zygote.run(request, SandboxLimits(deadline_s=min(self._deadline_s, patience_s), may_fork=True))
         malformed = ""
         if result.data is not None:
             try:
                 answers = result.read(Compiled).answers
+                told = {k.key: Explanation(answer.ptx, answer.log) for k, answer in zip(kernels, answers, strict=False)}
+                self.explanations.update(told if self._explain else {})
                 return {k.key: _binary(k, answer, self.version) for k, answer in zip(kernels, answers, strict=False)}
             except MalformedReply as error:
                 malformed = f": its answer is malformed: {error}"

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,7 +150,13 @@ def _with_functions(cubin: bytes) -> list[Instruction]:
 
 
 def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
-    """Loops of the code and functions that it calls, each with its own instructions by class: not those of inner ones.
+    """`placed_loops` without their places."""
+    return tuple(dict(counts) for _, counts in placed_loops(cubin))
+
+
+def placed_loops(cubin: bytes) -> list[tuple[tuple[int, int], Mapping[str, int]]]:
+    """Loops of the code and functions that it calls, each with its first and last address, the smaller first, and its
+    own instructions by class: not those of inner ones.
 
     `all`, `double` and `load_bytes` as above. `in_divisions`: of all, those of functions that divide integers.
     `called`: 1 of a function. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their use, 0
@@ -176,8 +182,8 @@ def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
         counts["called"] = int(start in called)
         counts["inner"] = sum(start <= other[0] and other[1] <= end for other in spans) - 1
         counts["ahead"] = _ahead(inside, [one for one in own[around] if before < one.address < start])
-        made.append(dict(counts))
-    return tuple(made)
+        made.append(((start, end), dict(counts)))
+    return made
 
 
 def _called(code: Sequence[Instruction]) -> list[int]:
@@ -260,15 +266,19 @@ def _signed(value: int, bits: int) -> int:
     return value - ((value >> (bits - 1)) << bits)
 
 
+@lru_cache(maxsize=4)  # several readers want the same one, one after another
 def disassemble(cubin: bytes) -> str:
-    """SASS text of a cubin by the disassembler in Triton's wheel (about 10 ms)."""
+    """SASS text of a cubin, with the source lines that it names, by the disassembler in Triton's wheel.
+
+    Takes 10 ms to half a second.
+    """
     code_words(cubin)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         try:
             done = subprocess.run(
-                [str(_disassembler()), "-c", file.name],
+                [str(_disassembler()), "-c", "-gi", file.name],
                 capture_output=True, text=True, timeout=DISASSEMBLER_DEADLINE_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
@@ -302,6 +312,42 @@ def listing(text: str) -> list[tuple[int, str]]:
             base = listed[-1][0] + 16
         listed.append((base + int(offset, 16), opcode))
     return listed
+
+
+_LINE = re.compile(r'^\s+//## File "([^"]*)", line (\d+)(.*)$')
+Places = tuple[tuple[str, int], ...]
+"""(file, line) that an instruction comes from, then where that is inlined."""
+
+
+class ListedLine(NamedTuple):
+    """A line of a listing: an instruction, or a label, whose address is that of the next instruction."""
+
+    address: int
+    text: str
+    places: Places
+
+
+def listed_lines(text: str) -> list[ListedLine]:
+    """Lines of a disassembly, functions laid end to end."""
+    made: list[ListedLine] = []
+    places: Places = ()
+    base = following = 0
+    open_ended = False
+    for line in text.splitlines():
+        if found := _LINE.match(line):
+            places = (*(places if open_ended else ()), (found[1], int(found[2])))
+            open_ended = "inlined at" in found[3]
+        elif found := _LISTED.match(line):
+            if made and int(found[1], 16) == 0:
+                base = following
+            address = base + int(found[1], 16)
+            following = address + 16
+            made.append(ListedLine(address, line.partition("*/")[2].strip(" ;"), places))
+        elif line.startswith(".text."):
+            places = ()
+        elif line.endswith(":"):
+            made.append(ListedLine(following, line, places))
+    return made
 
 
 _CLASSES: dict[str, str] = {

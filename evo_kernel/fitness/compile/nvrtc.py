@@ -44,16 +44,22 @@ SILENT = f"--pre-include={_SILENT_HEADER}"
 """The option by which printf and assert say nothing. Their texts would be writable memory of the module."""
 
 
+EXPLAINED = ("--generate-line-info", "--ptxas-options=--verbose")
+"""Options by which the cubin names source lines, and the log holds what the assembler says."""
+
+
 class CudaTextError(Exception):
     """The text does not compile, or NVRTC is missing; the message is for the text's author."""
 
 
 @dataclass(frozen=True)
 class NvrtcResult:
-    """Machine code of an entry function. `symbol`: its name in the cubin."""
+    """Machine code of an entry function. `symbol`: its name in the cubin; `log`: messages of compiler and assembler."""
 
     symbol: str
     cubin: bytes
+    ptx: str
+    log: str
 
 
 @dataclass(frozen=True)
@@ -84,14 +90,19 @@ class Nvrtc:
             options = [f"--gpu-architecture=sm_{arch}{suffix}", "--std=c++17", *flags]
             options += [f"--include-path={folder}" for folder in self.include]
             packed = (c_char_p * len(options))(*(option.encode() for option in options))
-            if self.library.nvrtcCompileProgram(program, len(options), packed) != 0:
-                log = self._bytes(program, "ProgramLog").decode(errors="replace").strip("\0 \n")
+            failed = self.library.nvrtcCompileProgram(program, len(options), packed) != 0
+            log = self._text(program, "ProgramLog")
+            if failed:
                 raise CudaTextError(log or "NVRTC gives no reason")
             symbol = c_char_p()
             self._ok(self.library.nvrtcGetLoweredName(program, name.encode(), byref(symbol)))
-            return NvrtcResult((symbol.value or b"").decode(), self._bytes(program, "CUBIN"))
+            cubin, ptx = self._bytes(program, "CUBIN"), self._text(program, "PTX")
+            return NvrtcResult((symbol.value or b"").decode(), cubin, ptx, log)
         finally:
             self.library.nvrtcDestroyProgram(byref(program))
+
+    def _text(self, program: c_void_p, what: str) -> str:
+        return self._bytes(program, what).decode(errors="replace").strip("\0 \n")
 
     def _bytes(self, program: c_void_p, what: str) -> bytes:
         size = c_size_t()

@@ -36,7 +36,7 @@ def modules_of(plan: Plan, texts: Sequence[str]) -> list[IRModule]:
         if kernel.language != "triton":
             raise CannotExecute(
                 f"kernel {kernel.name} is written in {_LANGUAGES[kernel.language]}, which only a GPU executes; a judge "
-                "with one decides it (--device cuda)"
+                "with one decides it (--device cuda), and `evo-kernel compile` tells here what its code needs and does"
             )
         module = parse(text)
         if unknown := unsupported(module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from evo_kernel.errors import UserError
@@ -12,12 +12,20 @@ from evo_kernel.fitness.costmodel.features import data_path, schedule, tensor_co
 from evo_kernel.fitness.costmodel.model import modeled_time
 from evo_kernel.fitness.costmodel.targets import Target, occupancy, target_for
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
+from evo_kernel.fitness.plan.launch_plan import (
+    MAX_TABLE_BYTES,
+    CompiledPlan,
+    Constant,
+    Fill,
+    Launch,
+    Scalar,
+)
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart, HardwareCounters
 from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.tasks.task import Task
+from evo_kernel.types import Measurement
 from evo_kernel.types.bottleneck import LAUNCHES, NEAR, Bottleneck, bottleneck_text, modeled_bottleneck
 
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
@@ -25,6 +33,11 @@ MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", 
        "constant", "int", "int.uniform")  # fmt: skip
 """Instruction classes of compile/instructions.py; the largest shares are shown."""
 SHOWN = 5
+LIGHT = 2.0
+"""Share of the roofline from which on a launch is faster than its own bytes and tl.dot allow: writes that stay in the
+L2 cost less than the copy bandwidth says, but not half."""
+TOGETHER = 0.6
+"""Launches that take less of the plan's time than this, each timed alone, skip work."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,7 @@ class LaunchCost:
     flops: Mapping[str, float] = field(default_factory=dict)  # of tl.dot by operand kind, counted in executed IR
     terms: Mapping[str, float] = field(default_factory=dict)  # µs by cause, from the time model
     counters: Mapping[str, float] = field(default_factory=dict)  # hardware counters by Nsight Compute's names
+    clock_mhz: float | None = None  # of the SMs while it was timed
 
 
 @dataclass(frozen=True)
@@ -66,18 +80,28 @@ class KernelProfile:
     mix: Mapping[str, float]  # shares of the static instructions
     terms: Mapping[str, float]
     counters: Mapping[str, float]
+    clock_mhz: float | None = None  # of the SMs while it was timed; None where times are modeled
 
     def as_data(self) -> dict[str, Any]:
         return {**asdict(self), "mix": dict(self.mix), "terms": dict(self.terms), "counters": dict(self.counters)}
 
 
 def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
-    """The plan with launch number `position` as its only node, to time launches separately.
+    """The plan with launch number `position` as its only launch, to time launches separately.
 
-    What earlier launches would have written is poison; that only changes times that depend on data.
+    Small tables and fills (tiles, counters) that it may read stay, in its time too. What earlier launches would have
+    written is poison; that only changes times that depend on data.
     """
+    nodes = compiled.plan.nodes
+    place = [number for number, node in enumerate(nodes) if isinstance(node, Launch)][position]
     launch = compiled.plan.launches[position]
-    return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (launch,)})})
+    given = {arg.buffer for arg in launch.args if not isinstance(arg, Scalar)}
+    before = [
+        node for node in nodes[:place]
+        if isinstance(node, (Constant, Fill)) and node.view.buffer in given
+        and node.view.elements * node.view.item_bytes <= MAX_TABLE_BYTES
+    ]  # fmt: skip
+    return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (*before, launch)})})
 
 
 def costs_of(
@@ -142,7 +166,7 @@ def _one(
         tensor_core=tensor_core(binary), data_path=data_path(binary),
         schedule=schedule(binary, launch, target),
         mix={name: share for name, share in sorted(mix.items(), key=lambda item: -item[1])[:SHOWN] if share > 0},
-        terms=cost.terms, counters=cost.counters,
+        terms=cost.terms, counters=cost.counters, clock_mhz=cost.clock_mhz,
     )  # fmt: skip
 
 
@@ -179,8 +203,9 @@ def _lines(p: KernelProfile) -> list[str]:
     grid = " x ".join(str(size) for size in p.grid if size > 1) or "1"
     counters = HardwareCounters.of(p.counters)
     achieved = f"; {counters.occupancy:.0%} achieved" if counters.occupancy is not None else ""
+    clock = f", SM clock {p.clock_mhz:.0f} MHz" if p.clock_mhz is not None else ""
     lines = [
-        f"{p.name}  {p.us:.2f} µs, {p.share:.0%} of the kernels' time",
+        f"{p.name}  {p.us:.2f} µs, {p.share:.0%} of the kernels' time{clock}",
         f"  bound by     {p.bound_by}: {p.evidence}",
         f"  launch       grid {grid}, {p.num_warps} warps, {p.waves:.2f} waves; "
         f"{tensor} tensor cores, data by {p.data_path}, {p.schedule}",
@@ -192,6 +217,8 @@ def _lines(p: KernelProfile) -> list[str]:
         rates.append(f"{p.gb_per_s:.0f} GB/s, {p.bandwidth_share:.0%} of the copy bandwidth")
     if p.tflop_per_s is not None and p.roofline_share is not None:
         rates.append(f"{p.tflop_per_s:.1f} TFLOP/s in tl.dot, {p.roofline_share:.0%} of the roofline")
+    if (p.roofline_share or 0.0) > LIGHT:
+        rates.append("faster than light: when timed alone it skips work, so do not believe its time")
     if rates:
         lines.append(f"  rates        {'; '.join(rates)}")
     lines += counters.lines(p.us)
@@ -247,6 +274,16 @@ def _counted(counters: HardwareCounters, terms: Mapping[str, float]) -> Bottlene
     return Bottleneck("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
 
 
+def skipped_note(times_us: Sequence[float], whole_us: float) -> str:
+    """What to say where launches, each timed alone, take much less than the plan; empty where they do not."""
+    if not times_us or math.fsum(times_us) >= TOGETHER * whole_us:
+        return ""
+    return (
+        f"timed alone, launches take {math.fsum(times_us):.1f} µs, but the plan takes {whole_us:.1f} µs: some skip "
+        "work without the data of earlier nodes, so do not believe their times (verify times the plan)"
+    )
+
+
 @dataclass(frozen=True)
 class Profiler:
     """Profiles recorded plans with a started runner."""
@@ -262,36 +299,39 @@ class Profiler:
 
         Raises UserError if a launch cannot be timed, InfraError.
         """
-        times_us = [self._times_us(part) for part in parts]
+        timed = [self._timed(part) for part in parts]
         traffic = self._traffic(parts)
         counted = CounterReading()
         if counters or (counters is None and self.measured):
             counted = self.runner.counters(parts)
         target, profiles = target_for(self.runner.arch), {}
-        for number, (part, times, counts) in enumerate(zip(parts, times_us, traffic, strict=True)):
-            raw = [counted.of(number, launch) for launch in range(len(times))]
+        for number, (part, apart, counts) in enumerate(zip(parts, timed, traffic, strict=True)):
+            raw = [counted.of(number, launch) for launch in range(len(apart))]
+            times = [one.median_us for one in apart]
             traffic_known, why = (None, counts) if isinstance(counts, str) else (counts, "")
             costs = costs_of(part.plan, times, traffic_known, raw, target)
-            notes = tuple(note for note in (why, counted.why) if note)
+            costs = [replace(cost, clock_mhz=one.clock_mhz) for cost, one in zip(costs, apart, strict=True)]
+            whole = self._whole(part)
+            notes = tuple(note for note in (why, counted.why, skipped_note(times, whole.median_us)) if note)
             kernels = tuple(profile(part.plan, costs, target, self.ceilings))
-            profiles[part.case.name] = CaseProfile(kernels, notes, self._bottleneck(part))
+            profiles[part.case.name] = CaseProfile(kernels, notes, bottleneck_text(whole))
         return profiles
 
-    def _bottleneck(self, part: CountPart) -> str:
-        """Of the whole plan, as `verify` tells it. Raises UserError."""
+    def _whole(self, part: CountPart) -> Measurement:
+        """All launches together. Raises UserError."""
         timed = self.runner.measure(part.plan, part.case, part.seed, False)
         if isinstance(timed, Checked):
             raise UserError(f"{part.case.name}, {timed.status}: {timed.reason}")
-        return bottleneck_text(timed)
+        return timed
 
-    def _times_us(self, part: CountPart) -> list[float]:
-        """Time of each launch alone. Raises UserError."""
+    def _timed(self, part: CountPart) -> list[Measurement]:
+        """Each launch alone. Raises UserError."""
         times = []
         for position in range(len(part.plan.plan.launches)):
             timed = self.runner.measure(alone(part.plan, position), part.case, part.seed, False)
             if isinstance(timed, Checked):
                 raise UserError(f"launch {position} of {part.case.name}, {timed.status}: {timed.reason}")
-            times.append(timed.median_us)
+            times.append(timed)
         return times
 
     def _traffic(self, parts: Sequence[CountPart]) -> list[Sequence[LaunchTraffic] | str]:

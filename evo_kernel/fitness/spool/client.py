@@ -13,8 +13,10 @@ from typing import Any
 
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, InfraError, UserError
-from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.compile.assembler import of_version
+from evo_kernel.fitness.costmodel.targets import TARGETS, target_for
 from evo_kernel.fitness.judge import JudgeSettings
+from evo_kernel.fitness.profiling.compile_report import CompileReport, compile_report
 from evo_kernel.fitness.profiling.profiler import CaseProfile
 from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.spool.folder import LEASE_S, REQUESTS, SERVERS, TAKEN, VERDICTS, Heartbeats, SpoolFolder
@@ -158,6 +160,13 @@ class SpoolJudge:
         if answer.profiles is None:
             raise UserError(answer.fault)
         return answer.profiles
+
+    def compiled(self, source: Source, case_name: str | None = None) -> CompileReport:
+        """See PlanJudge.compiled; made here, for sm_90 where the servers' GPU is not in the table."""
+        device = self.environment.device
+        arch = next((n for n, target in TARGETS.items() if device in (target.name, f"sm_{n}")), MODELED_ARCH)
+        assembler = of_version(self.environment.assembler)
+        return compile_report(self._task, source, case_name, arch, assembler, self._settings.deadline_s)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from evo_kernel.types import Brief, Evaluation, Gain, Knobs, Purpose, ScoredCand
 from evo_kernel.types.notes import Evidence, Note, Version
 from evo_kernel.types.promotion import GateVerdict
 from operators.knowledge.passages import Passage
+from operators.workbench.tool import CompiledText
 from tests.support.scripted import CARD, ENVIRONMENT, TASK, scored
 
 KERNEL = "def run(x):\n    return x\n\ntime_us = {}\n"
@@ -63,6 +64,11 @@ class FakeBench:
             raise UserError("build_error on large: scripted")
         self.profiled.append((case, knobs))
         return f"k  {time_of(source):.2f} µs, bound by memory"
+
+    def compiled(self, source: Source, case: str | None, knobs: Knobs = ()) -> CompiledText:
+        if "broken" in source.text:
+            raise UserError("build_error: scripted")
+        return CompiledText(f"k  40 registers, case {case}, {dict(knobs)}", "MOV R1, R2", "mov.u32 %r1, %r2;")
 
     def against_best(self, source: Source, evaluation: Evaluation) -> GateVerdict:
         gain = self.best_us / time_of(source)

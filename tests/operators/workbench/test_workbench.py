@@ -56,7 +56,8 @@ def test_every_tool_is_described_and_offered_to_models(work):
         assert tool.name == name and len(tool.description) > 20
         assert tool.parameters["additionalProperties"] is False
     assert set(work.tools) == {
-        "list_files", "read_file", "search_files", "write_file", "edit_file", "evaluate", "probe", "profile", "submit",
+        "list_files", "read_file", "search_files", "write_file", "edit_file", "evaluate", "probe", "compile", "profile",
+        "submit",
         "lineage", "show_version", "diff_versions", "knowledge", "note", "notes", "refute_note",
     }  # fmt: skip
 
@@ -360,6 +361,20 @@ def test_a_profile_takes_the_tuned_knobs_and_a_wrong_one_costs_nothing(work, ben
     bench.down = True
     assert "the machine failed" in refused(work, "probe")
     assert "200 probe" in work.left()
+
+
+def test_compile_takes_knobs_writes_listings_and_costs_nothing(work, bench):
+    before = work.left()
+    text = said(work, "compile", case="large", knobs={"BLOCK": 128}, sass="out/k.sass", ptx="k.ptx")
+    assert text == "k  40 registers, case large, {'BLOCK': 128}" and work.left() == before
+    assert "MOV R1, R2" in said(work, "read_file", path="out/k.sass")
+    assert "mov.u32" in said(work, "read_file", path="k.ptx")
+    assert "there is no case 'hidden'" in refused(work, "compile", case="hidden")
+    assert "not of type 'integer'" in refused(work, "compile", knobs={"BLOCK": "128"})
+    assert "40 registers" in said(work, "probe") and not bench.profiled
+    work.call("write_file", {"path": "kernel.py", "text": kernel(9.0, "# broken")})
+    assert refused(work, "compile") == "Failed: build_error: scripted"
+    assert "build_error" in said(work, "probe"), "what does not compile is said once"
 
 
 def test_errors_name_the_limits(work):
