@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -41,8 +40,6 @@ START_FROM = 8
 """Kernels taken over from another population."""
 ORIGINS = {"seed": "seed", "lowered": "seed", "compiled": "compiled"}
 """What the lineage calls where a root comes from."""
-HOPPER = re.compile(r"\bG?H\d+")
-"""GPUs on which templates in Gluon run: H100, H200, GH200, by the name of a measuring environment's device."""
 FIRST_KERNEL = "first kernel"
 BARREN = {False: 200, True: 60}
 """Attempts in a row with nothing new judged that end a run: without models, where they take milliseconds, and with."""
@@ -122,11 +119,7 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
 
     makers: dict[str, Callable[[], Source | None]] = {}
     if config.first == "all" and first is not None:
-        makers = {
-            "template": lambda: template_of(task, "triton"),
-            "gluon": lambda: template_of(task, "gluon"),
-            "compiled": beside,
-        }
+        makers = {"template": lambda: template_of(task), "compiled": beside}
     made = {origin: in_a_thread(maker) for origin, maker in makers.items() if create}  # begun while the judge opens
     leaders = _leaders(config.start_from) if create and config.start_from else []
     known = last_environment(path) if config.judge.at != LOCAL and not create else None
@@ -159,8 +152,6 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
                 source = made[origin].result(within_s)
                 return population.plant(source, origin) if source is not None else None
 
-            if not HOPPER.search(judge.environment.device):
-                makers.pop("gluon", None)
             due = [origin for origin in makers if origin not in population.origins()]
             firsts = {**({FIRST_KERNEL: first.source} if first is not None else {}), **seeds}
             yield Prepared(task, judge, population, firsts, tuple(partial(late_root, origin) for origin in due))

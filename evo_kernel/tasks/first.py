@@ -82,7 +82,7 @@ def beside_first(task: Task, first: First) -> Source | None:
     return None
 
 
-def template_of(task: Task, form: Literal["triton", "gluon"]) -> Source | None:
+def template_of(task: Task) -> Source | None:
     """A persistent kernel for Hopper where the reference is one product of 16-bit matrices and what follows it.
 
     None for other references.
@@ -94,7 +94,7 @@ def template_of(task: Task, form: Literal["triton", "gluon"]) -> Source | None:
     from evo_kernel.tasks.lowering.product import product_template
 
     try:
-        return product_template(task, form)
+        return product_template(task)
     except LoweringError:
         return None
 

@@ -1,15 +1,11 @@
-"""Templates for a matrix product and the pointwise operations that follow it: one persistent kernel for Hopper.
-
-Two forms: `triton`, with tensor descriptors, which the executor of Triton IR runs and rewrites change; `gluon`, with a
-warp that loads and warp groups that multiply, which only a GPU can judge.
-"""
+"""A template for a matrix product and the pointwise operations that follow it: one persistent kernel for Hopper."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx
@@ -25,16 +21,15 @@ from evo_kernel.tasks.task import Task, functional, without_data
 from evo_kernel.types import CaseKind, Source
 
 aten = torch.ops.aten
-Form = Literal["triton", "gluon"]
 DTYPES = (torch.float16, torch.bfloat16)
 
 
-def product_template(task: Task, form: Form) -> Source:
+def product_template(task: Task) -> Source:
     """A first kernel for a reference that is one product of 16-bit matrices and pointwise operations on it.
 
     Sizes that tensor descriptors cannot serve go to what `lower` writes. Raises LoweringError for other references.
     """
-    case = max((case for case in task.cases if case.kind is CaseKind.SEARCH), key=lambda case: case.name)
+    case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
     inputs = [without_data(spec) for spec in task.input_specs(case)]
     traced = trace(functional(task.reference_function, task.mutates), inputs)
     product = Product(traced, LoweredModule(traced, [inputs], task.tolerance.precision))
@@ -43,7 +38,7 @@ def product_template(task: Task, form: Form) -> Source:
     except NotLowered as reason:
         raise LoweringError(f"The reference is not one product and pointwise operations on it: {reason}.") from reason
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
-    return Source(plain + product.text(form))
+    return Source(plain + product.text())
 
 
 @dataclass
@@ -54,9 +49,10 @@ class Product:
     module: LoweredModule
     a: str = ""  # the argument that is the left matrix, its leading dimensions flattened
     b: str = ""
+    acc: str = ""  # the variable that holds a tile of the product
     b_transposed: bool = False  # its rows are columns of the product
     extras: dict[str, str] = field(default_factory=dict)  # argument → the variable that it is loaded to
-    tiled: bool = False  # one of them has a value an element: its layout takes shared memory too
+    tiled: bool = False  # one of them has a value an element, whose layout takes shared memory too
     statements: list[str] = field(default_factory=list)
     types: dict[str, torch.dtype] = field(default_factory=dict)  # of variables in statements
     rank: int = 2
@@ -74,13 +70,22 @@ class Product:
                 values[node] = LoweredValue.of(name, fake)
             elif node.op == "output":
                 self._finish([values.get(item) for item in node.args[0]])
-            elif isinstance(node.meta.get("val"), torch.Tensor):
+            elif isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
+                if node.op != "call_function" or any(
+                    isinstance(parent.meta.get("val"), torch.Tensor) and parent not in values
+                    for parent in node.all_input_nodes
+                ):
+                    raise NotLowered(f"it has {node.target}")
                 values[node] = self._value(AtenNode(node, values, self.module.fresh(node.name.strip("_"))))
 
     def _value(self, node: AtenNode) -> Any:
         match node.fx.target:
             case aten.permute.default | aten.t.default | aten.transpose.int if node.value(0).name not in self.types:
-                return LoweredValue.of(f"{node.value(0).name}.T", node.result)
+                source = node.value(0)
+                if len(source.shape) != 2:
+                    raise NotLowered("it permutes more than two dimensions")
+                turned = source.name.endswith(".T")
+                return LoweredValue.of(source.name.removesuffix(".T") if turned else f"{source.name}.T", node.result)
             case aten.view.default | aten._unsafe_view.default | aten.reshape.default:
                 source = node.value(0)
                 viewed = LoweredValue.of(source.name, node.result)
@@ -103,11 +108,12 @@ class Product:
             raise NotLowered("it has two products")
         if a.dtype not in DTYPES or b.dtype != a.dtype or a.name in self.types or b.name in self.types:
             raise NotLowered("its matrices are not inputs of 16 bits")
-        if a.name.endswith(".T"):
-            raise NotLowered("its left matrix is transposed")
+        if a.name.endswith(".T") or self.traced.tensors[b.name.removesuffix(".T")].dim() != 2:
+            raise NotLowered("its left matrix is transposed, or its right one a view")
         self.a, self.b, self.b_transposed = a.name, b.name.removesuffix(".T"), b.name.endswith(".T")
-        self.types["acc"] = torch.float32
-        return LoweredValue.of("acc", node.result)
+        self.acc = self.module.fresh("acc")
+        self.types[self.acc] = torch.float32
+        return LoweredValue.of(self.acc, node.result)
 
     def _pointwise(self, node: AtenNode, job: PointwiseJob) -> LoweredValue:
         """Statements for a pointwise operation; intermediate results are not rounded to 16 bits."""
@@ -156,20 +162,20 @@ class Product:
         if len(outputs) != 1 or self.traced.changed or not self.a:
             raise NotLowered("it has several results" if self.a else "it has no product")
         (value,) = outputs
-        if not isinstance(value, LoweredValue) or "acc" not in self.types or value.name not in self.types:
+        if not isinstance(value, LoweredValue) or value.name not in self.types:
             raise NotLowered("its result is no value of the product")
         if value.dtype not in (*DTYPES, torch.float32):
             raise NotLowered(f"its result is {value.dtype}")
+        if len(value.shape) != self.traced.tensors[self.a].dim():
+            raise NotLowered("its result has other dimensions than its left matrix")
         self.result, self.dtype, self.rank = value.name, value.dtype, len(value.shape)
 
-    def text(self, form: Form) -> str:
+    def text(self) -> str:
         """The kernel and `run`."""
-        text = {"triton": TRITON, "gluon": GLUON}[form]
-        statements = [_in_gluon(line) for line in self.statements] if form == "gluon" else self.statements
         text = re.sub(
             r"^( *)EPILOGUE\n",
-            lambda place: "".join(f"{place[1]}{line}\n" for line in statements),
-            text,
+            lambda place: "".join(f"{place[1]}{line}\n" for line in self.statements),
+            re.sub(r"\bacc\b", self.acc, KERNEL),
             flags=re.MULTILINE,
         )
         pointers = "".join(f"{name}_ptr, " for name in self.extras.values())
@@ -184,33 +190,23 @@ class Product:
             out="out" if self.rank == 2 else "out.flatten(0, -2)", first=self.a,
             extras="".join(f"{name}, " for name in self.extras),
         )  # fmt: skip
-        for mark, stays in {
+        kept = {
             "TURNED": self.b_transposed,
             "STRAIGHT": not self.b_transposed,
-            "ALONE": not self.tiled,
-        }.items():
-            lines = text.splitlines(keepends=True)
-            text = "".join(
-                line.replace(f"  # {mark}", "") for line in lines if stays or not line.endswith(f"  # {mark}\n")
-            )
+            "ALONE": not self.tiled and self.dtype != torch.float32,
+        }
+        lines = []
+        for line in text.splitlines(keepends=True):
+            code, _, mark = line.rstrip().rpartition("  # ")
+            if mark not in kept:
+                lines.append(line)
+            elif kept[mark]:
+                lines.append(f"{code}\n")
+        text = "".join(lines)
         for mark, value in {"POINTERS, ": pointers, "EXTRAS, ": extras, "RESULT": self.result}.items():
             text = text.replace(mark, value)
         return text + run
 
-
-def _in_gluon(line: str) -> str:
-    """A statement of Triton in Gluon's words. Raises LoweringError for functions that Gluon lacks."""
-    line = line.replace("tl.sigmoid(", "sigmoid(")
-    for name in re.findall(r"\btl\.(\w+)", line):
-        if name not in GLUON_NAMES:
-            raise LoweringError(f"Gluon has no {name}.")
-    return line.replace("tl.", "gl.")
-
-
-GLUON_NAMES = {
-    *("load", "where", "maximum", "minimum", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf"),
-    *("abs", "floor", "ceil", "float32", "float16", "bfloat16", "int1", "int32", "int64"),
-}
 
 RUN = '''
 
@@ -227,7 +223,7 @@ def run({arguments}):
     return out
 '''
 
-TRITON = """
+KERNEL = """
 
 FORMS = (
     # rows, columns and depth of a tile, stages, warps, and the speed of such tiles on an H200
@@ -249,7 +245,7 @@ def product_kernel(
     b_desc = tl.make_tensor_descriptor(b_ptr, [k, n], [n, 1], [BLOCK_K, BLOCK_N])  # STRAIGHT
     c_desc = tl.make_tensor_descriptor(c_ptr, [m, n], [n, 1], [BLOCK_M, BLOCK_N])
     row_tiles, col_tiles = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), row_tiles * col_tiles, tl.num_programs(0)):
+    for tile in tl.range(tl.program_id(0), row_tiles * col_tiles, tl.num_programs(0), flatten=True):
         group = tile // (GROUP_M * col_tiles)  # GROUP_M rows of tiles at a time, column by column: they share b in L2
         wide = min(row_tiles - group * GROUP_M, GROUP_M)
         row = (group * GROUP_M + tile % (GROUP_M * col_tiles) % wide) * BLOCK_M
@@ -277,197 +273,3 @@ def product(a, b, EXTRAS, out):
         STAGES=form[3], num_warps=form[4],
     )
 """
-
-GLUON = '''
-
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
-# Names of Triton 3.9, or of 3.6.
-load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-store_tile = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
-
-FORMS = (
-    # warp groups of 64 rows, columns and depth of a tile, slots of the ring, parts of the result that are stored one
-    # after the other, and the speed of such tiles on an H200
-    (2, 256, 64, 3, 2, 1.0),
-    (2, 128, 64, 6, 1, 0.96),
-    (1, 128, 64, 8, 1, 0.8),
-    (1, 64, 128, 6, 1, 0.5),
-)
-GROUP_M = 8
-ROWS = gl.constexpr(64)
-
-
-@gluon.jit
-def sigmoid(x):
-    return 1.0 / (1.0 + gl.exp(-x))
-
-
-@gluon.jit
-def following(slot, phase, SLOTS: gl.constexpr):
-    """The slot after `slot`, and the parity of its barriers."""
-    last = slot == SLOTS - 1
-    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
-
-
-@gluon.jit
-def place(tile, row_tiles, col_tiles, GROUP_M: gl.constexpr):
-    """Row and column of a tile: GROUP_M rows of tiles at a time, column by column, so that they share b in L2."""
-    group = tile // (GROUP_M * col_tiles)
-    inner = tile - group * (GROUP_M * col_tiles)
-    wide = gl.minimum(row_tiles - group * GROUP_M, GROUP_M)
-    return group * GROUP_M + inner % wide, inner // wide
-
-
-@gluon.jit
-def produce(
-    a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
-    GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr, GROUP_M: gl.constexpr,
-):
-    """One warp: loads tiles of both matrices into the ring."""
-    slot = 0
-    phase = 0
-    for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
-        row, col = place(tile, row_tiles, col_tiles, GROUP_M)
-        for j in range(steps):
-            mbarrier.wait(empty.index(slot), phase ^ 1)
-            mbarrier.expect(full.index(slot), (GROUPS * ROWS + BLOCK_N) * BLOCK_K * 2)
-            for g in gl.static_range(GROUPS):
-                load_tile(
-                    a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], full.index(slot), a_smem.index(slot * GROUPS + g)
-                )
-            load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], full.index(slot), b_smem.index(slot))  # TURNED
-            load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], full.index(slot), b_smem.index(slot))  # STRAIGHT
-            slot, phase = following(slot, phase, SLOTS)
-
-
-@gluon.jit
-def finish(acc, c_desc, POINTERS, c_smem, row, col, m, n, WIDTH: gl.constexpr, LAYOUT: gl.constexpr):
-    """A part of the result: what follows the product, and its store."""
-    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-    cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
-    EPILOGUE
-    tma.store_wait(0)
-    c_smem.store(RESULT.to(c_desc.dtype))
-    fence_async_shared()
-    store_tile(c_desc, [row, col], c_smem)
-
-
-@gluon.jit
-def consume(
-    c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-    G: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, SLOTS: gl.constexpr, GROUP_M: gl.constexpr,
-    PARTS: gl.constexpr,
-):
-    """Warp group G: 64 rows of each tile. One product is in flight while the next one's tiles are awaited."""
-    MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    PART: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // PARTS, 16])
-    slot = 0
-    phase = 0
-    for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
-        row, col = place(tile, row_tiles, col_tiles, GROUP_M)
-        acc = gl.zeros([ROWS, BLOCK_N], gl.float32, MMA)
-        before = slot
-        for j in range(steps):
-            mbarrier.wait(full.index(slot), phase)
-            b = b_smem.index(slot).permute((1, 0))  # TURNED
-            b = b_smem.index(slot)  # STRAIGHT
-            acc = warpgroup_mma(a_smem.index(slot * GROUPS + G), b, acc, is_async=True)
-            acc = warpgroup_mma_wait(1, deps=[acc])
-            mbarrier.arrive(empty.index(before), count=1, pred=j > 0)
-            before = slot
-            slot, phase = following(slot, phase, SLOTS)
-        acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index(before), count=1)
-        first_row = (row * GROUPS + G) * ROWS
-        out = c_smem.index(G)
-        if PARTS == 1:
-            finish(acc, c_desc, POINTERS, out, first_row, col * BLOCK_N, m, n, BLOCK_N, MMA)
-        else:
-            left, right = gl.split(acc.reshape([ROWS, 2, BLOCK_N // 2]).permute((0, 2, 1)))
-            left, right = gl.convert_layout(left, PART), gl.convert_layout(right, PART)
-            finish(left, c_desc, POINTERS, out, first_row, col * BLOCK_N, m, n, BLOCK_N // 2, PART)
-            right_col = col * BLOCK_N + BLOCK_N // 2
-            finish(right, c_desc, POINTERS, out, first_row, right_col, m, n, BLOCK_N // 2, PART)
-    tma.store_wait(0)
-
-
-@gluon.jit
-def product_kernel(
-    a_desc, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n,
-    GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr, GROUP_M: gl.constexpr,
-    PARTS: gl.constexpr,
-):
-    barriers: gl.constexpr = mbarrier.MBarrierLayout()
-    a_smem = gl.allocate_shared_memory(a_desc.dtype, [SLOTS * GROUPS, ROWS, BLOCK_K], a_desc.layout)
-    b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_N, BLOCK_K], b_desc.layout)  # TURNED
-    b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_K, BLOCK_N], b_desc.layout)  # STRAIGHT
-    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS, ROWS, BLOCK_N // PARTS], c_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
-    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
-    for i in gl.static_range(SLOTS):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=GROUPS)
-    fence_async_shared()
-    if GROUPS == 2:
-        gl.warp_specialize([
-            (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                0, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
-            )),
-            (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                1, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
-            )),
-            (produce, (
-                a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
-                GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M,
-            )),
-        ], [4, 1], [232, 24])
-    else:
-        gl.warp_specialize([
-            (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                0, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
-            )),
-            (produce, (
-                a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
-                GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M,
-            )),
-        ], [1], [24])
-
-
-def descriptor(x, block):
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[x.dtype]
-    return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
-
-
-def product(a, b, EXTRAS, out):
-    (m, k), n = a.shape, out.shape[1]
-    processors = torch.cuda.get_device_properties(a.device).multi_processor_count
-
-    def tiles(form):
-        return triton.cdiv(m, form[0] * 64) * triton.cdiv(n, form[1])
-
-    form = min(FORMS, key=lambda form: triton.cdiv(tiles(form), processors) * form[0] * form[1] / form[5])
-    groups, block_n, block_k, slots, parts, _ = form
-    if out.dtype == torch.float32:
-        slots -= 1
-    product_kernel[(min(processors, tiles(form)),)](
-        descriptor(a, [64, block_k]),
-        descriptor(b, [block_n, block_k]),  # TURNED
-        descriptor(b, [block_k, block_n]),  # STRAIGHT
-        descriptor(out, [64, block_n // parts]), EXTRAS, triton.cdiv(m, groups * 64), triton.cdiv(n, block_n),
-        triton.cdiv(k, block_k), m, n,
-        GROUPS=groups, BLOCK_N=block_n, BLOCK_K=block_k, SLOTS=slots, GROUP_M=GROUP_M, PARTS=parts, num_warps=4,
-    )
-'''

@@ -1,0 +1,87 @@
+"""The template of a product and what follows it: right at sizes that descriptors serve and at others, refused elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.first import template_of
+from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.lowering.product import product_template
+from tests.support.scripts import script
+from tests.tasks.test_lowering import CHILD, relative
+
+TASK = """
+import torch
+import torch.nn.functional as F
+
+CASES = {{"check": [{{"m": 5, "n": 33, "k": 37}}], "search": [{{"m": 40, "n": 136, "k": 72}}]}}
+
+
+def inputs(case, generator, device):
+    m, n, k = case.values()
+    return tuple(torch.randn(*shape, generator=generator, device=device).{dtype} for shape in ({shapes},))
+
+
+def reference({names}):
+    return {reference}
+"""
+TWO_PROCESSORS = """
+import types, torch
+torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(multi_processor_count=2)
+"""
+SERVED = {
+    "product": ("a, b", "(m, k), (k, n)", "a @ b"),
+    "linear_gelu": ("x, w, bias", "(m, k), (n, k), (n,)", "F.gelu(F.linear(x, w, bias), approximate='tanh')"),
+    "batched_rows": ("x, w, rest", "(2, m, k), (n, k), (2, m, n)", "F.silu(F.linear(x, w)) * 0.5 + rest"),
+    "scaled_rows": ("x, w, scale, acc", "(m, k), (k, n), (m, 1), (n,)", "((x @ w).float() * scale + acc).relu()"),
+}
+REFUSED = {
+    "two": ("a, b, c", "(m, k), (k, n), (n, n)", "a @ b @ c"),
+    "turned": ("a, b", "(k, m), (k, n)", "a.T @ b"),
+    "changed": ("a, b", "(m, k), (k, n)", "a.relu() @ b"),
+    "reduced": ("a, b", "(m, k), (k, n)", "torch.softmax(a @ b, -1)"),
+    "several": ("a, b", "(m, k), (k, n)", "(a @ b, a.sum())"),
+}
+
+
+def task(folder, name, names, shapes, reference, dtype="bfloat16()"):
+    path = folder / f"{name}_task.py"
+    path.write_text(TASK.format(names=names, shapes=shapes, reference=reference, dtype=dtype))
+    return load(path)
+
+
+def test_templates_compute_the_reference(tmp_path):
+    modules, drawn = tmp_path / "modules", {}
+    modules.mkdir()
+    for name, entry in SERVED.items():
+        one = task(tmp_path, name, *entry)
+        text = product_template(one).text
+        assert text.count("tl.make_tensor_descriptor(") == 3
+        (modules / f"{name}.py").write_text(text)
+        drawn[name] = [list(one.inputs(case, torch.Generator().manual_seed(3), "cpu")) for case in one.cases]
+        torch.save(drawn[name], modules / f"{name}.in")
+    (tmp_path / "child.txt").write_text(TWO_PROCESSORS + CHILD)
+    subprocess.run(script(tmp_path / "child.txt", modules), check=True, timeout=300)
+    for name, (names, _, reference) in SERVED.items():
+        outs = torch.load(modules / f"{name}.out", weights_only=True)
+        assert isinstance(outs, list), outs
+        for inputs, (mine,) in zip(drawn[name], outs, strict=True):
+            scope = dict(zip(names.split(", "), (value.double() for value in inputs), strict=True))
+            truth = eval(reference.replace(".float()", ""), {"F": F, "torch": torch}, scope)
+            assert mine.shape == truth.shape and relative(mine, truth) < 0.01, name
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_references_have_no_template(tmp_path, name):
+    with pytest.raises(LoweringError, match="not one product"):
+        product_template(task(tmp_path, name, *REFUSED[name]))
+
+
+def test_only_products_of_16_bits_have_one(tmp_path):
+    assert template_of(task(tmp_path, "wide", *SERVED["product"], dtype="float()")) is None
+    assert template_of(task(tmp_path, "narrow", *SERVED["product"])) is not None
