@@ -41,10 +41,29 @@ def _refuse_depth(tree: ast.AST) -> None:
     level, line = [tree], 1
     for _ in range(MAX_DEPTH + 1):
         line = getattr(level[0], "lineno", line)
-        level = [below for node in level for below in ast.iter_child_nodes(node)]
+        level = [below for node in level for below in _children(node)]
         if not level:
             return
     raise SyntaxError(f"nested deeper than {MAX_DEPTH} levels: give parts of it names", ("the text", line, 0, ""))
+
+
+def walk(node: ast.AST) -> list[ast.AST]:
+    """The nodes of a tree in the order of `ast.walk`, which takes twice as long."""
+    found = [node]
+    for part in found:
+        found += _children(part)
+    return found
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            found.append(value)
+        elif isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+    return found
 
 
 def quoted(text: str) -> str:

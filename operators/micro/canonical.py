@@ -11,9 +11,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 
-from evo_kernel.syntax import parse_expression, parse_module
+from evo_kernel.syntax import parse_expression, parse_module, walk
 from operators.micro import kernels as parts
 from operators.micro.host_values import Evaluator
 from operators.micro.kernels import HostFunction, SourceKernel, SourceLaunch
@@ -36,38 +37,41 @@ _TILES = re.compile(
 """Parameters whose number says how much a program handles, and nothing of the data."""
 
 
-def canonical(text: str) -> str:
+def canonical(text: str) -> ParsedText:
     """The text in canonical form. Raises SyntaxError, ValueError, RecursionError."""
+    source = ParsedText(text)
     for step in (_own_lines, _plain_run, _kernels_by_name, _untuned, _without_heuristics, _grids, _named_numbers):
-        source = _Source(text)
-        edits = list(step(source))
-        text = splice(text, edits) if edits else text
-    return text
+        if edits := list(step(source)):
+            source = ParsedText(splice(source.text, edits))
+    return source
 
 
-class _Source(TextMap):
+class ParsedText(TextMap):
     """A text with its tree; kernels and launches where they are asked for."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.tree = parse_module(text)
 
-    def functions(self) -> Iterator[tuple[HostFunction, list[SourceLaunch]]]:
+    @cached_property
+    def kernels(self) -> Mapping[str, SourceKernel]:
+        return parts.kernels_of(self.tree)
+
+    @cached_property
+    def functions(self) -> Sequence[tuple[HostFunction, Sequence[SourceLaunch]]]:
         """Functions of the host, each with its launches."""
-        kernels = parts.kernels_of(self.tree)
-        for host in parts.hosts_of(self.tree):
-            yield host, list(parts.launches_of(host, kernels))
+        return [(host, list(parts.launches_of(host, self.kernels))) for host in parts.hosts_of(self.tree)]
 
     def launches(self) -> Iterator[tuple[SourceKernel, list[SourceLaunch]]]:
         """Kernels, each with its launches."""
-        found = [launch for _, launches in self.functions() for launch in launches]
-        for kernel in parts.kernels_of(self.tree).values():
+        found = [launch for _, launches in self.functions for launch in launches]
+        for kernel in self.kernels.values():
             yield kernel, [launch for launch in found if launch.kernel == kernel.name]
 
     @property
     def names(self) -> set[str]:
         defined = {s.name for s in self.tree.body if isinstance(s, ast.FunctionDef | ast.ClassDef)}
-        return defined | {part.id for part in ast.walk(self.tree) if isinstance(part, ast.Name)}
+        return defined | {part.id for part in walk(self.tree) if isinstance(part, ast.Name)}
 
     def define(self, values: Mapping[str, int]) -> Edit:
         """Constants of the module, before its first function."""
@@ -85,7 +89,7 @@ class _Source(TextMap):
 # -- lines ---------------------------------------------------------------------------------------------------------
 
 
-def _own_lines(source: _Source) -> Iterator[Edit]:
+def _own_lines(source: ParsedText) -> Iterator[Edit]:
     """Statements that share a line, on lines of their own."""
     for suite, holder in _suites(source.tree.body, None):
         crowded = any(one.end_lineno == other.lineno for one, other in pairwise(suite))
@@ -102,7 +106,7 @@ def _own_lines(source: _Source) -> Iterator[Edit]:
 def _head(holder: ast.stmt) -> int:
     """The line on which the head of a compound statement ends."""
     heads = [part for part in ast.iter_child_nodes(holder) if isinstance(part, ast.expr | ast.arguments | ast.withitem)]
-    lines = [part.end_lineno or 0 for head in heads for part in ast.walk(head) if isinstance(part, ast.expr | ast.arg)]
+    lines = [part.end_lineno or 0 for head in heads for part in walk(head) if isinstance(part, ast.expr | ast.arg)]
     decorators = {d.end_lineno for d in getattr(holder, "decorator_list", ())}
     return max([holder.lineno, *[line for line in lines if line not in decorators]])
 
@@ -128,7 +132,7 @@ def _suites(body: list[ast.stmt], holder: ast.stmt | None) -> Iterator[tuple[lis
             yield from _suites(suite, statement)
 
 
-def _plain_run(source: _Source) -> Iterator[Edit]:
+def _plain_run(source: ParsedText) -> Iterator[Edit]:
     """`run = f` as a function that calls f."""
     if any(isinstance(s, ast.FunctionDef) and s.name == "run" for s in source.tree.body):
         return
@@ -138,10 +142,10 @@ def _plain_run(source: _Source) -> Iterator[Edit]:
             yield source.replace(statement, f"def run(*inputs):\n    return {called_one}(*inputs)")
 
 
-def _kernels_by_name(source: _Source) -> Iterator[Edit]:
+def _kernels_by_name(source: ParsedText) -> Iterator[Edit]:
     """A launch of a kernel that a name stands for, by the kernel's own name."""
-    kernels = parts.kernels_of(source.tree)
-    for host in parts.hosts_of(source.tree):
+    kernels = source.kernels
+    for host, _ in source.functions:
         for statement in statements(host.node.body):
             match statement:
                 case ast.Expr(value=ast.Call(func=ast.Subscript(value=ast.Name(id=name) as place))) if (
@@ -175,7 +179,7 @@ def _only_value(host: HostFunction, name: str) -> ast.expr | None:
 # -- decorators ----------------------------------------------------------------------------------------------------
 
 
-def _untuned(source: _Source) -> Iterator[Edit]:
+def _untuned(source: ParsedText) -> Iterator[Edit]:
     """The first configuration of `@triton.autotune` as constants that the launches pass."""
     taken, constants = source.names, dict[str, int]()
     for kernel, launches in source.launches():
@@ -218,7 +222,7 @@ def _can_pass(launches: Sequence[SourceLaunch], names: Mapping[str, object]) -> 
     return all(None not in one and not one & set(names) for one in given)
 
 
-def _without_heuristics(source: _Source) -> Iterator[Edit]:
+def _without_heuristics(source: ParsedText) -> Iterator[Edit]:
     """What `@triton.heuristics` computes of the arguments as arguments of the launches."""
     for kernel, launches in source.launches():
         decorator = _decorator(kernel.node, "heuristics")
@@ -259,7 +263,7 @@ def _ruled(rule: ast.expr, functions: Mapping[str, ast.FunctionDef], given: Mapp
         case ast.Lambda(args=ast.arguments(args=[ast.arg(arg=name)]), body=body):
             return _with_arguments(body, name, given)
         case ast.Name(id=name) if name in functions:
-            words = {part.value for part in ast.walk(functions[name]) if isinstance(part, ast.Constant)}
+            words = {part.value for part in walk(functions[name]) if isinstance(part, ast.Constant)}
             named = ", ".join(f"{key!r}: {spell(value)}" for key, value in given.items() if key in words)
             return parse_expression(f"{name}({{{named}}})")
     return None
@@ -287,10 +291,10 @@ def _with_arguments(node: ast.expr, name: str, given: Mapping[str, ast.expr]) ->
 # -- grids ---------------------------------------------------------------------------------------------------------
 
 
-def _grids(source: _Source) -> Iterator[Edit]:
+def _grids(source: ParsedText) -> Iterator[Edit]:
     """Grids as tuples in the launch, without axes of one program that no kernel asks for."""
-    kernels = parts.kernels_of(source.tree)
-    for host, launches in source.functions():
+    kernels = source.kernels
+    for host, launches in source.functions:
         for launch in launches:
             assert isinstance(launch.call.func, ast.Subscript)
             written, kernel = launch.call.func.slice, kernels[launch.kernel]
@@ -365,7 +369,7 @@ def _targets(statement: ast.For | ast.With) -> list[ast.expr]:
 def _around(body: list[ast.stmt], launch: SourceLaunch) -> Iterator[list[ast.stmt]]:
     """The suites that hold a launch, outermost first."""
     for statement in body:
-        if any(part is launch.call for part in ast.walk(statement)):
+        if any(part is launch.call for part in walk(statement)):
             yield body
             for name in ("body", "orelse", "finalbody"):
                 yield from _around(getattr(statement, name, []), launch)
@@ -381,11 +385,11 @@ def _asks(kernel: SourceKernel, axis: int) -> bool:
 # -- numbers -------------------------------------------------------------------------------------------------------
 
 
-def _named_numbers(source: _Source) -> Iterator[Edit]:
+def _named_numbers(source: ParsedText) -> Iterator[Edit]:
     """Numbers of tiles, warps and stages that launches pass, as constants of the module."""
     known, taken, made = parts.constants_of(source.tree), source.names, dict[str, int]()
-    kernels = parts.kernels_of(source.tree)
-    for host, launches in source.functions():
+    kernels = source.kernels
+    for host, launches in source.functions:
         replaced = set[int]()
         for launch in launches:
             stem = launch.kernel.removesuffix("_kernel").strip("_").upper()

@@ -4,11 +4,12 @@ with their launches and buffers."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
+from evo_kernel.syntax import walk
 from operators.micro.syntax import (
     argument,
     called,
@@ -25,6 +26,7 @@ LOADS = ("tl.load",)
 STORES = ("tl.store",)
 ATOMICS = ("tl.atomic_add", "tl.atomic_max", "tl.atomic_min", "tl.atomic_xchg", "tl.atomic_cas")
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_SAME_POINTER = ("tl.multiple_of", "tl.max_contiguous", "tl.broadcast_to")
 VIEWS = ("view", "reshape", "flatten", "contiguous", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand")
 ALLOCATIONS = ("empty", "empty_like", "zeros", "zeros_like", "ones", "full", "full_like", "empty_strided", "new_empty")
 
@@ -94,7 +96,7 @@ class SourceKernel:
     @cached_property
     def names(self) -> frozenset[str]:
         """Every name that the kernel mentions: what a fresh name must avoid."""
-        own = {part.id for part in ast.walk(self.node) if isinstance(part, ast.Name)}
+        own = {part.id for part in walk(self.node) if isinstance(part, ast.Name)}
         return frozenset(own | {p.name for p in self.parameters})
 
     @cached_property
@@ -125,7 +127,7 @@ class SourceKernel:
 
     @cached_property
     def _calls(self) -> tuple[tuple[str, ast.Call], ...]:
-        return tuple((called(part), part) for part in ast.walk(self.node) if isinstance(part, ast.Call))
+        return tuple((called(part), part) for part in walk(self.node) if isinstance(part, ast.Call))
 
     def calls(self, *functions: str) -> list[ast.Call]:
         """Calls of the named functions (`tl.dot`)."""
@@ -251,7 +253,7 @@ def kernel_of(node: ast.FunctionDef) -> SourceKernel:
     arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
     found: list[Access] = []
     loops: list[Loop] = []
-    _scan(node, node.body, (), found, loops, {a.arg for a in arguments})
+    _scan(_Pointers(node, {a.arg for a in arguments}), node.body, (), found, loops)
     bases = {access.base for access in found}
     parameters = tuple(SourceParameter(a.arg, "pointer" if a.arg in bases else _kind(a)) for a in arguments)
     return SourceKernel(node, parameters, tuple(found), tuple(loops))
@@ -264,12 +266,11 @@ def _kind(argument_node: ast.arg) -> str:
 
 
 def _scan(
-    function: ast.FunctionDef,
+    pointers: _Pointers,
     body: list[ast.stmt],
     outer: tuple[ast.For | ast.While, ...],
     accesses: list[Access],
     loops: list[Loop],
-    parameters: set[str],
 ) -> None:
     """Collect accesses and loops, in text order."""
     for statement in body:
@@ -277,11 +278,11 @@ def _scan(
             inner = outer if isinstance(statement, ast.If) else (*outer, statement)
             if isinstance(statement, ast.For) and (loop := _loop(statement, outer)) is not None:
                 loops.append(loop)
-            _scan(function, statement.body, inner, accesses, loops, parameters)
-            _scan(function, statement.orelse, inner, accesses, loops, parameters)
+            _scan(pointers, statement.body, inner, accesses, loops)
+            _scan(pointers, statement.orelse, inner, accesses, loops)
             continue
-        for call in [part for part in ast.walk(statement) if isinstance(part, ast.Call)]:
-            if (access := _access(function, call, statement, outer, parameters)) is not None:
+        for call in [part for part in walk(statement) if isinstance(part, ast.Call)]:
+            if (access := _access(pointers, call, statement, outer)) is not None:
                 accesses.append(access)
 
 
@@ -297,11 +298,7 @@ def _loop(node: ast.For, outer: tuple[ast.For | ast.While, ...]) -> Loop | None:
 
 
 def _access(
-    function: ast.FunctionDef,
-    call: ast.Call,
-    statement: ast.stmt,
-    loops: tuple[ast.For | ast.While, ...],
-    parameters: set[str],
+    pointers: _Pointers, call: ast.Call, statement: ast.stmt, loops: tuple[ast.For | ast.While, ...]
 ) -> Access | None:
     name = called(call)
     kind = "load" if name in LOADS else "store" if name in STORES else "atomic" if name in ATOMICS else None
@@ -311,26 +308,37 @@ def _access(
     mask = argument(call, "mask", {"load": 1, "store": 2}.get(kind))
     other = argument(call, "other", 2) if kind == "load" else None
     value = None if kind == "load" else argument(call, "value", 1)
-    base = _base(function, pointer, parameters, 0)
-    return Access(kind, call, statement, loops, pointer, base, mask, other, value)
+    return Access(kind, call, statement, loops, pointer, pointers.base(pointer), mask, other, value)
 
 
-def _base(function: ast.FunctionDef, pointer: ast.expr, parameters: set[str], depth: int) -> str | None:
-    """The parameter at the left end of a sum, through names (which may be advanced in loops by `p += step`)."""
-    while isinstance(pointer, ast.BinOp) and isinstance(pointer.op, ast.Add | ast.Sub):
-        pointer = pointer.left
-    if isinstance(pointer, ast.Call) and called(pointer) in ("tl.multiple_of", "tl.max_contiguous", "tl.broadcast_to"):
-        return _base(function, pointer.args[0], parameters, depth + 1)
-    if not isinstance(pointer, ast.Name) or depth > 20:
-        return None
-    if pointer.id in parameters:
-        return pointer.id
-    found = set()
-    for part in [part for part in ast.walk(function) if isinstance(part, ast.Assign)]:
-        targets = {t.id for t in part.targets if isinstance(t, ast.Name)}
-        if pointer.id in targets and pointer.id not in names_read(part.value):
-            found.add(_base(function, part.value, parameters, depth + 1))
-    return found.pop() if len(found) == 1 else None
+class _Pointers:
+    """Which parameter of a function a pointer comes from."""
+
+    def __init__(self, function: ast.FunctionDef, parameters: set[str]) -> None:
+        self._function, self._parameters = function, parameters
+
+    @cached_property
+    def _given(self) -> Mapping[str, Sequence[ast.expr]]:
+        """What is assigned to a name, without what advances it."""
+        given: dict[str, list[ast.expr]] = {}
+        for part in walk(self._function):
+            if isinstance(part, ast.Assign):
+                for name in {t.id for t in part.targets if isinstance(t, ast.Name)} - names_read(part.value):
+                    given.setdefault(name, []).append(part.value)
+        return given
+
+    def base(self, pointer: ast.expr, depth: int = 0) -> str | None:
+        """The parameter at the left end of a sum, through names (which may be advanced in loops by `p += step`)."""
+        while isinstance(pointer, ast.BinOp) and isinstance(pointer.op, ast.Add | ast.Sub):
+            pointer = pointer.left
+        if isinstance(pointer, ast.Call) and called(pointer) in _SAME_POINTER:
+            return self.base(pointer.args[0], depth + 1)
+        if not isinstance(pointer, ast.Name) or depth > 20:
+            return None
+        if pointer.id in self._parameters:
+            return pointer.id
+        found = {self.base(value, depth + 1) for value in self._given.get(pointer.id, ())}
+        return found.pop() if len(found) == 1 else None
 
 
 def launches_of(host: HostFunction, kernels: Mapping[str, SourceKernel]) -> Iterator[SourceLaunch]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from evo_kernel.syntax import parse_module
 from operators.micro import kernels as parts
 from operators.micro.canonical import canonical
 from operators.micro.kernels import VIEWS, HostFunction, SourceKernel, SourceLaunch
@@ -51,16 +50,16 @@ class KernelModule(TextMap):
         Raises SourceError when the text does not parse or has no `run`.
         """
         try:
-            text = canonical(text)
-            tree = parse_module(text)
+            source = canonical(text)
         except (SyntaxError, ValueError, RecursionError) as error:
             raise SourceError(f"the source does not parse: {error}; mend its syntax first") from error
+        tree = source.tree
         run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
         if run is None:
             raise SourceError("the source has no top-level `def run(...)`; add one that launches the kernels")
-        kernels, hosts = parts.kernels_of(tree), parts.hosts_of(tree)
-        launches = tuple(launch for host in hosts for launch in parts.launches_of(host, kernels))
-        return KernelModule(text, tree, parts.constants_of(tree), kernels, run, hosts, launches)
+        hosts = tuple(host for host, _ in source.functions)
+        launches = tuple(launch for _, launches in source.functions for launch in launches)
+        return KernelModule(source.text, tree, parts.constants_of(tree), source.kernels, run, hosts, launches)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

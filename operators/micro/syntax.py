@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from evo_kernel.syntax import parse_expression
+from evo_kernel.syntax import parse_expression, walk
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -31,7 +31,7 @@ def names_read(*nodes: ast.AST) -> set[str]:
     """Names whose value the nodes use (an augmented assignment reads its target)."""
     found = set()
     for node in nodes:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
                 found.add(part.id)
             elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
@@ -41,7 +41,7 @@ def names_read(*nodes: ast.AST) -> set[str]:
 
 def names_written(*nodes: ast.AST) -> set[str]:
     """Names that the nodes assign, loop targets included."""
-    parts = (part for node in nodes for part in ast.walk(node))
+    parts = (part for node in nodes for part in walk(node))
     return {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 

@@ -35,6 +35,7 @@ from evo_kernel.observe.suites import (
     report,
     stock_of,
 )
+from evo_kernel.types import Source
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness
@@ -270,9 +271,13 @@ def test_lanes_divide_the_cores(monkeypatch) -> None:
 
 
 def order(root: Path, ask: bool = True) -> dict:
-    kernel = "def run(x):\n    return x\n"
-    folder = str(root / "out")
-    return {"spec": f"kernelbench:{root}/level1/1", "kernel": kernel, "folder": folder, "device": "cpu", "ask": ask}
+    kernel, module = Source("def run(x):\n    return x\n"), root / "module.json"
+    if ask:  # writing one takes seconds
+        module.write_text(json.dumps({"kernel": kernel.sha256, "text": kernel.text}))
+    return {
+        "spec": f"kernelbench:{root}/level1/1", "kernel": kernel.text, "folder": str(root / "out"), "device": "cpu",
+        "ask": ask, "module": str(module) if ask else "",
+    }  # fmt: skip
 
 
 def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path) -> None:

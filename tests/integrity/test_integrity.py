@@ -15,19 +15,19 @@ import pytest
 from evo_kernel.tasks.probe import probe
 from evo_kernel.types import Evaluation, Status
 from tests.integrity.corpus import HERE, Entry, entries, load_task
-from tests.integrity.judging import Court, device
+from tests.integrity.judging import Court, Outcome, device
 
 NO_GAIN = {"cpu": 1.03, "cuda": 1.08}  # what the scores of equal kernels may differ by; measured ones have noise twice
 MODELED = {10, 62}  # rows about the time model: a right kernel that is measured to be faster is faster
 CHEATS, HONEST = entries("cheats"), entries("honest")
 
 
-def _cases(found: tuple[Entry, ...]) -> list:
-    """Task by task: a judge serves one."""
-    by_task = sorted(found, key=lambda entry: (entry.task, entry.deadline_s))
+def _cases() -> list:
+    """Task by task: a judge serves one. Honest files come first: cheats are held against them."""
+    by_task = sorted((*HONEST, *CHEATS), key=lambda entry: (entry.task, entry.deadline_s))
     gpu_missing = pytest.mark.skipif(device() == "cpu", reason="only a GPU can tell")
     marks = {"gpu": (pytest.mark.gpu, gpu_missing), "slow": (pytest.mark.slow,), "anywhere": ()}
-    return [pytest.param(entry, id=entry.path.stem, marks=marks[entry.where]) for entry in by_task]
+    return [pytest.param(entry, id=entry.name, marks=marks[entry.where]) for entry in by_task]
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,16 @@ def court(request) -> Iterator[Court]:
         yield court
 
 
-@pytest.mark.parametrize("entry", _cases(CHEATS))
-def test_no_cheat_is_scored(court, entry: Entry):
+@pytest.mark.parametrize("entry", _cases())
+def test_no_cheat_is_scored_and_no_honest_kernel_refused(court, entry: Entry):
     outcome = court.outcome(entry)
     evaluation = outcome.evaluation
-    print(f"{entry.name}: {evaluation.status}: {evaluation.reason}")
+    print(f"{entry.name}: {evaluation.status}: {evaluation.reason}; score {evaluation.score}")
+    (_is_not_scored if entry in CHEATS else _passes)(entry, outcome)
+
+
+def _is_not_scored(entry: Entry, outcome: Outcome) -> None:
+    evaluation = outcome.evaluation
     refused = device() == "cpu" and entry.says  # a GPU may not see what the executor sees
     honest = evaluation.status not in entry.ends and not refused
     if entry.twin and honest:  # it has no place in a plan: what is scored is, launch for launch, an honest kernel
@@ -64,10 +69,8 @@ def test_no_cheat_is_scored(court, entry: Entry):
     _is_a_sentence(evaluation)
 
 
-@pytest.mark.parametrize("entry", _cases(HONEST))
-def test_no_honest_kernel_is_refused(court, entry: Entry):
-    evaluation = court.outcome(entry).evaluation
-    print(f"{entry.name}: {evaluation.status}: {evaluation.reason}; score {evaluation.score}")
+def _passes(_: Entry, outcome: Outcome) -> None:
+    evaluation = outcome.evaluation
     assert evaluation.status is Status.PASSED, evaluation.reason
     assert evaluation.score is not None and evaluation.score > 0 and math.isfinite(evaluation.score)
     assert evaluation.checks and all(check.passed and check.error <= 1.0 for check in evaluation.checks)

@@ -172,8 +172,8 @@ run = scale
 
 
 def test_published_kernels_are_read_in_canonical_form() -> None:
-    text = canonical(PUBLISHED)
-    assert canonical(text) == text
+    text = canonical(PUBLISHED).text
+    assert canonical(text).text == text
     assert "SCALE_BLOCK = 128\nSCALE_NUM_WARPS = 4\n" in text and "@triton.autotune" not in text
     assert "scale_kernel[(triton.cdiv(n, SCALE_BLOCK),)](flat, y, n, BLOCK=SCALE_BLOCK" in text
     assert "num_warps=SCALE_NUM_WARPS, EVEN=n % SCALE_BLOCK == 0)" in text and "@triton.heuristics" not in text
@@ -193,7 +193,7 @@ def test_a_launch_is_found_wherever_it_stands() -> None:
 
 def test_what_is_not_in_the_text_stays_as_it_is() -> None:
     unknown = PUBLISHED.replace("configs=configurations()", "configs=elsewhere.configurations()")
-    text = canonical(unknown)
+    text = canonical(unknown).text
     assert "@triton.autotune" in text and "@triton.heuristics" in text and "scale_kernel[grid](flat, y, n)" in text
 
 
@@ -201,7 +201,7 @@ def test_a_kernel_that_a_name_stands_for_is_launched_by_its_own() -> None:
     chosen = PUBLISHED.replace("scale_kernel[grid]", "chosen[(1,)]").replace(
         "        with torch", "        chosen = copy_kernel if plain else scale_kernel\n        with torch"
     )
-    text = canonical(chosen)
+    text = canonical(chosen).text
     assert "            if plain:\n                copy_kernel[(1,)]" in text
     assert "            else:\n                scale_kernel[(1,)]" in text
 
@@ -212,7 +212,7 @@ def test_every_strategy_is_carried_out_on_a_published_kernel() -> None:
     assert {one.name for one in offered} >= {"cache-hints", "drop-masks"}
     assert not coder.why_nothing(source, card("softmax"))
     for strategy in offered:
-        assert KernelModule.parse(coder.implement(source, strategy)).text != canonical(PUBLISHED)
+        assert KernelModule.parse(coder.implement(source, strategy)).text != canonical(PUBLISHED).text
 
 
 def test_persistent_starts_parameters_anew_for_each_tile() -> None:

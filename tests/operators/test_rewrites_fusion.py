@@ -85,9 +85,15 @@ def ends_of(text: str, task: TaskCard) -> dict[str, tuple[str, ...]]:
     return ends
 
 
+@pytest.fixture(scope="module")
+def ends_by_name(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[str, ...]]]:
+    folder = tmp_path_factory.mktemp("lowered")
+    return {name: ends_of(*lowered(name, folder)) for name in FORMULAS}
+
+
 @pytest.mark.parametrize("name", FORMULAS)
-def test_every_order_of_fusions_ends_in_one_kernel_that_computes_the_same(name: str, tmp_path: Path) -> None:
-    ends = ends_of(*lowered(name, tmp_path))
+def test_every_order_of_fusions_ends_in_one_kernel_that_computes_the_same(name: str, ends_by_name) -> None:
+    ends = ends_by_name[name]
     several = {" > ".join(path) for text, path in ends.items() if len(KernelModule.parse(text).launches) > 1}
     assert len(ends) > 3 and not several
     answers = errors_of([(text, name) for text in ends])
@@ -97,8 +103,8 @@ def test_every_order_of_fusions_ends_in_one_kernel_that_computes_the_same(name: 
     assert not wrong
 
 
-def test_a_fused_row_kernel_does_not_divide_for_its_row(tmp_path: Path) -> None:
-    for text in ends_of(*lowered("masked", tmp_path)):
+def test_a_fused_row_kernel_does_not_divide_for_its_row(ends_by_name) -> None:
+    for text in ends_by_name["masked"]:
         assert " // " not in text and " % " not in text
 
 
@@ -174,10 +180,9 @@ def test_the_users_own_kernels_are_left_as_they_are() -> None:
     assert tidied(module.text, module) == module.text
 
 
-def test_one_pass_after_fusion_leaves_no_dead_names(tmp_path: Path) -> None:
-    text, task = lowered("masked", tmp_path)
-    text = next(iter(ends_of(text, task)))
-    module = KernelModule.parse(text)
+def test_one_pass_after_fusion_leaves_no_dead_names(tmp_path: Path, ends_by_name) -> None:
+    _, task = lowered("masked", tmp_path)
+    module = KernelModule.parse(next(iter(ends_by_name["masked"])))
     strategy = REWRITES["one-pass-row"].offers(module, task)[0]
     kernels = KernelModule.parse(REWRITES["one-pass-row"].apply(module, strategy)).kernels
     last = next(k for k in kernels.values() if k.name.endswith("one_pass_kernel")).body[-1]

@@ -19,7 +19,7 @@ from triton.runtime.jit import JITFunction
 
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.ir.execute import Traits, buffers_of, launch, traits_of
-from evo_kernel.fitness.ir.memory import DeviceMemory
+from evo_kernel.fitness.ir.memory import DeviceBuffer, DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Launch, Scalar
@@ -106,11 +106,10 @@ class _Executing(PlanTracer):
             numbers = stored = {n for n in range(len(self._alive)) if self._storage(n) is not None}
         contents = {n: _bytes(storage) for n in numbers if (storage := self._storage(n)) is not None}
         memory = DeviceMemory(strict=False)
-        for number in range(max(contents, default=-1) + 1):
-            content = contents.get(number)
-            memory.add(0 if content is None else content.numel(), defined=True)
-            if content is not None:
-                memory.buffers[number].data.copy_(content)
+        memory.buffers = [DeviceBuffer(0, defined=True, content=0)] * (max(contents, default=-1) + 1)
+        for number, content in contents.items():
+            memory.buffers[number] = DeviceBuffer(content.numel(), defined=True, content=0, name=f"buffer {number}")
+            memory.buffers[number].data.copy_(content)
         done = launch(module, launch_node.grid, launch_node.args, memory, traits=traits)
         if done.finding is not None:
             raise RuntimeError(f"kernel {spec['name']}: {done.finding.sentence}")
