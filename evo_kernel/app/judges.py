@@ -8,7 +8,8 @@ from pathlib import Path
 from evo_kernel.errors import ConfigError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.spool.client import SpoolJudge, open_spool_judge
-from evo_kernel.judge_place import SPOOL
+from evo_kernel.fitness.spool.pool import HostPool, PooledJudge
+from evo_kernel.judge_place import LOCAL, SPOOL
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment
 
@@ -28,9 +29,14 @@ def opened_judge(
     wait: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> AnyJudge:
-    """`place`: local, or spool:DIR. `known`, `choice`, `wait`: see `open_spool_judge`. Raises UserError, InfraError."""
-    if not place.startswith(SPOOL):
+    """`place`: see judge_place. `known`, `choice`, `wait`: see `open_spool_judge`. Raises UserError, InfraError."""
+    if place == LOCAL:
         return open_judge(task, device=device, settings=settings, gpus=gpus, score_soon=score_soon)
+    if not place.startswith(SPOOL):
+        from evo_kernel.app.ray_judges import RayHosts
+
+        hosts = RayHosts(place, device, settings)
+        return PooledJudge(HostPool(hosts, known, choice, say), task, settings)
     path = Path(place.removeprefix(SPOOL))
     if device != "auto":
         raise ConfigError(
