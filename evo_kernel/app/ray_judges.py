@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -37,6 +38,7 @@ _PASSED_ON = re.compile(
 def ray_module() -> Any:
     """Raises UserError where it is missing."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # it prints to our standard output
     try:
         import ray  # pyright: ignore[reportMissingImports]
         import ray.exceptions  # pyright: ignore[reportMissingImports]
@@ -198,7 +200,7 @@ def joined(place: str) -> Iterator[Any]:
     with contextlib.nullcontext(ray_address(place)) if place != RAY else _started() as address:
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except Exception as error:  # ConnectionError, RuntimeError, ValueError, errors of gRPC
             told = " ".join(str(error).split())[:400]
             raise UserError(
