@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from evo_kernel import processes
@@ -62,7 +63,8 @@ class JudgeActor:
         """What it is, as an Announcement. `strange`: module folders that Ray took over from the search's process."""
         from evo_kernel.app import early_start, judge_server
 
-        sys.path[:] = [path for path in sys.path if path not in strange]
+        ours = str(Path(judge_server.__file__).parents[2])
+        sys.path[:] = [path for path in sys.path if path == ours or path not in strange]
         early_start.begin(None, device)
         self._told, self._judges = judge_server.machine_judges(device, "all", own, self._scratch.path)
         return self._told.as_bytes()
