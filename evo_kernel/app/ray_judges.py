@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import platform
 import re
 import secrets
 import signal
@@ -12,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from evo_kernel import processes
 from evo_kernel.errors import InfraError, UserError
+from evo_kernel.fitness.doctor import Diagnosis
 from evo_kernel.fitness.judge import JudgeSettings
 from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.fitness.spool.folder import LEASE_S
@@ -112,9 +115,8 @@ class RayHosts:
         if resources is None:
             raise HostLost("it has left the cluster")
         cores, cards = int(resources["CPU"]), int(resources.get("GPU", 0)) if self._device != "cpu" else 0
-        there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(host, soft=False)
         options = {"num_cpus": cores, "num_gpus": cards, "max_concurrency": cores + SPARE_THREADS}
-        actor = ray.remote(JudgeActor).options(scheduling_strategy=there, **options).remote()
+        actor = ray.remote(JudgeActor).options(scheduling_strategy=_on(ray, host), **options).remote()
         strange = [os.getcwd(), os.path.dirname(os.path.realpath(sys.argv[0]))]
         try:
             started = actor.start.remote(self._device, self._own, strange)
@@ -174,6 +176,10 @@ class RayHost:
             with contextlib.suppress(InfraError):
                 _got(self._ray, self._actor.close.remote(), GOODBYE_S)
         self._ray.kill(self._actor)
+
+
+def _on(ray: Any, node: str) -> Any:
+    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 def _got(ray: Any, ref: Any, within_s: float | None = None) -> Any:
@@ -245,3 +251,43 @@ def _started() -> Iterator[str]:
         finally:
             ending.set()
             thread.join()
+
+
+# ---- doctor ---------------------------------------------------------------------------------------------------------
+
+PACKAGES = ("ray", "evo-kernel", "torch", "triton")
+
+
+def versions() -> dict[str, str]:
+    """Of what has to be the same on all nodes, here."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def diagnose_nodes(place: str) -> list[Diagnosis]:
+    """Whether Ray is here and, of a cluster that is named, whether all nodes have our versions."""
+    try:
+        if place == RAY:
+            return [Diagnosis("ray", True, ray_module().__version__)]
+        with joined(place) as ray:
+            nodes = [one for one in ray.nodes() if one["Alive"]]
+            there = [{"num_cpus": 0, "scheduling_strategy": _on(ray, one["NodeID"])} for one in nodes]
+            asked = [ray.remote(versions).options(**options).remote() for options in there]
+            return [_diagnosed(ray, node, one) for node, one in zip(nodes, asked, strict=True)]
+    except (UserError, InfraError) as error:
+        return [Diagnosis("ray", False, str(error), needed=True)]
+
+
+def _diagnosed(ray: Any, node: Mapping[str, Any], asked: Any) -> Diagnosis:
+    name, has, own = f"node {node['NodeManagerHostname']}", node["Resources"], versions()
+    advice = "Install there what is here: Ray and Python have to be the same, and times compare only if the rest is."
+    try:
+        found = _got(ray, asked, START_S)
+    except InfraError as error:
+        return Diagnosis(name, False, f"does not answer: {error}", advice, needed=True)
+    detail = ", ".join([f"{has.get('CPU', 0):g} cores", f"{has.get('GPU', 0):g} GPUs", *map(" ".join, found.items())])
+    other = [f"{key} is {own[key]} here" for key in own if found.get(key) != own[key]]
+    return Diagnosis(name, not other, "; ".join([detail, *other]), advice, needed=True)

@@ -21,7 +21,7 @@ NO_RAY = importlib.util.find_spec("ray") is None
 @pytest.mark.slow
 @pytest.mark.skipif(NO_RAY, reason="the extra [ray] is not installed")
 def test_judges_are_killed_then_the_search_and_nothing_is_lost_leaked_or_left():
-    command = [sys.executable, "-m", "tests.support.ray_kills", "--kills", "1", "--verdicts", "8", "--pause", "1"]
+    command = [sys.executable, "-m", "tests.support.ray_kills", "--kills", "1", "--verdicts", "8"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as search:
         assert search.stdout is not None
         told = json.loads(search.stdout.readline())

@@ -213,6 +213,18 @@ def test_a_host_that_does_not_open_is_told_of_and_the_others_judge(opened):
     assert sorted(said) == ["host a does not judge: no sandbox here", "host b does not judge: no GPU"]
     with pytest.raises(UserError, match="no judge of here will do: host a does not judge: no sandbox here"):
         opened({"a": UserError("no sandbox here")})
+    with pytest.raises(UserError, match="no judge of here will do: host b does not judge: no GPU"):
+        opened({"b": InfraError("no GPU")})
+
+
+def test_a_host_that_fails_for_a_while_is_not_given_up(opened):
+    judge, hosts, said = opened({"a": ENVIRONMENT})
+    hosts.there["a"] = InfraError("the driver is being updated")
+    hosts.opened[0][1].killed.set()
+    while not any("the driver is being updated" in line for line in said):
+        time.sleep(0.01)
+    hosts.there["a"] = ENVIRONMENT
+    assert judge.evaluate(kernel(1), Purpose.SCORE).passed
 
 
 def test_a_host_that_left_and_comes_back_is_used_again(opened):

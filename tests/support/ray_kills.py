@@ -82,10 +82,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--verdicts", type=int, default=300)
     parser.add_argument("--seed", type=int, default=3)
-    parser.add_argument("--pause", type=float, default=8.0, help="Seconds between two kills, at most.")
     options = parser.parse_args()
     os.environ[SECRET] = "sk-nobodys"
-    draw, said, kills, began = random.Random(options.seed), list[str](), [0, 0], time.monotonic()
+    draw, kills, began = random.Random(options.seed), [0, 0], time.monotonic()
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "twice.py")
         file.write_text(TASK)
@@ -94,8 +97,7 @@ def main() -> None:
         import ray
 
         second = SecondNode(ray.get_runtime_context().gcs_address)
-        with PooledJudge(HostPool(hosts, None, "", said.append), task, JudgeSettings(tune_plans=0)) as judge:
-            judge.on_trouble = said.append
+        with PooledJudge(HostPool(hosts, None, "", say), task, JudgeSettings(tune_plans=0)) as judge:
 
             def judged(number: int) -> Evaluation:
                 return judge.evaluate(
@@ -107,8 +109,11 @@ def main() -> None:
                 while len(named("ray::JudgeActor")) < 2:
                     time.sleep(0.1)
                 asked = [lanes.submit(judged, number) for number in range(options.verdicts)]
-                while sum(kills) < options.kills and not all(one.done() for one in asked):
-                    time.sleep(draw.uniform(0.2, options.pause))
+                while sum(kills) < options.kills:
+                    due = options.verdicts * (sum(kills) + draw.random()) / (options.kills + 1)
+                    while sum(one.done() for one in asked) < due:
+                        time.sleep(0.05)
+                    time.sleep(draw.uniform(0.0, 1.0))
                     actors = named("ray::JudgeActor")
                     if sum(kills) % NODE_EVERY == NODE_EVERY - 1:
                         second.kill()
@@ -123,7 +128,6 @@ def main() -> None:
                 "environments": len({one.environment.key for one in found}), "seeing_secret": seeing(SECRET), "seeing_home": seeing("PATH"),
                 "taken": len(list((judge.folder.path / "taken").iterdir())), "seconds": time.monotonic() - began,
                 "processes": [one.pid for one in psutil.Process().children(recursive=True)],
-                "said": said,
             }  # fmt: skip
             print(json.dumps(told), flush=True)
             sys.stdin.read()

@@ -26,7 +26,8 @@ HANG_STEPS = 20
 MOST_LOSSES = 8
 """Hosts that are lost over one request, before it is given to no other."""
 TRIES = 3
-"""So often a host that does not open is tried, with pauses; so many doublings of a pause or a limit."""
+"""So often a host that does not open is tried, with pauses, before somebody is told, or nobody waits for a first one.
+Also how often limits are doubled, and pauses twice as often."""
 
 
 class HostLost(InfraError):
@@ -150,9 +151,11 @@ class HostPool:
                     del self._threads[host]  # where it comes back, it is new
                 return
             except (UserError, InfraError) as error:
-                in_vain += 1
-                if isinstance(error, UserError) or in_vain == TRIES:
-                    return self._refuse(host, f"{name} does not judge: {error}")
+                in_vain, reason = in_vain + 1, f"{name} does not judge: {error}"
+                if isinstance(error, UserError) or (in_vain >= TRIES and self._first is None):
+                    return self._refuse(host, reason)
+                if in_vain == TRIES:
+                    self._tell(reason)
             self._closed.wait(LOOK_S * (2 ** min(in_vain, 2 * TRIES) - 1))
 
     def _serve(self, host: Host) -> int:
