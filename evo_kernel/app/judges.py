@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from evo_kernel.errors import ConfigError
@@ -33,10 +34,7 @@ def opened_judge(
     if place == LOCAL:
         return open_judge(task, device=device, settings=settings, gpus=gpus, score_soon=score_soon)
     if not place.startswith(SPOOL):
-        from evo_kernel.app.ray_judges import RayHosts
-
-        hosts = RayHosts(place, device, settings)
-        return PooledJudge(HostPool(hosts, known, choice, say), task, settings)
+        return PooledJudge(_pool(place, device, settings, known, choice, say), task, settings)
     path = Path(place.removeprefix(SPOOL))
     if device != "auto":
         raise ConfigError(
@@ -44,3 +42,28 @@ def opened_judge(
             f"--device auto."
         )
     return open_spool_judge(path, task, settings, known, choice, wait, say)
+
+
+@contextlib.contextmanager
+def shared_place(place: str, device: str, settings: JudgeSettings, say: Callable[[str], None]) -> Iterator[str]:
+    """Where any number of searches find the judges of a Ray cluster for as long as the block lasts: they serve a
+    folder. Raises UserError, InfraError."""
+    pool = _pool(place, device, settings, None, "", say)
+    try:
+        pool.first()
+        yield f"{SPOOL}{pool.folder.path}"
+    finally:
+        pool.close()
+
+
+def _pool(
+    place: str,
+    device: str,
+    settings: JudgeSettings,
+    known: Environment | None,
+    choice: str,
+    say: Callable[[str], None],
+) -> HostPool:
+    from evo_kernel.app.ray_judges import RayHosts
+
+    return HostPool(RayHosts(place, device, settings), known, choice, say)
