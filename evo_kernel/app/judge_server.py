@@ -28,13 +28,14 @@ def serve(
     path: Path,
     device: str,
     gpus: str,
-    unconfined: bool,
+    own: JudgeSettings,
     until_empty: bool,
     for_s: float | None,
     say: Callable[[str], None],
 ) -> Served:
-    """Until a signal, the time, or an empty spool. `say` hears how it goes. Raises UserError, InfraError."""
-    own, folder = JudgeSettings(unconfined=unconfined), SpoolFolder(path.absolute())
+    """Until a signal, the time, or an empty spool. `own`: settings that no request may set. `say` hears how it goes.
+    Raises UserError, InfraError."""
+    folder = SpoolFolder(path.absolute())
     folder.prepare()
     with Scratch("spool") as scratch:
         announcement, judges = machine_judges(device, gpus, own, scratch)

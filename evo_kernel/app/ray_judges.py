@@ -230,10 +230,11 @@ def _started() -> Iterator[str]:
     env = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
     said, ending = bytearray(), threading.Event()
     with Scratch("ray") as folder:
+        ours = folder / "r"  # Ray lets everybody write there
         command = [
             sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
             "--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats",
-            f"--object-store-memory={STORE_BYTES}", f"--temp-dir={folder}",
+            f"--object-store-memory={STORE_BYTES}", f"--temp-dir={ours}",
         ]  # fmt: skip
 
         def supervise() -> None:
@@ -242,7 +243,7 @@ def _started() -> Iterator[str]:
         thread = threading.Thread(target=supervise, daemon=True)
         thread.start()
         try:
-            told, until = folder / "ray_current_cluster", time.monotonic() + START_S
+            told, until = ours / "ray_current_cluster", time.monotonic() + START_S
             while not told.exists():
                 if not thread.is_alive() or time.monotonic() >= until:
                     raise InfraError(f"Ray did not start: {said.decode(errors='replace')[-1000:]}")

@@ -131,8 +131,8 @@ def main() -> None:
             }  # fmt: skip
             print(json.dumps(told), flush=True)
             sys.stdin.read()
-        second.ending.set()
-        second.thread.join()
+            second.ending.set()
+            second.thread.join()
 
 
 if __name__ == "__main__":
