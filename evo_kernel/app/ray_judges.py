@@ -9,6 +9,7 @@ import platform
 import re
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -30,7 +31,7 @@ from evo_kernel.judge_place import RAY, ray_address
 
 MISSING = "--judge ray needs Ray: pip install 'evo-kernel[ray]', at the same version on all hosts"
 STORE_BYTES = 80_000_000  # of the object store: requests and verdicts are small; Ray's least is 75 MiB
-START_S, GOODBYE_S, LOOK_S = 60.0, 3.0, 0.5
+REACH_S, START_S, GOODBYE_S, LOOK_S = 10.0, 60.0, 3.0, 0.5
 SPARE_THREADS = 4
 _PASSED_ON = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|VIRTUAL_ENV|LD_LIBRARY_PATH|XDG_CACHE_HOME|PYTHON\w+|RAY_AUTH_\w+"
@@ -144,7 +145,7 @@ class RayHosts:
 
 
 class RayHost:
-    """Implements spool.pool.Host."""
+    """Implements spool.pool.JudgeHost."""
 
     def __init__(self, ray: Any, actor: Any, announcement: Announcement) -> None:
         self._ray, self._actor, self.announcement = ray, actor, announcement
@@ -208,8 +209,10 @@ def joined(place: str) -> Iterator[Any]:
     with contextlib.nullcontext(ray_address(place)) if place != RAY else _started() as address:
         handler = signal.getsignal(signal.SIGTERM)
         try:
+            if address != "auto":  # Ray itself tries for most of a minute
+                socket.create_connection((address.rpartition(":")[0], int(address.rpartition(":")[2])), REACH_S).close()
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        except Exception as error:  # ConnectionError, RuntimeError, ValueError, errors of gRPC
+        except Exception as error:  # OSError, RuntimeError, ValueError, errors of gRPC
             told = " ".join(str(error).split())[:400]
             raise UserError(
                 f"Ray at {address} cannot be joined: {told} Start it here with `ray start --address={address}`, with "

@@ -13,7 +13,7 @@ import pytest
 from evo_kernel.app import ray_judges
 from evo_kernel.errors import UserError
 from evo_kernel.judge_place import judge_place, ray_address
-from tests.support.commands import ROOT, evo
+from tests.support.commands import ROOT
 
 NO_RAY = importlib.util.find_spec("ray") is None
 
@@ -43,9 +43,9 @@ def test_places_are_told_apart():
             judge_place(wrong)
 
 
-def test_a_missing_ray_is_told_with_what_to_install(tmp_path, monkeypatch):
+def test_a_missing_ray_is_told_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'evo-kernel\[ray\]'"):
         ray_judges.ray_module()
-    ended = evo("doctor", "--device", "cpu", "--judge", "ray:localhost:6379")
-    assert "pip install 'evo-kernel[ray]'" in ended.output and ended.exit_code == 1
+    (finding,) = ray_judges.diagnose_nodes("ray:localhost:6379")
+    assert finding.needed and not finding.ok and "pip install 'evo-kernel[ray]'" in finding.detail

@@ -33,7 +33,7 @@ def kernel(number: int) -> Source:
 
 
 class HostHere:
-    """Implements Host with judges in threads. `killed`: nothing comes out of it any more."""
+    """Implements JudgeHost with judges in threads. `killed`: nothing comes out of it any more."""
 
     def __init__(self, name: str, environment: Environment, scratch, before, slots: int) -> None:
         self.announcement = Announcement(server=server_name(), beat=0, environment=environment, slots=slots)

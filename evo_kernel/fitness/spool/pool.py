@@ -34,7 +34,7 @@ class HostLost(InfraError):
     """It does not answer any more: it died, hangs, or cannot be reached."""
 
 
-class Host(Protocol):
+class JudgeHost(Protocol):
     """Judges on one host. Thread-safe."""
 
     announcement: Announcement
@@ -61,7 +61,7 @@ class Hosts(Protocol):
         """Hosts that are there and may judge: what tells them apart → how people call them. Raises InfraError."""
         ...
 
-    def open(self, host: str, wanted: Callable[[], bool]) -> Host:
+    def open(self, host: str, wanted: Callable[[], bool]) -> JudgeHost:
         """Blocks until its judges are ready, or nobody has `wanted` them any more. Raises HostLost, InfraError,
         UserError where it is of no use."""
         ...
@@ -82,7 +82,7 @@ class HostPool:
         self._first: Announcement | None = None
         self._threads: dict[str, threading.Thread] = {}  # by host
         self._refused: dict[str, str] = {}  # host → why
-        self._serving: dict[SpoolServer, Host] = {}
+        self._serving: dict[SpoolServer, JudgeHost] = {}
         self._losses: Counter[str] = Counter()  # by stem
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
@@ -158,7 +158,7 @@ class HostPool:
                     self._tell(reason)
             self._closed.wait(LOOK_S * (2 ** min(in_vain, 2 * TRIES) - 1))
 
-    def _serve(self, host: Host) -> int:
+    def _serve(self, host: JudgeHost) -> int:
         """Until it is lost, or the end; how much it has judged."""
         judges = _HostJudges(host, self._losses)
         server = SpoolServer(self.folder, judges, host.announcement, self._tell, grace_s=0.0)
@@ -199,7 +199,7 @@ class HostPool:
 class _HostJudges:
     """Answers of a host, for its SpoolServer. `losses`: by stem, of all hosts; `lost` is called when it is lost."""
 
-    def __init__(self, host: Host, losses: Counter[str]) -> None:
+    def __init__(self, host: JudgeHost, losses: Counter[str]) -> None:
         self._host, self._losses = host, losses
         self.lost: Callable[[], None] = lambda: None
 
