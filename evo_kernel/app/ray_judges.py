@@ -220,7 +220,7 @@ def joined(place: str) -> Iterator[Any]:
             ) from error
         finally:
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
+                signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)  # Ray has put its own there
         try:
             yield ray
         finally:

@@ -125,12 +125,15 @@ class HostPool:
             for server in silent:
                 server.stop()
             with contextlib.suppress(InfraError):
-                for host, name in self._hosts.names().items():
-                    if host not in self._threads:
-                        thread = threading.Thread(target=self._keep, args=(host, name), daemon=True)
-                        with self._changed:
-                            self._threads[host] = thread
-                        thread.start()
+                names = self._hosts.names()
+                with self._changed:  # all of them are there before one can be the only one, and refused
+                    new = {
+                        host: threading.Thread(target=self._keep, args=(host, name), daemon=True)
+                        for host, name in names.items() if host not in self._threads
+                    }  # fmt: skip
+                    self._threads |= new
+                for thread in new.values():
+                    thread.start()
 
     def _keep(self, host: str, name: str) -> None:
         """Serve a host for as long as it is there."""
