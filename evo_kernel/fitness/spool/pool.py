@@ -106,11 +106,11 @@ class HostPool:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._watcher.join()  # nobody is added any more
         with self._changed:
             threads = [*self._threads.values()]
             for server in self._serving:
                 server.stop()
-        self._watcher.join()
         for thread in threads:
             thread.join()
         self._hosts.close()
