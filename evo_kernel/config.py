@@ -112,12 +112,12 @@ class JudgeConfig(_Section):
 
     at: Annotated[str, AfterValidator(judge_place)] = Field(
         default=LOCAL,
-        description="local: this process judges; spool:DIR: the servers of a folder do, `evo-kernel judge DIR` "
-        "(docs/guides/judges-elsewhere.md)",
+        description="local: this process judges; spool:DIR: the servers of a folder do, `evo-kernel judge DIR`; ray, "
+        "ray:ADDRESS: the hosts of a Ray cluster (docs/guides/judges-elsewhere.md)",
     )
     environment: str = Field(
         default="",
-        description="of a spool whose judges differ: the key of the environment, or a part of its device's name",
+        description="of judges elsewhere that differ: the key of the environment, or a part of its device's name",
     )
     deadline_s: Annotated[float, Field(gt=0)] = Field(
         default=60.0, description="of one recording, one compile, one check"

@@ -221,7 +221,8 @@ def search(
     settings = EngineSettings(width=config.width, barren=BARREN[bool(config.models)])
     stop, population = threading.Event(), parts.population
     stages = parts.judge.stages
-    with operating(config, population, parts.judge, ledger, observer.trouble, stages, stop) as operator:
+    profiled = not until_waiting  # a prompt would be parked for its table
+    with operating(config, population, parts.judge, ledger, observer.trouble, stages, stop, profiled) as operator:
         rewrites = weights_of(config).keys() <= {"mtmc", "crossover"}
         cut_waits = None if rewrites else stop.set
         engine = Engine(population, operator, parts.judge, ledger, settings, observer, cut_waits, parts.late_roots)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.fitness.gpus import usable_cores
-from evo_kernel.fitness.judge import JudgeSettings, open_judge
+from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.fitness.spool.folder import SpoolFolder
 from evo_kernel.fitness.spool.messages import Announcement
 from evo_kernel.fitness.spool.server import Served, SpoolServer, server_name
 from evo_kernel.fitness.spool.warm_judges import WarmJudges
 from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.task import Task
 
 PROBED = "softmax"
 """The task whose judge tells what this machine is, before there is a request."""
@@ -27,19 +28,17 @@ def serve(
     path: Path,
     device: str,
     gpus: str,
-    unconfined: bool,
+    own: JudgeSettings,
     until_empty: bool,
     for_s: float | None,
     say: Callable[[str], None],
 ) -> Served:
-    """Until a signal, the time, or an empty spool. `say` hears how it goes. Raises UserError, InfraError."""
-    own, folder = JudgeSettings(unconfined=unconfined), SpoolFolder(path.absolute())
+    """Until a signal, the time, or an empty spool. `own`: settings that no request may set. `say` hears how it goes.
+    Raises UserError, InfraError."""
+    folder = SpoolFolder(path.absolute())
     folder.prepare()
     with Scratch("spool") as scratch:
-        announcement = _announcement(device, gpus, own)
-        judges = WarmJudges(
-            lambda task, settings: open_judge(task, device=device, settings=settings, gpus=gpus), scratch, own
-        )
+        announcement, judges = machine_judges(device, gpus, own, scratch)
         server = SpoolServer(folder, judges, announcement, say)
         label, waiting = announcement.environment.label, folder.carried()[0]
         say(f"judging in {folder.path}: {label}, {announcement.slots} side by side; {waiting} requests wait")
@@ -60,13 +59,19 @@ def serve(
                 ended.set()
 
 
-def _announcement(device: str, gpus: str, own: JudgeSettings) -> Announcement:
-    with open_judge(load(PROBED), device=device, settings=own, gpus=gpus) as judge:
+def machine_judges(device: str, gpus: str, own: JudgeSettings, scratch: Path) -> tuple[Announcement, WarmJudges]:
+    """What this machine is, and its judges. Raises UserError, InfraError."""
+
+    def opened(task: Task, settings: JudgeSettings) -> PlanJudge:
+        return open_judge(task, device=device, settings=settings, gpus=gpus)
+
+    with opened(load(PROBED), own) as judge:
         ceilings = judge.ceilings
-        return Announcement(
+        announcement = Announcement(
             server=server_name(), beat=0, environment=judge.environment, cards=len(judge.stages.gpus),
             ceilings=ceilings.as_data() if ceilings.measured else {}, slots=usable_cores(),
         )  # fmt: skip
+    return announcement, WarmJudges(opened, scratch, own)
 
 
 def _tell(server: SpoolServer, say: Callable[[str], None], ended: threading.Event) -> None:

@@ -148,24 +148,23 @@ def operating(
     tell: Callable[[str], None],
     stages: Stages,
     stop: threading.Event | None = None,
+    profiled: bool = True,
 ) -> Iterator[Operator]:
-    """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints."""
+    """The operator of a run, its models open. `stop` ends calls in flight; `tell` hears of money and endpoints;
+    `profiled`: prompts wait for the judge's tables."""
     memory = StrategyMemory()
     with contextlib.ExitStack() as stack:
         if not config.models:
             yield RunOperator(build_operator(config), stages, memory)
             return
         from evo_kernel.app import models, workbench
-        from evo_kernel.fitness.spool.client import SpoolJudge
         from operators.avo.attempt import AttemptLimits, AvoSettings
         from operators.avo.operator import AvoOperator
         from operators.crossover import LlmCrossover
         from operators.micro.session import SessionLimits
 
         agents, stop, knowledge = config.agents, stop or threading.Event(), knowledge_of(config)
-        # Elsewhere, a table would cost each prompt the way there and back.
-        profiles = None if isinstance(judge, SpoolJudge) else Profiles(judge)
-        prompts = prompts_of(config, knowledge, memory, profiles)
+        prompts = prompts_of(config, knowledge, memory, Profiles(judge) if profiled else None)
         asked, endpoints = stack.enter_context(models.opened(config, ledger, stop))
         folder = stack.enter_context(Scratch("agents"))
         gate, accounting = models.ModelBreaker(endpoints, ledger, tell), models.CallAccounting(population)

@@ -14,7 +14,7 @@ from evo_kernel.types import CaseKind, Measurement, ScoredCandidate
 from operators.macro.policies import StrategyMemory
 
 if TYPE_CHECKING:
-    from evo_kernel.fitness.judge import PlanJudge
+    from evo_kernel.app.judges import AnyJudge
     from operators.knowledge.base import KnowledgeBase
     from operators.prompts.writer import Profile, Prompts
 
@@ -52,7 +52,7 @@ class Profiles:
     none, and a prompt goes without.
     """
 
-    def __init__(self, judge: PlanJudge, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, judge: AnyJudge, clock: Callable[[], float] = time.monotonic) -> None:
         self._judge, self._clock = judge, clock
         self._measured = judge.environment.kind == "measured"
         self._lock, self._busy = threading.Lock(), threading.Lock()

@@ -77,8 +77,10 @@ def _search(
     config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float, until_waiting: bool
 ) -> int:
     operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
-    if until_waiting and config.judge.at == LOCAL:
-        raise ConfigError("--until-waiting is for judges elsewhere: add --judge spool:DIR (`evo-kernel judge --help`)")
+    if until_waiting and not config.judge.at.startswith(SPOOL):
+        raise ConfigError(
+            "--until-waiting is for the judges of a folder: add --judge spool:DIR (`evo-kernel judge --help`)"
+        )
     if not create and (silent := nobody_at(config)):
         _complain(silent)  # it may answer later
     console = open_console(stderr=as_json)
@@ -92,9 +94,7 @@ def _search(
         environment = parts.judge.environment
         gpus = len(parts.judge.stages.gpus)
         side_by_side = f", {gpus} GPUs side by side" if gpus > 1 else ""
-        elsewhere = (
-            f", judged by the servers of {config.judge.at.removeprefix(SPOOL)}" if config.judge.at != LOCAL else ""
-        )
+        elsewhere = f", judged at {config.judge.at}" if config.judge.at != LOCAL else ""
         head = f"task {task.name} · {path} · scores are {environment.label}{side_by_side}{elsewhere}"
         say(console, head, summary.scale_line(environment))
         ledger = compose.ledger_of(config, parts.population, began)

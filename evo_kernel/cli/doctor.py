@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 import click
 
-from evo_kernel.cli.options import DEVICES, JSON
+from evo_kernel.cli.options import DEVICES, JSON, JudgePlace
+from evo_kernel.judge_place import RAY
 
 
 @click.command()
@@ -19,9 +20,16 @@ from evo_kernel.cli.options import DEVICES, JSON
     show_default=True,
     help="What a search would use: cuda needs a GPU, cpu ignores GPUs.",
 )
+@click.option(
+    "--judge",
+    "judge_at",
+    type=JudgePlace(),
+    metavar="ray|ray:ADDRESS",
+    help="Also check Ray, on all nodes of a cluster.",
+)
 @click.option("--clear", is_flag=True, help="Delete what earlier runs measured on this machine; check nothing.")
 @JSON
-def doctor(device: str, clear: bool, as_json: bool) -> None:
+def doctor(device: str, judge_at: str | None, clear: bool, as_json: bool) -> None:
     """Check what a search needs: torch, Triton, GPUs and their ceilings, compiler, recorder and sandbox.
 
     Lists every GPU with its clocks, memory and other users, and starts the judge's process on each visible one. Also
@@ -38,6 +46,10 @@ def doctor(device: str, clear: bool, as_json: bool) -> None:
     from evo_kernel.fitness.doctor import diagnose
 
     findings = diagnose(device)
+    if judge_at and judge_at.startswith(RAY):
+        from evo_kernel.app.ray_judges import diagnose_nodes
+
+        findings += diagnose_nodes(judge_at)
     if as_json:
         click.echo(json.dumps({"device": device, "findings": [asdict(finding) for finding in findings]}))
     else:

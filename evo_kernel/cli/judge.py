@@ -18,10 +18,18 @@ from evo_kernel.cli.options import DEVICE, JSON, PATH, UNCONFINED, Duration
 @click.option("--gpus", metavar="N|all", default="1", show_default=True, help="GPUs that judge in parallel.")
 @click.option("--until-empty", is_flag=True, help="End when nothing is left to judge in DIR, instead of waiting.")
 @click.option("--for", "for_s", type=Duration(), metavar="TIME", help="End after a time like 90s, 10m, 8h.")
+@click.option("--assembler", default="bundled", show_default=True, help="As judge.assembler, for all that is judged.")
 @UNCONFINED
 @JSON
 def judge(
-    folder: Path, device: str, gpus: str, until_empty: bool, for_s: float | None, unconfined: bool, as_json: bool
+    folder: Path,
+    device: str,
+    gpus: str,
+    until_empty: bool,
+    for_s: float | None,
+    assembler: str,
+    unconfined: bool,
+    as_json: bool,
 ) -> None:
     """Judge what searches put into the folder DIR with `--judge spool:DIR`, and leave the verdicts there.
 
@@ -44,10 +52,10 @@ def judge(
 
     early_start.begin(None, device)
     from evo_kernel.app import judge_server
+    from evo_kernel.fitness.judge import JudgeSettings
 
-    served = judge_server.serve(
-        folder, device, gpus, unconfined, until_empty, for_s, lambda line: click.echo(line, err=True)
-    )
+    own = JudgeSettings(unconfined=unconfined, assembler=assembler)
+    served = judge_server.serve(folder, device, gpus, own, until_empty, for_s, lambda line: click.echo(line, err=True))
     click.echo(json.dumps(served.as_data()) if as_json else served.text)
     sys.stdout.flush()
     os._exit(0)  # threads whose requests were given back may still be at it

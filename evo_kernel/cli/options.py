@@ -30,7 +30,7 @@ class Duration(click.ParamType):
 
 
 class JudgePlace(click.ParamType):
-    """`local`, or `spool:DIR`; the command gets it as the configuration keeps it."""
+    """See judge_place; the command gets it as the configuration keeps it."""
 
     name = "place"
 
@@ -58,8 +58,9 @@ JUDGE = click.option(
     "--judge",
     "judge_at",
     type=JudgePlace(),
-    metavar="local|spool:DIR",
-    help="Who judges: this process, or the servers of a folder, started with `evo-kernel judge DIR`.",
+    metavar="local|spool:DIR|ray[:ADDRESS]",
+    help="Who judges: this process; the servers of a folder, started with `evo-kernel judge DIR`; or the hosts of a "
+    "Ray cluster, auto or HOST:PORT.",
 )
 JUDGE_DEVICE = click.option("--device", type=DEVICES, help="Judge on another device than the run did.")
 WAIT = click.option(

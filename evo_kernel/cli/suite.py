@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evo_kernel.cli.options import DEVICE, JSON, PATH, SET
+from evo_kernel.cli.options import DEVICE, JSON, JUDGE, PATH, SET
 from evo_kernel.errors import UserError
+from evo_kernel.judge_place import LOCAL, RAY
 
 if TYPE_CHECKING:
     from evo_kernel.observe.suites import SuiteRow
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
 )
 @SET
 @DEVICE
+@JUDGE
 @click.option(
     "--gpus",
     metavar="N|all",
-    help="Searches in parallel, each with its own GPU and its share of the cores; 1 if left out. Without a GPU, they "
-    "share the cores.",
+    help="Searches in parallel, each with its own GPU and its share of the cores; 1 if left out. Without a GPU, or "
+    "with judges elsewhere, they share the cores.",
 )
 @click.option(
     "--stock/--no-stock",
@@ -52,6 +55,7 @@ def suite(
     config_file: str | None,
     overrides: tuple[str, ...],
     device: str,
+    judge_at: str | None,
     gpus: str | None,
     stock: bool,
     retry: bool,
@@ -79,9 +83,10 @@ def suite(
 
     if minutes <= 0 or (evaluations is not None and evaluations < 1):
         raise UserError("a suite needs --minutes above 0, and --evaluations of 1 or more")
-    options = SearchOptions(config_file, overrides, device)
-    chosen, lanes = tasks_of(suite, only, but), lanes_of(gpus, device)
-    with alone_in(folder):
+    place = judge_at or LOCAL
+    chosen, lanes = tasks_of(suite, only, but), lanes_of(gpus, device if place == LOCAL else "cpu")
+    with alone_in(folder), _shared(place, device, config_file, overrides) as at:
+        options = SearchOptions(config_file, overrides, device, at)
         run = SuiteRun(folder, chosen, minutes, evaluations, options, retry, lanes, stock)
         with ending_twice(lambda name: run.halt.set(), lambda name: kill_descendants()):
             for row in run.rows():
@@ -93,6 +98,20 @@ def suite(
         sys.exit(130)
     if not all(row.correct for row in run.found()):
         sys.exit(1)
+
+
+def _shared(
+    place: str, device: str, config_file: str | None, overrides: tuple[str, ...]
+) -> contextlib.AbstractContextManager[str]:
+    """The place that every search is given."""
+    if not place.startswith(RAY):
+        return contextlib.nullcontext(place)
+    from evo_kernel.app.compose import judge_settings
+    from evo_kernel.app.judges import shared_place
+    from evo_kernel.app.run_config import run_config
+
+    settings = judge_settings(run_config(Path(config_file) if config_file else None, overrides, {}))
+    return shared_place(place, device, settings, lambda line: click.echo(line, err=True))
 
 
 def _line(row: SuiteRow) -> str:

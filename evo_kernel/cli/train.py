@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import sys
@@ -12,8 +13,9 @@ from typing import Any
 import click
 
 from evo_kernel.cli.main import LazyGroup
-from evo_kernel.cli.options import DEVICE, DEVICES, JSON, PATH, TREE_FILE, UNCONFINED
+from evo_kernel.cli.options import DEVICE, DEVICES, JSON, JUDGE, PATH, TREE_FILE, UNCONFINED
 from evo_kernel.errors import UserError
+from evo_kernel.judge_place import LOCAL, RAY
 from operators.learning.tree import HELD_OUT
 
 COMMANDS = {
@@ -37,6 +39,7 @@ def train() -> None:
 @click.option("--narrowed/--whole", default=True, help="Also make each search case a separate problem.")
 @click.option("--seconds", default=540.0, show_default=True, help="Total time; 0: only pack what was collected.")
 @DEVICE
+@JUDGE
 @click.option("--slice", "slice_s", default=40.0, show_default=True, help="Seconds before the next problem's turn.")
 @click.option("--tune-plans", default=8, show_default=True, type=click.IntRange(0), help="Knob settings per kernel.")
 @click.option("--threads", default=0, type=click.IntRange(0), help="Kernels in parallel; 0: cores + 2.")
@@ -47,6 +50,7 @@ def collect(
     out: Path,
     tasks: str,
     device: str,
+    judge_at: str | None,
     tune_plans: int,
     threads: int,
     held_out: str,
@@ -61,14 +65,20 @@ def collect(
     that all tasks are covered at any time. Several commands with other --tasks may collect into one --out at the same
     time, each with its own CUDA_VISIBLE_DEVICES.
     """
+    from evo_kernel.app.judges import shared_place
     from evo_kernel.app.train import collection
     from evo_kernel.app.train.collector import judging
     from evo_kernel.fitness.gpus import usable_cores
+    from evo_kernel.fitness.judge import JudgeSettings
 
     named = [name.strip() for name in tasks.split(",") if name.strip()]
     collecting |= {"threads": threads or usable_cores() + 2, "held_out": tuple(held_out.split(","))}
-    config = judging(device, tune_plans, seed, unconfined)
-    collection.collect(out, named, config, "evo-kernel " + shlex.join(sys.argv[1:]), **collecting)
+    own, shared = JudgeSettings(unconfined=unconfined), contextlib.nullcontext(judge_at or LOCAL)
+    if judge_at and judge_at.startswith(RAY):
+        shared = shared_place(judge_at, device, own, lambda line: click.echo(line, err=True))
+    with shared as at:
+        config = judging(device, tune_plans, seed, unconfined, at)
+        collection.collect(out, named, config, "evo-kernel " + shlex.join(sys.argv[1:]), **collecting)
 
 
 @click.command()

@@ -10,7 +10,7 @@ import inspect
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -123,6 +123,7 @@ class Task:
     description: str = ""
     public_text: str = ""  # the file's text without its confirm cases
     origin: str = ""  # a built-in name, or what names an imported task (kernelbench:PATH/level1/23); else empty
+    narrowed_to: str = ""  # its only search case, where others were left out
     notes: tuple[str, ...] = ()  # what loading assumed because the file does not say, one sentence each
     _specs: dict[Case, tuple[TensorSpec | Number, ...]] = field(default_factory=dict, repr=False, compare=False)
     _host: dict[Case, Mapping[int, torch.Tensor]] = field(default_factory=dict, repr=False, compare=False)
@@ -150,6 +151,12 @@ class Task:
         if name not in found:
             raise TaskError(f"{self.name} has no case {name!r}; it has {', '.join(found)}.")
         return found[name]
+
+    def narrowed(self, case: str) -> Task:
+        """With one search case alone. Raises TaskError."""
+        self.case(case)
+        kept = tuple(one for one in self.cases if one.kind is not CaseKind.SEARCH or one.name == case)
+        return replace(self, name=f"{self.name}@{case}", cases=kept, narrowed_to=case)
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ def test_mistakes_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("twice.py").write_text(TASK)
     for words, says in {
-        ("--judge", "elsewhere"): "write local, or spool:DIR",
+        ("--judge", "elsewhere"): "write local, spool:DIR",
         ("--judge", "spool:box", "--until-waiting"): "evo-kernel judge",
         ("--judge", "spool:box", "--device", "cpu"): "Give it to `evo-kernel judge",
         ("--until-waiting",): "--judge spool:DIR",

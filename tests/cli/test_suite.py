@@ -221,6 +221,19 @@ if line:
 """
 
 
+@pytest.mark.parametrize("place", ["local", "spool:/shared/box"])
+def test_a_search_is_told_who_judges(tmp_path: Path, monkeypatch, place: str) -> None:
+    """Where that is somebody else, it starts nothing on a GPU of this machine."""
+    monkeypatch.setattr(lanes, "PROGRAM", ("-c", WAITS.replace("os.getpid()", "sys.argv[2]")))
+    options = SearchOptions(device="cuda" if place == "local" else "auto", judge_at=place)
+    worker = SuiteWorker(Lane(), tmp_path, options, threading.Event())
+    worker.search(SuiteTask("a.py", "a", "g"), 1, 3)
+    said = json.loads((tmp_path / "logs/a.out").read_text())
+    told = ["--device", "cuda"] if place == "local" else ["--judge", place]
+    assert [word for word in said["words"] if word in (*told, "--judge", "--device")] == told
+    assert said["pid"] == ("cuda" if place == "local" else "cpu")
+
+
 def test_the_next_search_waits_for_its_command_and_nobody_waits_for_ever(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(lanes, "PROGRAM", ("-c", WAITS))
     one, two, three = (SuiteTask(f"{label}.py", label, "g") for label in "abc")

@@ -27,7 +27,7 @@ from evo_kernel.fitness.spool.messages import MOST_BYTES, Announcement, Malforme
 from evo_kernel.fitness.spool.server import SpoolServer
 from evo_kernel.fitness.spool.task_files import packed, unpacked
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import CheckResult, Evaluation, Purpose, Source
+from evo_kernel.types import CaseKind, CheckResult, Evaluation, Purpose, Source
 from tests.support.commands import ROOT
 from tests.support.scripted import ENVIRONMENT, scored
 from tests.support.spool_servers import server
@@ -444,6 +444,17 @@ def test_a_task_file_travels_with_what_it_needs_and_runs_only_as_what_it_is(tmp_
     for name in ("../x.py", "/etc/x.py", ".hidden", "a/../../x.py", "a//b.py", ""):
         with pytest.raises(ValueError, match="files"):
             TaskText(name="twice", identity=sent.identity, text="", files={name: "x"})
+
+
+def test_a_task_that_was_narrowed_to_a_case_travels_as_such(tmp_path, task):
+    (tmp_path / "twice.py").write_text(TASK.replace('[{"n": 64}]', '[{"n": 64}, {"n": 32}]').replace("numbers_of_mine.SMALL", "7")
+                                       .replace("import numbers_of_mine\n", "").replace('SEED = "kernels/seed.py"\n', ""))  # fmt: skip
+    for one in (load(tmp_path / "twice.py"), task):
+        for case in one.cases_of(CaseKind.SEARCH):
+            sent = packed(one.narrowed(case.name))
+            there = unpacked(TaskText.model_validate_json(sent.model_dump_json(), strict=True), tmp_path / "there")
+            assert there.cases_of(CaseKind.SEARCH) == (case,)
+            assert (there.name, there.identity) == (f"{one.name}@{case.name}", one.identity)
 
 
 def test_a_seed_that_cannot_travel_is_refused_with_what_to_do(tmp_path):

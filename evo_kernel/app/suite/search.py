@@ -17,6 +17,7 @@ from evo_kernel.app.suite.harnesses import best_source, written_module
 from evo_kernel.app.suite.lanes import EarlySearch, Lane, OrderEnd, run_logged
 from evo_kernel.app.verdicts import own_share, torch_calls
 from evo_kernel.errors import UserError
+from evo_kernel.judge_place import LOCAL
 from evo_kernel.observe.suites import NONE, Stock, SuiteRow, geomean, stock_of
 from evo_kernel.types import Evaluation
 
@@ -102,6 +103,7 @@ class SearchOptions:
     config_file: str | None = None  # of new populations; those that are there keep theirs
     overrides: tuple[str, ...] = ()  # KEY=VALUE
     device: str = "auto"
+    judge_at: str = LOCAL
 
 
 class SuiteWorker:
@@ -136,7 +138,8 @@ class SuiteWorker:
         else:
             words = ["run", one.spec, "--population", str(population)]
             words += ["--config", options.config_file] if options.config_file else []
-        words += ["--device", options.device, "--json", *(word for one in settings for word in ("--set", one))]
+        words += ["--device", options.device] if options.judge_at == LOCAL else ["--judge", options.judge_at]
+        words += ["--json", *(word for one in settings for word in ("--set", one))]
         early, self._early = self._early, None
         if early is not None and not early.alive():  # something killed it while it waited
             early.close()
@@ -156,7 +159,8 @@ class SuiteWorker:
         return {"folder": str(folder), "module": str(self._folder / LOGS / f"{one.name}.module.json")}
 
     def _start(self, one: SuiteTask) -> EarlySearch:
-        return EarlySearch(self._lane, self._options.device, one.spec)
+        here = self._options.judge_at == LOCAL
+        return EarlySearch(self._lane, self._options.device if here else "cpu", one.spec)
 
     def close(self) -> None:
         """End what waits for a search. Idempotent."""

@@ -17,6 +17,7 @@ from evo_kernel.app.train.problems import problem_of_a_tree
 from evo_kernel.config import Config, JudgeConfig
 from evo_kernel.errors import EvoKernelError, UserError
 from evo_kernel.fitness.timing.baselines import COMPILED
+from evo_kernel.judge_place import LOCAL
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Proposal, Source, Strategy
 from operators.learning.collecting import Frontier
@@ -30,10 +31,12 @@ AGAIN_S = 0.2  # before the judge is asked again where the machine failed
 OPERATOR = "collect"
 
 
-def judging(device: str, tune_plans: int, seed: int, unconfined: bool) -> Config:
+def judging(device: str, tune_plans: int, seed: int, unconfined: bool, at: str = LOCAL) -> Config:
     """How every problem's kernels are judged."""
-    judge = JudgeConfig(deadline_s=DEADLINE_S, tune_plans=tune_plans, tune_within=EVERY_KERNEL, unconfined=unconfined)
-    return Config(device=device, seed=seed, judge=judge, first="auto")  # type: ignore[arg-type]
+    judge = JudgeConfig(
+        at=at, deadline_s=DEADLINE_S, tune_plans=tune_plans, tune_within=EVERY_KERNEL, unconfined=unconfined
+    )
+    return Config(device=device if at == LOCAL else "auto", seed=seed, judge=judge, first="auto")  # type: ignore[arg-type]
 
 
 class Grower:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from evo_kernel.errors import UserError
@@ -20,8 +19,7 @@ def problem_task(problem: str) -> Task:
         return task
     if all(one.name != case for one in task.cases_of(CaseKind.SEARCH)):
         raise UserError(f"{spec} has no search case {case!r}: see `evo-kernel tasks show {spec}`")
-    kept = tuple(one for one in task.cases if one.kind is not CaseKind.SEARCH or one.name == case)
-    return replace(task, name=f"{task.name}@{case}", cases=kept)
+    return task.narrowed(case)
 
 
 def problem_of_a_tree(problem: str) -> Task:

@@ -95,6 +95,10 @@ class SpoolJudge:
         self._closed = self.gave_up = False
         self._told: set[str] = set()  # troubles
         self._together = threading.local()  # stems that this thread has taken in a block
+        self._lonely = (
+            f"no judge is seen at work: start `evo-kernel judge {folder.path}` where times are {environment.label}, or "
+            f"carry {folder.path}"
+        )
 
     @property
     def ceilings(self) -> Ceilings:
@@ -285,11 +289,6 @@ class SpoolJudge:
             self._lonely_since = time.monotonic()
             self._told.discard(self._lonely)
 
-    @property
-    def _lonely(self) -> str:
-        label, place = self.environment.label, self.folder.path
-        return f"no judge is seen at work: start `evo-kernel judge {place}` where times are {label}, or carry {place}"
-
     def _tell(self, line: str) -> None:
         """Each trouble once."""
         with self._lock:
@@ -314,9 +313,8 @@ def open_spool_judge(
     folder.prepare()
     while True:
         offered = {one.environment.key: one for one in folder.announcements().values()}
-        wanted = {key: one for key, one in offered.items() if choice in (key, "") or choice in one.environment.device}
+        wanted = {key: one for key, one in offered.items() if of_environment(one.environment, known, choice)}
         if known is not None and not choice:
-            wanted = {key: one for key, one in offered.items() if key == known.key}
             if offered and not wanted:
                 raise UserError(
                     f"the population's scores are {known.label} ({known.key}), and the judges of {path} are "
@@ -344,6 +342,13 @@ def open_spool_judge(
             say(f"waiting for a judge: start `evo-kernel judge {path}` on the machine that is to judge")
             said = True
         time.sleep(FIRST_LOOK_S)
+
+
+def of_environment(one: Environment, known: Environment | None, choice: str) -> bool:
+    """Whether a search that is bound to a choice, or else to what is known, can use judges of this environment."""
+    if known is not None and not choice:
+        return one.key == known.key
+    return choice in (one.key, "") or choice in one.device
 
 
 def _listed(offered: Mapping[str, Announcement]) -> str:

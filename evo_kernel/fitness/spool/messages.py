@@ -67,13 +67,14 @@ def _refuse_infinite(value: Any, name: str = "") -> None:
 
 class TaskText(_Part):
     """A task on its way. `files`: texts beside the task file that it needs, by path; of a built-in task only the
-    name and the identity travel."""
+    name and the identity travel. `case`: the only search case of a task that was narrowed to it."""
 
     name: _Name
     identity: _Hex
     builtin: bool = False
     text: str = ""
     files: Annotated[Mapping[_Path, str], Field(max_length=MOST_FILES)] = {}
+    case: str = ""
 
     @property
     def key(self) -> str:

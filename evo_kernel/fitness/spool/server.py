@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.spool.folder import CLAIMED, LEASE_S, REQUESTS, SERVERS, VERDICTS, Heartbeats, SpoolFolder
-from evo_kernel.fitness.spool.messages import Announcement, Malformed, SpoolAnswer, told_by
-from evo_kernel.fitness.spool.warm_judges import WarmJudges
+from evo_kernel.fitness.spool.messages import Announcement, Malformed, SpoolAnswer, SpoolRequest, told_by
 from evo_kernel.types import Environment, Status
 
 BEAT_S = 2.0
@@ -73,6 +72,14 @@ def server_name() -> str:
     return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
+class Answers(Protocol):
+    """See WarmJudges."""
+
+    def answer(self, request: SpoolRequest, server: str, environment: Environment) -> SpoolAnswer: ...
+
+    def close(self) -> None: ...
+
+
 class SpoolServer:
     """`run` once. `stop` from any thread or signal handler. `exclusive`: one task at a time, because clocks of two
     judges would disturb each other."""
@@ -80,7 +87,7 @@ class SpoolServer:
     def __init__(
         self,
         folder: SpoolFolder,
-        judges: WarmJudges,
+        judges: Answers,
         announcement: Announcement,
         say: Callable[[str], None],
         lease_s: float = LEASE_S,

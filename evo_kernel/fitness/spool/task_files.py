@@ -17,8 +17,10 @@ from evo_kernel.tasks.task import Task, identity_of
 
 def packed(task: Task) -> TaskText:
     """Raises UserError for a task that needs what cannot travel with it."""
+    case = task.narrowed_to
+    text = TaskText(name=task.name.removesuffix(f"@{case}"), identity=task.identity, case=case)
     if task.origin in builtin_names():
-        return TaskText(name=task.name, identity=task.identity, builtin=True)
+        return text.model_copy(update={"builtin": True})
     home = task.path.parent
     files: dict[str, str] = {}
     texts = [task.text]
@@ -34,7 +36,7 @@ def packed(task: Task) -> TaskText:
         files[Path(seed).as_posix()] = (home / seed).read_text(encoding="utf-8")
     if len(files) > MOST_FILES:
         raise UserError(f"{task.path} imports {len(files)} files beside it; {MOST_FILES} may travel. Make them fewer.")
-    return TaskText(name=task.name, identity=task.identity, text=task.text, files=files)
+    return TaskText.model_validate(text.model_dump() | {"text": task.text, "files": files})
 
 
 def unpacked(text: TaskText, folder: Path) -> Task:
@@ -48,7 +50,7 @@ def unpacked(text: TaskText, folder: Path) -> Task:
             raise UserError(
                 f"the built-in task {text.name} is another one here: install the same evo-kernel on both sides"
             )
-        return task
+        return task.narrowed(text.case) if text.case else task
     home = folder / text.key
     path = home / f"{text.name}.py"
     if identity_of(text.text) != text.identity:  # before anything of it runs
@@ -57,7 +59,8 @@ def unpacked(text: TaskText, folder: Path) -> Task:
         place = home / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content, encoding="utf-8", newline="")
-    return load(path)
+    task = load(path)
+    return task.narrowed(text.case) if text.case else task
 
 
 def _beside(text: str, home: Path) -> Iterator[Path]:
