@@ -69,7 +69,9 @@ def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, fo
         parts.append(text)
     text = "\n".join([*parts, kernel.get("import", "")])
     source = folder / f"{kernel['name']}.py"
-    source.write_text(f"{text}\n\n\ndef run({kernel['arguments']}):\n    return {kernel['call']}\n", encoding="utf-8")
+    *before, value = kernel["call"].strip().splitlines()
+    body = "\n    ".join([*before, f"return {value}"])
+    source.write_text(f"{text}\n\n\ndef run({kernel['arguments']}):\n    {body}\n", encoding="utf-8")
     lines = kernel["reference"].strip().splitlines()
     lines[-1] = f"return {lines[-1]}" if not kernel.get("mutates") else lines[-1]
     settings = [f"MUTATES = {tuple(kernel['mutates'])!r}"] if kernel.get("mutates") else []
