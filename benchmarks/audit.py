@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.deadline import seconds_of
+from evo_kernel.tasks.packaged import packaged_source
 
 HERE = Path(__file__).parent
 LIST, RESULTS, PAGE = HERE / "published.toml", HERE / "published.jsonl", HERE.parent / "docs" / "results" / "audit.md"
@@ -60,16 +61,22 @@ def reference({arguments}):
 
 
 def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, folder: Path) -> tuple[Path, Path]:
-    """The task file, and the source: the project's file as it is, or an import of it, and `run`."""
+    """The task file, and the source: the project's file or module as it is, and `run`."""
     parts, until = [project.get("instead", "")], kernel.get("until", project.get("until", "\0"))
     for name in [kernel["file"]] if isinstance(kernel.get("file"), str) else kernel.get("file", ()):
         text = (checkout / name).read_text(encoding="utf-8").split(until)[0]
         for pattern in project.get("drop", ()):  # imports of what is not needed
             text = re.sub(pattern, "", text, flags=re.MULTILINE)
         parts.append(text)
-    text = "\n".join([*parts, kernel.get("import", "")])
+    for module, name in re.findall(r"^from (\S+) import (\w+)$", kernel.get("import", ""), flags=re.MULTILINE):
+        parts.append(imported(module, name, [str(checkout / root) for root in project.get("roots", ["."])]))
+    text = "\n".join(parts)
+    future = re.findall(r"^from __future__ import .*$", text, flags=re.MULTILINE)
+    text = "\n".join([*dict.fromkeys(future), *[line for line in text.splitlines() if line not in future]])
     source = folder / f"{kernel['name']}.py"
-    source.write_text(f"{text}\n\n\ndef run({kernel['arguments']}):\n    return {kernel['call']}\n", encoding="utf-8")
+    *before, value = kernel["call"].strip().splitlines()
+    body = "\n    ".join([*before, f"return {value}"])
+    source.write_text(f"{text}\n\n\ndef run({kernel['arguments']}):\n    {body}\n", encoding="utf-8")
     lines = kernel["reference"].strip().splitlines()
     lines[-1] = f"return {lines[-1]}" if not kernel.get("mutates") else lines[-1]
     settings = [f"MUTATES = {tuple(kernel['mutates'])!r}"] if kernel.get("mutates") else []
@@ -85,6 +92,17 @@ def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, fo
         encoding="utf-8",
     )
     return task, source
+
+
+def imported(module: str, name: str, roots: list[str]) -> str:
+    """A function's module with the kernels of its package that it needs, as evo-kernel reads a package's function."""
+    own = sys.path[:]
+    sys.path[:0] = roots
+    try:
+        text, _, defined = packaged_source(f"{module}:{name}").text.rpartition("\n\nrun = ")
+    finally:
+        sys.path[:] = own
+    return text if defined.strip() == name else f"{text}\n{name} = {defined}"
 
 
 class Machine:

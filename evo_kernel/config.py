@@ -215,13 +215,16 @@ class Config(_Section):
     population: Path | None = Field(
         default=None, description="the population file; TASK.db in the working folder if left out"
     )
-    first: Literal["all", "auto"] = Field(
+    first: Annotated[str, Field(pattern=r"^(all|auto|[^:\s]+:[\w.]+)$")] = Field(
         default="all",
         description="roots: auto starts from the first kernel (the task's SEED, else what lowering writes, else "
-        "torch.compile's kernels); all from torch.compile's beside it (docs/internals/lowering.md)",
+        "torch.compile's kernels); all from torch.compile's beside it (docs/internals/lowering.md); "
+        "package.module:function from that function of an installed package in place of the first kernel",
     )
     seeds: tuple[Path, ...] = Field(
-        default=(), description="files with kernels that are planted beside the first kernel; paths of Python modules"
+        default=(),
+        description="kernels that are planted beside the first kernel: paths of Python modules, or "
+        "package.module:function",
     )
     start_from: Path | None = Field(
         default=None, description="another population whose best kernels are planted beside the first kernel"

@@ -30,6 +30,7 @@ from evo_kernel.observe.formatting import fault_lines
 from evo_kernel.tasks.first import First, beside_first, first_of, template_of
 from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.tasks.packaged import names_function, packaged_source
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Judge, Recorded, Source
 from populations.archive import PopulationSettings
@@ -165,10 +166,13 @@ def first_kernels(task: Task, config: Config) -> dict[str, Source]:
 
 
 def seed_files(config: Config) -> dict[str, Source]:
-    """The kernels of the files that a search is to start from, by file. Raises ConfigError."""
+    """The kernels of the files and packages that a search is to start from, by name. Raises UserError."""
     found = dict[str, Source]()
     for path in config.seeds:
         try:
+            if names_function(str(path)) and not path.exists():
+                found[str(path)] = packaged_source(str(path))
+                continue
             found[str(path)] = Source(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             told = f"cannot read {path}: {error}. --seed takes a Python module with `run(*inputs)`"
@@ -177,7 +181,11 @@ def seed_files(config: Config) -> dict[str, Source]:
 
 
 def _first(task: Task, config: Config) -> First | None:
-    """The task's first kernel; None where it has none, and files are there to start from. Raises LoweringError."""
+    """The configured or the task's first kernel; None where it has none, and files are there to start from.
+
+    Raises LoweringError, UserError."""
+    if names_function(config.first):
+        return First(packaged_source(config.first), "seed")
     try:
         return first_of(task)
     except LoweringError:

@@ -49,13 +49,14 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 @click.option("--config", "config_file", type=PATH, help="A TOML file, or the name of a shipped one.")
 @click.option(
     "--seed", "seeds", type=PATH, multiple=True, metavar="FILE",
-    help="Also start from the kernel in this file, a module with `run`; repeatable.",
+    help="Also start from the kernel in this file, a module with `run`, or `package.module:function`; repeatable.",
 )  # fmt: skip
 @click.option("--start-from", type=PATH, help="Also start from the best kernels of this population.")
 @click.option(
     "--first",
-    type=click.Choice(["all", "auto"]),
-    help="Roots. auto: the first kernel (the task's seed, else a lowered one); all (default): torch.compile's too.",
+    metavar="all|auto|FUNCTION",
+    help="Roots. auto: the first kernel (the task's seed, else a lowered one); all (default): torch.compile's too; "
+    "FUNCTION: an installed package's `package.module:function`, in place of the first kernel.",
 )
 @click.option("--device", type=DEVICES, help="cuda measures times, cpu models them, auto takes a GPU if there is one.")
 @_GPUS
@@ -93,6 +94,7 @@ def run(
     evo-kernel run softmax
     evo-kernel run my_op.py --for 1h --set operators.policy=uniform
     evo-kernel run my_op.py --seed my_kernel.py
+    evo-kernel run my_rms.py --first liger_kernel.ops.rms_norm:LigerRMSNormFunction.apply
     evo-kernel run my_op.py --population longer.db --start-from my_op.db
     evo-kernel run my_op.py --model anthropic/NAME --set budget.dollars=2
     evo-kernel run my_op.py --model NAME --base-url http://localhost:8000/v1

@@ -1,17 +1,20 @@
 """A function of an installed package as a kernel: `package.module:function`, or `package.module:Class.method`.
 
 Nothing of the package is executed here. The kernel's source is the text of the module that defines the function, with a
-line that names it `run`; imports within the package are written out in full, so that the recorder finds them where they
-are installed.
+line that names it `run`. Modules of the package with kernels, of which it imports names, stand before it, so that a
+search can rewrite them; other imports within the package are written out in full, so that the recorder finds them where
+they are installed.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -22,6 +25,9 @@ from evo_kernel.types import Source
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)((?:\.[A-Za-z_]\w*)*)")
 _MOST_STEPS = 16
 """From one module to the next that a name is imported from."""
+_ONCE = re.compile(r"torch\.library|custom_op|triton_op")
+"""What may be done once only, and the package does too where it is imported for something else."""
+_FUTURE = "from __future__ import "
 _FROM = re.compile(rb"from\s+(\.+)\s*([\w.]*)\s*(?=import\b)")
 
 
@@ -39,12 +45,12 @@ def packaged_source(name: str) -> Source:
         found = _Module.find(module)
         origin = found.origin_of(first)
         if origin is None:
-            return Source(f"{found.standalone}\n\nrun = {first}{rest}\n")
+            return Source(f"{_Bundle(found).text}\n\nrun = {first}{rest}\n")
         module, first = origin
     raise UserError(f"{name}: {first} is imported from module to module: name the one that defines it.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Module:
     """A module as it is installed. `package`: what its relative imports start from."""
 
@@ -55,6 +61,11 @@ class _Module:
 
     @classmethod
     def find(cls, name: str) -> _Module:
+        """Raises UserError."""
+        return _module(name, tuple(sys.path))
+
+    @classmethod
+    def read(cls, name: str) -> _Module:
         """Raises UserError."""
         spec = _spec(name)
         if spec is None or not (spec.origin or "").endswith(".py"):
@@ -77,7 +88,7 @@ class _Module:
                 return None
             if not isinstance(statement, ast.ImportFrom):
                 continue
-            source = self._absolute(statement)
+            source = self.absolute(statement)
             for alias in statement.names:
                 if alias.name == "*":
                     starred.append(source)
@@ -90,21 +101,155 @@ class _Module:
             raise UserError(f"{self.name} has no function or class {name} of its own, and imports none by that name.")
         return imported
 
-    def _absolute(self, statement: ast.ImportFrom) -> str:
+    def absolute(self, statement: ast.ImportFrom) -> str:
         """The full name of the module that a statement imports from."""
         parents = self.package.split(".")
         base = parents[: len(parents) - statement.level + 1] if statement.level else []
         return ".".join([*base, *([statement.module] if statement.module else [])])
 
-    @property
-    def standalone(self) -> str:
-        """The text without relative imports."""
+    def defined_at(self, statement: ast.ImportFrom, name: str) -> tuple[_Module, str] | None:
+        """The module of the same package, and its name there, of a name that a statement imports; None where it is
+        another package's, a module, or not found."""
+        module = self.absolute(statement)
+        if module.partition(".")[0] != self.name.partition(".")[0]:
+            return None
+        with contextlib.suppress(UserError):
+            for _ in range(_MOST_STEPS):
+                found = _Module.find(module)
+                origin = found.origin_of(name)
+                if origin is None:
+                    return found, name
+                module, name = origin
+        return None
+
+    @cached_property
+    def definitions(self) -> Mapping[str, Sequence[ast.stmt]]:
+        """The statements that define each name of the module's own."""
+        found = dict[str, list[ast.stmt]]()
+        for statement in _statements(self.tree):
+            for name in _defined(statement):
+                found.setdefault(name, []).append(statement)
+        return found
+
+    @cached_property
+    def _imported(self) -> Mapping[str, tuple[ast.ImportFrom, str]]:
+        """By the names that it has here: the statement that imports it, and its name there."""
+        statements = [one for one in _statements(self.tree) if isinstance(one, ast.ImportFrom)]
+        return {alias.asname or alias.name: (one, alias.name) for one in statements for alias in one.names}
+
+    def place_of(self, name: str) -> tuple[_Module, str] | None:
+        """The module of the package that defines what a name is here, and its name there."""
+        if name in self.definitions:
+            return self, name
+        return self.defined_at(*self._imported[name]) if name in self._imported else None
+
+    @cached_property
+    def tuned_by(self) -> Set[str]:
+        """Names of which its kernels' configurations and rules are made."""
+        functions = [one for one in _statements(self.tree) if isinstance(one, ast.FunctionDef)]
+        given = [value for one in functions for made in one.decorator_list if isinstance(made, ast.Call)
+                 for value in (*made.args, *[keyword.value for keyword in made.keywords])]  # fmt: skip
+        return set().union(*map(_words, given))
+
+    def own_meaning(self, name: str) -> str:
+        """Of a name that it defines: the text of a value, the place of a function or class."""
+        statements = self.definitions[name]
+        values = all(isinstance(one, (ast.Assign, ast.AnnAssign)) for one in statements)
+        return "; ".join(map(ast.unparse, statements)) if values else f"{self.name}.{name}"
+
+    @cached_property
+    def meanings(self) -> Mapping[str, str]:
+        """What each name at top level means: equal text means the same, in whatever module."""
+        meant = dict[str, str]()
+        for name, (statement, there) in self._imported.items():
+            found = self.defined_at(statement, there)
+            meant[name] = found[0].own_meaning(found[1]) if found else f"{self.absolute(statement)}.{there}"
+        meant |= {name: self.own_meaning(name) for name in self.definitions}
+        for statement in _statements(self.tree):
+            for alias in statement.names if isinstance(statement, ast.Import) else ():
+                meant[alias.asname or alias.name.partition(".")[0]] = f"import {alias.name if alias.asname else ''}"
+        return meant
+
+    def standalone(self, instead: Mapping[ast.ImportFrom, str]) -> str:
+        """The text without relative imports, and with other text in place of some statements of its top level."""
         lines = self.text.encode().splitlines(keepends=True)
-        for node in (node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom) and node.level):
+        for node in (node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom)):
             line, start = lines[node.lineno - 1], node.col_offset
-            full = f"from {self._absolute(node)} ".encode()
-            lines[node.lineno - 1] = line[:start] + _FROM.sub(full, line[start:], count=1)
+            if node in instead:
+                end = (node.end_lineno or node.lineno) - 1
+                lines[node.lineno - 1 : end + 1] = [instead[node].encode() + lines[end][node.end_col_offset :]] + [
+                    b""
+                ] * (end + 1 - node.lineno)
+            elif node.level:
+                full = f"from {self.absolute(node)} ".encode()
+                lines[node.lineno - 1] = line[:start] + _FROM.sub(full, line[start:], count=1)
         return b"".join(lines).decode()
+
+
+class _Bundle:
+    """A module, behind those modules of its package from which it imports functions that lead to kernels."""
+
+    def __init__(self, first: _Module) -> None:
+        self._names = dict(first.meanings)
+        self._texts, self._part, self._leading = dict[str, str](), {first.name: True}, dict[tuple[str, str], bool]()
+        self._add(first)
+
+    @property
+    def text(self) -> str:
+        lines = "\n\n".join(self._texts.values()).splitlines(keepends=True)
+        future = sorted({line for line in lines if line.startswith(_FUTURE)}) if len(self._texts) > 1 else []
+        return "".join([*future, *[line for line in lines if line not in future]])
+
+    def _add(self, module: _Module) -> None:
+        instead = dict[ast.ImportFrom, str]()
+        for statement in module.tree.body:
+            if not isinstance(statement, ast.ImportFrom):
+                continue
+            left, lines = list[ast.alias](), list[str]()
+            for alias in statement.names:
+                found = module.defined_at(statement, alias.name)
+                if found is None or not self._holds(*found, (alias.asname or alias.name) in module.tuned_by):
+                    left.append(alias)
+                elif (name := alias.asname or alias.name) != found[1]:
+                    lines.append(f"{name} = {found[1]}")
+            if len(left) < len(statement.names):
+                rest = [ast.unparse(ast.ImportFrom(module.absolute(statement), left, 0))] if left else []
+                instead[statement] = "; ".join([*lines, *rest])
+        self._texts[module.name] = module.standalone(instead)
+
+    def _holds(self, module: _Module, name: str, needed: bool) -> bool:
+        """Whether a module is part of the text: from now on, if the name is `needed` or leads to a kernel, and no name
+        of the module means something else here."""
+        if module.name not in self._part and (needed or self._leads(module, name)):
+            apart = any(self._names.get(own, meant) != meant for own, meant in module.meanings.items())
+            self._part[module.name] = not apart and not _ONCE.search(module.text)
+            if self._part[module.name]:
+                self._names |= module.meanings
+                self._add(module)
+        return self._part.get(module.name, False)
+
+    def _leads(self, module: _Module, name: str) -> bool:
+        """Whether a definition is a kernel's, or names one that is, directly or not."""
+        if (module.name, name) not in self._leading:
+            self._leading[module.name, name] = False  # while it is looked at: functions may call one another
+            self._leading[module.name, name] = any(
+                "tl.program_id" in ast.unparse(statement)
+                or any(
+                    self._leads(*found) for word in _words(statement) if (found := module.place_of(word)) is not None
+                )
+                for statement in module.definitions.get(name, ())
+            )
+        return self._leading[module.name, name]
+
+
+def _words(statement: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
+
+
+@lru_cache(maxsize=1024)
+def _module(name: str, path: tuple[str, ...]) -> _Module:
+    """`path`: of the interpreter, which says where modules are found. Raises UserError."""
+    return _Module.read(name)
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:

@@ -211,6 +211,10 @@ _SPECS = (
         "schedule `persistent`, or a smaller grid that is resident at once", persistent,
     ),
     StrategySpec(
+        "launch-options", "launch", "warps a program, or a cap on registers a thread, as knobs of the launch",
+        "the code changed (nothing more specific can be seen)", changed,
+    ),
+    StrategySpec(
         "drop-masks", "memory", "no bounds checks where tiles divide the shape; divisors of indices as constants",
         "fewer instructions, or another mix", index_arithmetic,
     ),
@@ -270,6 +274,7 @@ PAYS: Mapping[str, str] = MappingProxyType({
     "swizzle": "operands are larger than the L2 (50 MB); nothing where they fit",
     "hoist": "a loop repeats loads or scales every term; plain arithmetic is moved by the compiler anyway",
     "persistent": "tiles are short and many more than multiprocessors",
+    "launch-options": "rows or tiles are larger or smaller than 4 warps hold well, or registers keep programs waiting",
     "drop-masks": "predicates or divisions of indices cost instructions; little where memory is what bounds",
     "cache-hints": "a stream evicts what is read again; nothing where all fits into L2, or all is read once",
     "tensor-descriptor": "two-dimensional tiles have strides of whole 16 bytes",

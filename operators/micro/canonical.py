@@ -1,6 +1,7 @@
 """The form of a source that rewrites read: what published kernels spell in many ways, spelled in one.
 
-`canonical` changes the text, never what it computes. Statements get lines of their own; `run = f` becomes a function.
+`canonical` changes the text, never what it computes. Statements get lines of their own; `f = triton.jit(f)` becomes a
+decorator, `run = f` a function, a launch of `torch.library.wrap_triton(kernel)` one of the kernel.
 One configuration of `@triton.autotune` becomes constants that launches pass, `@triton.heuristics` become arguments of
 launches. A grid given by a name or a lambda stands in the launch. Numbers of tiles, warps and stages get names, for the
 tuner to set. What cannot be told from the text stays as it is. A text in this form comes back byte for byte.
@@ -26,6 +27,7 @@ from operators.micro.syntax import (
     mapped,
     names_read,
     names_written,
+    self_root,
     spell,
     statements,
 )
@@ -40,7 +42,9 @@ _TILES = re.compile(
 def canonical(text: str) -> ParsedText:
     """The text in canonical form. Raises SyntaxError, ValueError, RecursionError."""
     source = ParsedText(text)
-    for step in (_own_lines, _plain_run, _kernels_by_name, _untuned, _without_heuristics, _grids, _named_numbers):
+    for step in (
+        _own_lines, _decorated, _plain_run, _kernels_by_name, _untuned, _without_heuristics, _grids, _named_numbers,
+    ):  # fmt: skip
         if edits := list(step(source)):
             source = ParsedText(splice(source.text, edits))
     return source
@@ -132,6 +136,28 @@ def _suites(body: list[ast.stmt], holder: ast.stmt | None) -> Iterator[tuple[lis
             yield from _suites(suite, statement)
 
 
+def _decorated(source: ParsedText) -> Iterator[Edit]:
+    """`f = triton.jit(f)`, and `f = triton.heuristics(...)(f)` behind it, as decorators of f."""
+    for number, function in enumerate(source.tree.body):
+        if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+            continue
+        wraps = list[ast.Assign]()
+        for statement in source.tree.body[number + 1 :]:
+            match statement:
+                case ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call(args=[ast.Name(id=inner)], keywords=[])
+                ) if name == inner == function.name and self_root(statement.value) == "triton":
+                    wraps.append(statement)
+                case ast.FunctionDef() | ast.ClassDef():  # they see what f is when they are called
+                    continue
+                case _ if function.name in {*names_read(statement), *names_written(statement)}:
+                    break
+        layers = [source.source_of(wrap.value.func) for wrap in wraps if isinstance(wrap.value, ast.Call)]
+        if layers[:1] == ["triton.jit"]:
+            yield source.insert_before_function(function, "\n".join(f"@{layer}" for layer in reversed(layers)))
+            yield from map(source.delete, wraps)
+
+
 def _plain_run(source: ParsedText) -> Iterator[Edit]:
     """`run = f` as a function that calls f."""
     if any(isinstance(s, ast.FunctionDef) and s.name == "run" for s in source.tree.body):
@@ -152,6 +178,10 @@ def _kernels_by_name(source: ParsedText) -> Iterator[Edit]:
                     name not in kernels
                 ):
                     chosen = _only_value(host, name)
+                case ast.Expr(value=ast.Call(func=ast.Subscript(value=ast.Call(args=[chosen]) as place))) if (
+                    called(place).split(".")[-1] == "wrap_triton"
+                ):
+                    pass
                 case _:
                     continue
             start, end = source.span(statement)

@@ -103,6 +103,7 @@ MASKS: Mapping[str, Mask] = MappingProxyType({
     "swizzle": lambda kernel: _dots(kernel) or _axes(kernel) > 1,
     "hoist": lambda kernel: bool(kernel.loops),
     "persistent": lambda kernel: _axes(kernel) >= 1 and not kernel.calls("tl.num_programs"),
+    "launch-options": lambda kernel: True,
     "drop-masks": lambda kernel: any(access.mask is not None for access in kernel.accesses),
     "cache-hints": lambda kernel: any(access.kind == "load" for access in kernel.accesses),
     "tensor-descriptor": lambda kernel: bool(kernel.accesses) and not kernel.calls("tl.make_tensor_descriptor"),

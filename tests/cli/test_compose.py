@@ -7,7 +7,7 @@ import pytest
 from evo_kernel.app import compose
 from evo_kernel.app.compose import prepared, resumed_config
 from evo_kernel.config import Config, config_from, stored_config
-from evo_kernel.errors import ConfigError, LoweringError
+from evo_kernel.errors import ConfigError, LoweringError, UserError
 from evo_kernel.tasks import first
 from evo_kernel.tasks.loading import load
 
@@ -49,6 +49,16 @@ def test_a_search_starts_from_the_usual_first_kernel_and_torch_compiles(task, tm
     assert roots(task, tmp_path / "all.db") == [(1, "seed"), (2, "compiled")]
     assert roots(task, tmp_path / "all.db", create=False) == [(1, "seed"), (2, "compiled")]
     assert len(asked) == 1  # a resumed population has its roots
+
+
+def test_a_search_starts_from_a_packages_function(task, tmp_path, monkeypatch):
+    (tmp_path / "published_ops.py").write_text(first.first_kernel(task).text.replace("def run(", "def twice("))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert roots(task, tmp_path / "first.db", first="published_ops:twice") == [(1, "seed")]
+    both = {"first": "auto", "seeds": ["published_ops:twice"]}
+    assert roots(task, tmp_path / "seed.db", **both) == [(1, "seed"), (2, "seed")]
+    with pytest.raises(UserError, match="no function or class thrice"):
+        roots(task, tmp_path / "none.db", first="published_ops:thrice")
 
 
 def test_a_search_starts_from_files_too(task, tmp_path, monkeypatch):

@@ -103,6 +103,17 @@ def test_a_write_far_away_is_named_with_its_line(runner):
     assert result.status is Status.RUNTIME_ERROR and "behind the end of output 0" in result.reason, result
 
 
+def test_loads_whose_masked_lanes_count_are_named(runner):
+    """Only where nothing else is undefined."""
+    text = SOFTMAX_TEXT.replace(', other=-float("inf")', "")
+    assert text != SOFTMAX_TEXT
+    result = runner.check(softmax(text), CASE, ROUNDS)
+    assert result.status is Status.WRONG and "Write other=0" in result.reason and "(line " in result.reason, result
+    lazy = text.replace("mask=mask)\n", "mask=mask & (row > 0))\n")
+    result = runner.check(softmax(lazy), CASE, ROUNDS)
+    assert result.status is Status.WRONG and "never written" in result.reason, result
+
+
 def test_an_input_that_is_changed_is_named(runner):
     text = SOFTMAX_TEXT + "    tl.store(x_ptr + row * x_stride, 0.0)\n"
     result = runner.check(softmax(text), CASE, ROUNDS)

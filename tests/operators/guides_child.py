@@ -75,6 +75,7 @@ CHECKS = {  # shapes, dtype, reference in float64
     "split-k": ([(4097, 70), (4097, 33)], F32, lambda a, b: a.T @ b),
     "swizzle": ([(1200, 32), (300, 32)], F32, lambda p, q: torch.cdist(p, q) ** 2),
     "persistent": ([(3, 5001), (3, 3)], F32, lambda x, m: m @ x),
+    "launch-options": ([(37, 3000)], F32, lambda x: x / x.norm(dim=1, keepdim=True)),
     "tensor-descriptor": ([(50, 200), (50, 200)], F16, lambda a, b: a * 0.3 + b * 0.7),
     "software-pipeline": ([(40, 300), (9, 5)], F32, lambda table, pick: table[pick.long()].sum(1)),
     "drop-masks": ([(4097,)], F16, lambda x: x / (1 + x.abs())),

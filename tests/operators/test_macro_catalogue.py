@@ -34,6 +34,7 @@ HAPPENED = {
     "swizzle": (one(grid=(32, 32, 1)), BASE),
     "hoist": (BASE, code(int=18)),
     "persistent": (BASE, one(grid=(264, 1, 1))),
+    "launch-options": (BASE, one(registers=24)),
     "drop-masks": (BASE, code(int=12)),
     "cache-hints": (BASE, one(registers=30)),
     "tensor-descriptor": (BASE, one(data_path="tma")),
@@ -101,7 +102,7 @@ def test_a_sign_on_one_case_is_enough():
     assert not witnessed(claim("drop-masks"), measured(BASE, BASE, "p"), measured(BASE, BASE, "q"))
 
 
-LEAST = {"hoist", "cache-hints"}
+LEAST = {"hoist", "cache-hints", "launch-options"}
 
 
 @pytest.mark.parametrize("name", sorted(set(HAPPENED) - LEAST))

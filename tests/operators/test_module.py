@@ -206,10 +206,38 @@ def test_a_kernel_that_a_name_stands_for_is_launched_by_its_own() -> None:
     assert "            else:\n                scale_kernel[(1,)]" in text
 
 
+def test_kernels_jitted_by_a_call_or_wrapped_are_read_alike() -> None:
+    called = """import triton
+
+
+def k(x, N: tl.constexpr):
+    tl.store(x, N)
+
+
+k = triton.jit(k)
+k = triton.heuristics({"N": lambda args: 8})(k)
+
+
+def run(x):
+    torch.library.wrap_triton(k)[(1,)](x)
+    return x
+"""
+    text = canonical(called)
+    assert "@triton.jit\ndef k(x" in text and "k = triton" not in text and "    k[(1,)](x, N=8)\n" in text
+    other = called.replace("\n\n\ndef run", "\nplain = k\n\n\ndef run").replace(
+        "k = triton.jit(k)", "user(k)\nk = triton.jit(k)"
+    )
+    assert "\nk = triton.jit(k)\n" in canonical(other)  # somebody has the function as it was
+
+
 def test_every_strategy_is_carried_out_on_a_published_kernel() -> None:
     coder, source = RewriteCoder(), Source(PUBLISHED)
     offered = coder.offer(source, card("softmax"))
-    assert {one.name for one in offered} >= {"cache-hints", "drop-masks"}
+    assert {one.name for one in offered} >= {"cache-hints", "drop-masks", "launch-options"}
+    (options,) = [one for one in offered if one.name == "launch-options"]  # its warps are a knob already
+    made = coder.implement(source, options)
+    assert "num_warps=SCALE_NUM_WARPS" in made and "maxnreg=SCALE_MAX_REGISTERS" in made
+    assert "SCALE_MAX_REGISTERS = 64\n" in made and dict(options.parameters) == {"option": "registers"}
     assert not coder.why_nothing(source, card("softmax"))
     for strategy in offered:
         assert KernelModule.parse(coder.implement(source, strategy)).text != canonical(PUBLISHED).text

@@ -85,3 +85,23 @@ def test_names_that_lead_nowhere(name, says):
 
 def test_what_is_no_name_of_a_function():
     assert not any(map(names_function, ["kernel.py", "kernelbench:PATH/level1/23", "a:b/c", "C:\\x.py", "a:b:c", "-"]))
+
+
+def test_modules_with_kernels_become_part_of_the_source(tmp_path):
+    parts = {
+        "kernels.py": "from .tuning import configs, other\n@triton.autotune(configs=configs(8), key=[])\n@triton.jit\n"
+        "def k(x):\n    tl.program_id(0)\n",
+        "tuning.py": "def configs(n): return [n]\nother = 1\n",
+        "clash.py": "import triton\ndef k(y):\n    tl.program_id(1)\n",
+        "layer.py": "from __future__ import annotations\nfrom .kernels import k as kernel\nfrom .clash import k as second\n"
+        "from .utils import block\ndef apply(x): kernel[(1,)](x); second[(1,)](x)\n",
+    }
+    for name, text in parts.items():
+        (tmp_path / "published" / name).write_text(text)
+    text = packaged_source("published.layer:apply").text
+    assert text.startswith("from __future__ import annotations\ndef configs(n)")
+    assert text.index("def configs") < text.index("def k(x)") < text.index("\nkernel = k\n") < text.index("def apply")
+    assert "published.tuning" not in text and "published.kernels" not in text
+    assert "from published.clash import k as second\n" in text  # another k is there already
+    assert "from published.utils import block\n" in text  # leads to no kernel
+    compile(text, "layer", "exec")

@@ -89,6 +89,7 @@ class _Work:
         self._deadline = time.monotonic() + deadline_s
         self._blobs: list[bytes] = []
         self._used: DeviceMemory | None = None
+        self._zeroed: set[tuple[int, int]] | None = None  # see DeviceMemory
         self._seed = secrets.randbits(31)  # for orders that the program leaves open; not predictable
 
     def execute(self, rounds: int, repeat: bool) -> bytes:
@@ -106,12 +107,47 @@ class _Work:
     def _round(self, prefix: str, repeat: bool) -> dict[str, Any]:
         contents, self._used = self._contents(prefix), None
         modules = self._modules()
-        memory = self._executed(modules, contents, reverse=False)
+        try:
+            memory = self._executed(modules, contents, reverse=False)
+        except _Refused as fault:
+            if fault.status == "wrong":
+                self._without_other(modules, contents)
+            raise
+        if self._lacks(memory):
+            self._without_other(modules, contents)
         if repeat and any(map(_has_atomics, modules)):
             repeated = self._executed(modules, contents, reverse=True)
             _same([(_raw(memory, view), _raw(repeated, view)) for view in self._plan.outputs])
         changed = changed_input(self._plan, memory, contents, self._kept)
         return {"changed": changed, **self._outputs(memory)}
+
+    def _lacks(self, memory: DeviceMemory) -> bool:
+        """Whether an output has undefined elements."""
+        return any(undefined_of(memory.buffers[view.buffer], view) is not None for view in self._plan.outputs)
+
+    def _without_other(self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor]) -> None:
+        """Raise _Refused with the lines of loads with a mask and without `other`, if nothing is undefined but what they
+        give where the mask is off."""
+        self._used, self._zeroed = None, set()
+        try:
+            lacks = self._lacks(self._executed(modules, contents, reverse=False))
+        except _Refused:
+            return
+        finally:
+            zeroed, self._used, self._zeroed = self._zeroed, None, None
+        lines = {
+            f"line {operation.line}"
+            for module, kernel in zip(modules, self._plan.kernels, strict=True)
+            for operation in parse(kernel.code).operations()
+            if (id(module), operation.ordinal) in zeroed and operation.line
+        }
+        if zeroed and not lacks:
+            where = ", ".join(sorted(lines, key=lambda text: int(text.split()[1]))) or "some place"
+            raise _Refused(
+                "wrong",
+                f"the output depends on what tl.load gives where its mask is off, without `other` ({where}): Triton "
+                "leaves that undefined, though NVIDIA GPUs give 0 today. Write other=0 if that is meant",
+            )
 
     def _outputs(self, memory: DeviceMemory) -> dict[str, list[int]]:
         """Whole outputs, and the number of undefined elements: an integer may legitimately equal the poison."""
@@ -287,6 +323,7 @@ class _Work:
     def _memory(self, contents: dict[int, torch.Tensor]) -> DeviceMemory:
         try:
             self._used = memory_of(self._plan, contents, self._used)
+            self._used.zeroed = self._zeroed
             return self._used
         except CannotExecute as error:
             raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error

@@ -301,11 +301,15 @@ class Lanes:
 
 
 @functools.lru_cache(maxsize=1024)
+def zeros(type_: Type) -> Lanes:
+    """A value that is 0 everywhere."""
+    return Lanes(type_, torch.zeros((1,) * (type_.rank + 1), dtype=torch.float32).to(type_.dtype))
+
+
 def nothing(type_: Type) -> Lanes:
     """A value that is undefined everywhere."""
-    shape = (1,) * (type_.rank + 1)
-    data = torch.zeros(shape, dtype=torch.float32).to(type_.dtype)
-    return Lanes(type_, data, undefined=torch.ones(shape, dtype=torch.bool))
+    value = zeros(type_)
+    return Lanes(type_, value.data, undefined=torch.ones(value.data.shape, dtype=torch.bool))
 
 
 def taken(data: torch.Tensor, axis: int, index: torch.Tensor) -> torch.Tensor:

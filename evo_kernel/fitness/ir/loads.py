@@ -18,7 +18,7 @@ from evo_kernel.fitness.ir.access_checks import (
     use_of,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
-from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
+from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing, zeros
 from evo_kernel.fitness.ir.memory import PADDING, RAW_DTYPES, scattered, typed
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
@@ -52,6 +52,10 @@ def load(
         mask = None
     if machine.observer is not None and known is not False:
         machine.observer.access(operation, pointer, mask, frame.programs, type_.item_bytes, type_.shape or ())
+    if mask is not None and other is None and (zeroed := machine.memory.zeroed) is not None:
+        other = zeros(type_)
+        if known is False or not bool(mask.data.all()):
+            zeroed.add((id(machine.module), operation.ordinal))
     if known is False:
         return other if other is not None else nothing(type_)
     if other is None and not machine.memory.strict:

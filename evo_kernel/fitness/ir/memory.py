@@ -269,10 +269,14 @@ class DeviceMemory:
 
     `strict`: for kernels that are judged. Otherwise the padding of a buffer is zeros that any lane may access, races
     are allowed, and every value is defined.
+
+    `zeroed`: None, or: loads with a mask and without `other` give 0 where the mask is off; those that did, as (id of
+    the module, ordinal), are added.
     """
 
     def __init__(self, *, strict: bool = True) -> None:
         self.strict = strict
+        self.zeroed: set[tuple[int, int]] | None = None
         self.buffers: list[DeviceBuffer] = []
         self._latest: tuple[Sum, tuple[int, int, int], MemoryAccess | None] | None = None
 

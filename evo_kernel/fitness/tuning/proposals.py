@@ -307,6 +307,7 @@ def _near(knobs: Sequence[Knob], values: Mapping[str, int], rng: np.random.Gener
 _POWERS = (1, 2, 4, 8, 16)
 _BY_ENDING = {
     "WARPS": _POWERS, "STAGES": (1, 2, 3, 4, 5), "GROUP(_[A-Z])?": _POWERS, "SPLIT(_[A-Z])?": _POWERS,
+    "REGISTERS": (32, 64, 96, 128, 168, 255),
 }  # fmt: skip
 """The suffix of a constant's name tells its meaning, ignoring a number: before it may stand the kernel's name
 (`GROUP_NORM_BLOCK` is a tile)."""

@@ -8,6 +8,7 @@ from operators.micro.rewrites.base import Rewrite, RewriteFailed
 from operators.micro.rewrites.causal import CausalSkip
 from operators.micro.rewrites.descriptor import TensorDescriptor
 from operators.micro.rewrites.fuse import FuseConsumer, FuseProducer
+from operators.micro.rewrites.launch_options import LaunchOptions
 from operators.micro.rewrites.loops import Hoist, SoftwarePipeline
 from operators.micro.rewrites.passes import OnePassRow, OnlineRow
 from operators.micro.rewrites.persistent import Persistent
@@ -26,6 +27,7 @@ _ALL: tuple[Rewrite, ...] = (
     Exp2(),
     DropMasks(),
     CacheHints(),
+    LaunchOptions(),
     FuseProducer(),
     FuseConsumer(),
     # contractions, grids

@@ -62,10 +62,11 @@ def _edits(module: KernelModule, kernel: SourceKernel, loop: ast.For) -> list[Ed
 
 
 def _divisions(body: Sequence[ast.stmt], changing: set[str]) -> list[ast.BinOp]:
-    """Divisions of something that changes by a name that does not, none inside another."""
+    """Divisions of something that changes by a name that does not, none inside another. What an `if` holds stays there:
+    outside, the divisor may be None."""
     found, inside = [], set()
     for statement in body:
-        for part in ast.walk(statement):
+        for part in ast.walk(statement) if not isinstance(statement, ast.If) else ():
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and id(part) not in inside:
                 steady = root_of(part.right) is not None and not names_read(part.right) & changing
                 if steady and names_read(part.left) & changing and not isinstance(part.left, ast.Constant):

@@ -20,8 +20,9 @@ from operators.micro.text import Edit
 def constant_sizes(module: KernelModule, kernel: SourceKernel, every: bool = False) -> list[Edit]:
     """Parameters of a kernel declared as constants: those that indices are divided by, or where there are none, `every`
     size and stride; empty where there are none of these."""
-    divisors = _divisors(kernel) - _with_methods(kernel)
-    sizes = divisors if not every else set() if divisors else _sizes(kernel) - _with_methods(kernel)
+    not_these = _with_methods(kernel) | _unspecialized(kernel)
+    divisors = _divisors(kernel) - not_these
+    sizes = divisors if not every else set() if divisors else _sizes(kernel) - not_these
     nodes = [node for node in ast.walk(kernel.node.args) if isinstance(node, ast.arg) and node.arg in sizes]
     return [module.replace(node, f"{node.arg}: tl.constexpr") for node in nodes if node.annotation is None]
 
@@ -67,3 +68,19 @@ def _with_methods(kernel: SourceKernel) -> set[str]:
     """Names of which a method is called (`n.to(tl.int64)`): constants have none."""
     parts = [part for part in ast.walk(kernel.node) if isinstance(part, ast.Attribute)]
     return {part.value.id for part in parts if isinstance(part.value, ast.Name)}
+
+
+_KEPT = "do_not_specialize"
+
+
+def _unspecialized(kernel: SourceKernel) -> set[str]:
+    """Parameters that `do_not_specialize` names: the compiler refuses constants there."""
+    given = [
+        k.value
+        for d in kernel.node.decorator_list
+        if isinstance(d, ast.Call)
+        for k in d.keywords
+        if _KEPT in str(k.arg)
+    ]
+    parts = [part for value in given for part in ast.walk(value)]
+    return {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
