@@ -173,6 +173,9 @@ def _degenerate(task: Task, drawn: list[_Drawn]) -> list[ProbeFinding]:
             ignored = f"the output hardly depends on {name}: other values of it pass {checked}."
             tried("ignored-input", ignored, lambda draw, position=position: _without(task, draw, position))
     for position, name in tensors:
+        if position not in task.host_known and all(_is_fixed(draw, position) for draw in drawn):
+            fixed = f"{name} is the same for every seed, so a kernel that assumes its values passes. Draw it anew."
+            found.append(ProbeFinding("fixed-input", f"{task.name}: {fixed}"))
         through = f"{name} passed through as the output passes {checked}. {accepted}"
         tried("passed-through", through, lambda draw, position=position: _passed_through(draw, position))
     for (left, one), (right, other) in _pairs(task, drawn[0]):
@@ -227,6 +230,13 @@ def _without(task: Task, draw: _Drawn, position: int) -> Outputs | None:
         return task.outputs(*inputs)
     except TaskError:  # the inputs belong together, such as offsets and what they point into
         return None
+
+
+def _is_fixed(draw: _Drawn, position: int) -> bool:
+    """Whether a tensor of integers or booleans was drawn equal twice. Confirmations change floats that are."""
+    value = draw.inputs[position]
+    assert isinstance(value, torch.Tensor)
+    return not value.is_floating_point() and value.numel() > 1 and _same((value,), draw.others[position : position + 1])
 
 
 def _passed_through(draw: _Drawn, position: int) -> Outputs | None:

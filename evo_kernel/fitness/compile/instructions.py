@@ -47,8 +47,13 @@ class Instruction(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """The unit that executes it and is slower than issuing: "alu", "imad", "special", "double"; else empty."""
+        """The unit that executes it and is slower than issuing, as in `_UNITS`; else empty."""
         return _UNIT.get(self.opcode, "")
+
+    @property
+    def slots(self) -> int:
+        """Of its unit: a product of 64 bits (IMAD.WIDE), or the upper half of one (IMAD.HI), takes two."""
+        return 2 if self.opcode == "IMAD" and self.low & 15 in (5, 7) else 1
 
     @property
     def touches_global(self) -> bool:
@@ -92,8 +97,8 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """Static instruction counts by class.
 
     `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
-    the target of a backward branch and the branch, `alu`, `imad`, `special` and `double` those of a slower unit,
-    `hinted` the loads and stores with an eviction priority of their own, `load_bytes` what the global loads of one
+    the target of a backward branch and the branch, `alu` and the other `_UNITS` those of a slower unit, `hinted` the
+    loads and stores with an eviction priority of their own, `load_bytes` what the global loads of one
     thread bring, each once, and `products` those of `Instruction.products` (in loops likewise). Raises ValueError, and
     InfraError without a disassembler.
     """
@@ -103,7 +108,7 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     for one in code:
         counts[one.family] += 1
         if one.unit:
-            counts[one.unit] += 1
+            counts[one.unit] += one.slots
         if one.family in ("ld.global", "st.global") and (one.high >> 20) & 7 != _NORMAL_EVICTION:
             counts["hinted"] += 1
         counts["load_bytes"] += one.bytes_loaded
@@ -112,7 +117,7 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
             counts[f"in_loop.{one.family}"] += 1
             counts["in_loop.all"] += 1
             if one.unit:
-                counts[f"in_loop.{one.unit}"] += 1
+                counts[f"in_loop.{one.unit}"] += one.slots
             counts["in_loop.load_bytes"] += one.bytes_loaded
             counts["in_loop.products"] += one.products
     return dict(counts)
@@ -182,7 +187,10 @@ def loops(cubin: bytes) -> tuple[dict[str, int], ...]:
         inside = own[(start, end)]
         around = next((o for o in spans if o[0] <= start and end <= o[1] and o != (start, end)), None)
         before = max((other[1] for other in spans if other[1] < start), default=0)
-        counts = Counter(one.family for one in inside) + Counter(one.unit for one in inside if one.unit)
+        counts = Counter(one.family for one in inside)
+        for one in inside:
+            if one.unit:
+                counts[one.unit] += one.slots
         counts["all"] = len(inside)
         counts["load_bytes"] = sum(one.bytes_loaded for one in inside)
         counts["products"] = sum(one.products for one in inside)
@@ -352,10 +360,12 @@ _UNITS = {
     "imad": "IDP IMAD IMUL",
     "special": "BREV F2F F2I FLO FRND I2F MUFU POPC REDUX",
     "double": "DADD DFMA DMUL DMNMX DSETP",
+    "atoms": "ATOMS REDS",
+    "sync": "BAR",
 }
 """Lanes a clock of each are in costmodel/model.py. On an H200, code of one opcode each executed 63 to 64 of LOP3, SHF,
 LEA, PRMT, F2FP and IMAD, 63 to 64 of ISETP with SEL, VIMNMX with LOP3 and FSETP with FSEL together, 123 of LOP3 with
-IMAD, 16 of POPC, F2I and REDUX."""
+IMAD, 32 of IMAD.HI, SHFL and ATOMS, 16 of POPC, F2I and REDUX, 14 of BAR."""
 _UNIT = {opcode: unit for unit, opcodes in _UNITS.items() for opcode in opcodes.split()}
 
 _SM_90 = """

@@ -55,7 +55,8 @@ class Constants:
     fp32_share: float = 0.7  # of the fp32 rate, for a dot without tensor instructions; an estimate
     special_per_clock: float = 16.0  # lanes per SM: special functions, conversions, counts of bits, warp reductions
     integers_per_clock: float = 64.0  # logic, comparisons, selections and sums; as many again of multiplications
-    shuffles_per_clock: float = 32.0
+    shuffles_per_clock: float = 32.0  # and atomic operations on shared memory, where no two are on one address
+    barriers_per_clock: float = 16.0
     shared_cycles: float = 3.91  # of the shared-memory pipe for one warp's 128-bit access
     spill_cycles: float = 12.8  # a warp's local-memory access through L1
     l2_usable: float = 0.998  # share of L2 available before reused lines are evicted
@@ -235,17 +236,16 @@ def _cycles(walked: Rounds, target: Target, c: Constants, warps: float, by: Prog
 
     used = min(1.0, warps / 4)
     special = max(on("special", c.special_per_clock), on("mufu", c.special_per_clock))  # old data have no units
-    units = (
-        special,
-        on("alu", c.integers_per_clock),
-        on("imad", c.integers_per_clock),
+    doubles, integers = (
         on("double", target.doubles_per_clock),
+        max(on("alu", c.integers_per_clock), on("imad", c.integers_per_clock)),
     )
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
         walked.instructions("all", by) / (4.0 * used * c.issue_efficiency),
-        max(units) / used,
-        shared * c.shared_cycles + on("shuffle", c.shuffles_per_clock),
+        max(special, doubles, integers) / used,
+        shared * c.shared_cycles + on("shuffle", c.shuffles_per_clock) + on("atoms", c.shuffles_per_clock),
+        on("sync", c.barriers_per_clock),
     )
     return cycles + walked.instructions("spill", by) * c.spill_cycles
 
