@@ -232,11 +232,18 @@ def _without(task: Task, draw: _Drawn, position: int) -> Outputs | None:
         return None
 
 
+FEW = 16
+"""Inputs with fewer than one in so many of the largest one's elements cost a kernel nothing to read."""
+
+
 def _is_fixed(draw: _Drawn, position: int) -> bool:
     """Whether a tensor of integers or booleans was drawn equal twice. Confirmations change floats that are."""
     value = draw.inputs[position]
+    most = max(one.numel() for one in draw.inputs if isinstance(one, torch.Tensor))
     assert isinstance(value, torch.Tensor)
-    return not value.is_floating_point() and value.numel() > 1 and _same((value,), draw.others[position : position + 1])
+    if value.is_floating_point() or value.numel() * FEW < most:
+        return False
+    return _same((value,), draw.others[position : position + 1])
 
 
 def _passed_through(draw: _Drawn, position: int) -> Outputs | None:
