@@ -173,6 +173,9 @@ def _degenerate(task: Task, drawn: list[_Drawn]) -> list[ProbeFinding]:
             ignored = f"the output hardly depends on {name}: other values of it pass {checked}."
             tried("ignored-input", ignored, lambda draw, position=position: _without(task, draw, position))
     for position, name in tensors:
+        if position not in task.host_known and all(_is_fixed(draw, position) for draw in drawn):
+            fixed = f"{name} is the same for every seed, so a kernel that assumes its values passes. Draw it anew."
+            found.append(ProbeFinding("fixed-input", f"{task.name}: {fixed}"))
         through = f"{name} passed through as the output passes {checked}. {accepted}"
         tried("passed-through", through, lambda draw, position=position: _passed_through(draw, position))
     for (left, one), (right, other) in _pairs(task, drawn[0]):
@@ -227,6 +230,20 @@ def _without(task: Task, draw: _Drawn, position: int) -> Outputs | None:
         return task.outputs(*inputs)
     except TaskError:  # the inputs belong together, such as offsets and what they point into
         return None
+
+
+FEW = 16
+"""Inputs with fewer than one in so many of the largest one's elements cost a kernel nothing to read."""
+
+
+def _is_fixed(draw: _Drawn, position: int) -> bool:
+    """Whether a tensor of integers or booleans was drawn equal twice. Confirmations change floats that are."""
+    value = draw.inputs[position]
+    most = max(one.numel() for one in draw.inputs if isinstance(one, torch.Tensor))
+    assert isinstance(value, torch.Tensor)
+    if value.is_floating_point() or value.numel() * FEW < most:
+        return False
+    return _same((value,), draw.others[position : position + 1])
 
 
 def _passed_through(draw: _Drawn, position: int) -> Outputs | None:

@@ -9,7 +9,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.task import Case, Task, as_float64, as_tuple, without_data
@@ -133,6 +132,13 @@ def least_work(task: Task, case: Case) -> LeastWork:
     )
 
 
+@functools.cache
+def _formulas() -> dict[Any, Any]:
+    from torch.utils.flop_counter import flop_registry  # imports triton
+
+    return flop_registry
+
+
 class _Counter(TorchDispatchMode):
     """Adds up flops, and what is read and written of some tensors: each view once, and of none more than it has."""
 
@@ -155,7 +161,7 @@ class _Counter(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         if func.is_view:
             return made
-        if (formula := flop_registry.get(func._overloadpacket)) is not None:
+        if (formula := _formulas().get(func._overloadpacket)) is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=made)
         name = func._schema.name.partition("::")[2]
         for place, one in enumerate(tree_leaves((args, kwargs))):

@@ -84,6 +84,21 @@ def test_instruction_classes(softmax, matmul):
     assert small["mma"] > 0 and "wgmma" not in small
 
 
+@pytest.mark.parametrize(
+    ("tile", "warps", "times"), [((64, 64), 4, 1), ((64, 16), 16, 2), ((16, 16), 2, 1), ((16, 16), 16, 8)]
+)
+def test_warps_without_a_part_of_the_tile_repeat_its_products(tile, warps, times):
+    products = instructions.instruction_counts(cubin_of(matmul_plan(512, 512, 512, (*tile, 64), num_warps=warps)))
+    assert warps * products["in_loop.products"] == times * (tile[0] // 16) * (tile[1] // 8) * (64 // 16)
+
+
+def test_instructions_by_the_units_that_execute_them(softmax):
+    counts = instructions.instruction_counts(softmax)
+    assert counts["special"] == counts["mufu"] and counts["alu"] > counts["minmax"] and "double" not in counts
+    (loop,) = (one for one in instructions.loops(repeating("rsqrt", "fp64")["cubin"]) if not one["called"])
+    assert loop["double"] > 0
+
+
 def test_hinted_loads_and_stores_are_counted():
     def hinted(old, new):
         plan = softmax_plan(64, 4096, text=SOFTMAX.replace(old, new), num_warps=8)

@@ -91,6 +91,31 @@ def test_spills_and_lost_occupancy_cost(matmul):
     assert eight == half  # without wgmma tensor cores get 8-bit floats as float16
 
 
+@pytest.mark.parametrize(
+    ("unit", "lanes"), [("alu", 64), ("imad", 64), ("special", 16), ("shuffle", 32), ("double", 64)]
+)
+def test_a_unit_is_no_faster_than_its_lanes(softmax, unit, lanes):
+    compiled, traffic = softmax
+    binary = compiled.binaries[0]
+    counts = {**binary.instructions, "all": 100_000, unit: 100_000}
+    busy = compiled.model_copy(update={"binaries": (binary.model_copy(update={"instructions": counts}),)})
+    cycles = 4096 * 8 * 100_000 * 32 / 132 / lanes
+    assert modeled_time(busy, traffic, H200).launches[0].terms["issue"] == pytest.approx(cycles / 1980, rel=0.03)
+
+
+def test_products_that_warps_repeat_take_their_time(matmul):
+    compiled, traffic = matmul
+    binary, terms = compiled.binaries[0], []
+    for times in (0, 1, 2, 4):
+        loops = tuple({**loop, "products": times * loop["products"]} for loop in binary.loops)
+        counts = {**binary.instructions, "products": times * binary.instructions["products"]}
+        plan = compiled.model_copy(
+            update={"binaries": (binary.model_copy(update={"loops": loops, "instructions": counts}),)}
+        )
+        terms.append(modeled_time(plan, traffic, H200).launches[0].terms["tensor"])
+    assert terms == pytest.approx([terms[0] * times for times in (1, 1, 2, 4)])
+
+
 def test_code_that_never_runs_makes_nothing_faster(matmul):
     compiled, traffic = matmul
     base = modeled_time(compiled, traffic, H200).total_us

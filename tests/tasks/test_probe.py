@@ -93,6 +93,20 @@ def reference(x, offsets, factor): return x[offsets[0] : offsets[1]] * factor
     assert findings(tmp_path, text) == []
 
 
+@pytest.mark.parametrize("places", ['torch.arange(case["n"])', 'torch.arange(case["n"]).remainder(2).bool()'])
+def test_integers_that_are_always_the_same_are_named(tmp_path, places):
+    text = f"""
+import torch
+CASES = {{"check": [{{"n": 7}}, {{"n": 12}}], "search": [{{"n": 512}}]}}
+def inputs(case, generator, device):
+    return torch.randn(case["n"], generator=generator, device=device), {places}.to(device)
+def reference(x, places): return x * places
+"""
+    (finding,) = findings(tmp_path, text)
+    assert finding.name == "fixed-input" and not finding.fatal and "places is the same" in finding.sentence
+    assert findings(tmp_path, text + "HOST_KNOWN = {1}\n") == []
+
+
 def test_a_host_known_input_that_is_not_there_is_named(tmp_path):
     text = HEAD + "HOST_KNOWN = {2}\ndef reference(x, y): return x + y\n"
     (finding,) = findings(tmp_path, text)

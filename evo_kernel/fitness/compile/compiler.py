@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Annotated, Any
 
-import triton
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evo_kernel.fitness.compile import instructions, machine_code, module_state, nvrtc
-from evo_kernel.fitness.compile.assembler import Assembler
+from evo_kernel.fitness.compile.assembler import Assembler, triton_version
 from evo_kernel.fitness.compile.ir_text import NO_WAIT, dependence_fault, fault_of
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.plan.launch_plan import MAX_CODE, MAX_SHARED, Binary, Kernel
@@ -175,9 +174,7 @@ class Compiler:
         """Name and version of the compiler for a language."""
         if language == "cuda":
             return f"NVRTC {nvrtc.load().version}"
-        return f"Triton {triton.__version__}, " + (
-            f"ptxas {self._assembler.version}" if self._assembler else "its ptxas"
-        )
+        return f"Triton {triton_version()}, " + (f"ptxas {self._assembler.version}" if self._assembler else "its ptxas")
 
 
 class Forbidden(str):

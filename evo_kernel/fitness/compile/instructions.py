@@ -25,7 +25,6 @@ _ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
 _DIVIDES = "IDIV"  # no opcode of these GPUs
 _NOWHERE = 1 << 60
 _TRUE = 7  # the number of the predicate that always holds
-_DOUBLE = {"DADD", "DFMA", "DMUL", "DSETP"}
 _GLOBAL = {"ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic"}
 _REACHES_GLOBAL = {"CCTL", "UBLKPF", "UTMAPF", "UBLKRED", "RED", "SULD", "SUST", "SURED", "SUATOM", "TEX", "TLD"}
 _SHARED = {"ATOMS", "REDS"}
@@ -45,6 +44,16 @@ class Instruction(NamedTuple):
     @property
     def family(self) -> str:
         return _CLASS.get(self.opcode) or ("int.uniform" if self.opcode.startswith("U") else "int")
+
+    @property
+    def unit(self) -> str:
+        """The unit that executes it and is slower than issuing, as in `_UNITS`; else empty."""
+        return _UNIT.get(self.opcode, "")
+
+    @property
+    def slots(self) -> int:
+        """Of its unit: a product of 64 bits (IMAD.WIDE), or the upper half of one (IMAD.HI), takes two."""
+        return 2 if self.opcode == "IMAD" and self.low & 15 in (5, 7) else 1
 
     @property
     def touches_global(self) -> bool:
@@ -75,32 +84,42 @@ class Instruction(NamedTuple):
         """What one thread gets from global memory."""
         return _ACCESS_BYTES[(self.high >> 9) & 7] if self.family in ("ld.global", "cp.async") else 0
 
+    @property
+    def products(self) -> int:
+        """Products of 16 × 8 × 16 16-bit floats, or as long ones of others, that one warp's tensor cores make.
+
+        Four warps together make those of 64 × N × 16; N / 8 - 1 is in bits 53-57.
+        """
+        return 1 + (self.low >> 53 & 31) if self.family == "wgmma" else int(self.family == "mma")
+
 
 def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """Static instruction counts by class.
 
     `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
-    the target of a backward branch and the branch, `double` the arithmetic of 64-bit floats, `hinted` the loads and
-    stores with an eviction priority of their own, and `load_bytes` what the global loads of one thread bring, each once
-    (`in_loop.load_bytes` likewise). Raises
-    ValueError, and InfraError without a disassembler.
+    the target of a backward branch and the branch, `alu` and the other `_UNITS` those of a slower unit, `hinted` the
+    loads and stores with an eviction priority of their own, `load_bytes` what the global loads of one
+    thread bring, each once, and `products` those of `Instruction.products` (in loops likewise). Raises ValueError, and
+    InfraError without a disassembler.
     """
     code = _with_functions(cubin)
     spans = [(one.target, one.address) for one in code if one.opcode == "BRA" and one.target < one.address]
     counts: Counter[str] = Counter({"all": len(code), "loops": len(spans)})
     for one in code:
         counts[one.family] += 1
+        if one.unit:
+            counts[one.unit] += one.slots
         if one.family in ("ld.global", "st.global") and (one.high >> 20) & 7 != _NORMAL_EVICTION:
             counts["hinted"] += 1
-        if one.opcode in _DOUBLE:
-            counts["double"] += 1
         counts["load_bytes"] += one.bytes_loaded
+        counts["products"] += one.products
         if any(start <= one.address <= end for start, end in spans):
             counts[f"in_loop.{one.family}"] += 1
             counts["in_loop.all"] += 1
-            if one.opcode in _DOUBLE:
-                counts["in_loop.double"] += 1
+            if one.unit:
+                counts[f"in_loop.{one.unit}"] += one.slots
             counts["in_loop.load_bytes"] += one.bytes_loaded
+            counts["in_loop.products"] += one.products
     return dict(counts)
 
 
@@ -158,9 +177,10 @@ def placed_loops(cubin: bytes) -> list[tuple[tuple[int, int], Mapping[str, int]]
     """Loops of the code and functions that it calls, each with its first and last address, the smaller first, and its
     own instructions by class: not those of inner ones.
 
-    `all`, `double` and `load_bytes` as above. `in_divisions`: of all, those of functions that divide integers.
-    `called`: 1 of a function. `inner`: loops that lie in it. `ahead`: rounds that copies are issued before their use, 0
-    where a round waits for a load of its own. Raises ValueError, and InfraError without a disassembler.
+    `all`, `alu` and its like, `load_bytes` and `products` as above. `in_divisions`: of all, those of functions that
+    divide integers. `called`: 1 of a function. `inner`: loops that lie in it. `ahead`: rounds that copies are issued
+    before their use, 0 where a round waits for a load of its own. Raises ValueError, and InfraError without a
+    disassembler.
     """
     code = _with_functions(cubin)
     called = _called(code)
@@ -174,10 +194,12 @@ def placed_loops(cubin: bytes) -> list[tuple[tuple[int, int], Mapping[str, int]]
         around = next((o for o in spans if o[0] <= start and end <= o[1] and o != (start, end)), None)
         before = max((other[1] for other in spans if other[1] < start), default=0)
         counts = Counter(one.family for one in inside)
-        if doubles := sum(one.opcode in _DOUBLE for one in inside):
-            counts["double"] = doubles
+        for one in inside:
+            if one.unit:
+                counts[one.unit] += one.slots
         counts["all"] = len(inside)
         counts["load_bytes"] = sum(one.bytes_loaded for one in inside)
+        counts["products"] = sum(one.products for one in inside)
         counts["in_divisions"] = sum(one.opcode == _DIVIDES for one in inside)
         counts["called"] = int(start in called)
         counts["inner"] = sum(start <= other[0] and other[1] <= end for other in spans) - 1
@@ -364,7 +386,7 @@ _CLASSES: dict[str, str] = {
     "fmul": "FMUL FMUL2 DMUL HMUL2",
     "minmax": "FMNMX FMNMX3 HMNMX2 VHMNMX DMNMX",
     "mufu": "MUFU",
-    "bits": "POPC FLO BREV",  # at the rate of the special functions
+    "bits": "POPC FLO BREV",
     "convert": "F2F F2I I2F F2FP I2I I2FP F2IP FRND",
     "ld.shared": "LDS LDSM",
     "st.shared": "STS STSM",
@@ -378,6 +400,19 @@ _CLASSES: dict[str, str] = {
     "warp-specialise": "USETMAXREG",
 }
 _CLASS = {opcode: family for family, opcodes in _CLASSES.items() for opcode in opcodes.split()}
+_UNITS = {
+    "alu": """BMSK F2FP F2IP FMNMX FMNMX3 FSEL FSET FSETP HMNMX2 HSET2 HSETP2 I2FP IABS IADD IADD3 IMNMX ISETP LEA LOP3
+    P2R PLOP3 PRMT R2P SEL SGXT SHF SHL SHR VABSDIFF VABSDIFF4 VHMNMX VIADD VIADDMNMX VIMNMX VIMNMX3 VOTE""",
+    "imad": "IDP IMAD IMUL",
+    "special": "BREV F2F F2I FLO FRND I2F MUFU POPC REDUX",
+    "double": "DADD DFMA DMUL DMNMX DSETP",
+    "atoms": "ATOMS REDS",
+    "sync": "BAR",
+}
+"""Lanes a clock of each are in costmodel/model.py. On an H200, code of one opcode each executed 63 to 64 of LOP3, SHF,
+LEA, PRMT, F2FP and IMAD, 63 to 64 of ISETP with SEL, VIMNMX with LOP3 and FSETP with FSEL together, 123 of LOP3 with
+IMAD, 32 of IMAD.HI, SHFL and ATOMS, 16 of POPC, F2I and REDUX, 14 of BAR."""
+_UNIT = {opcode: unit for unit, opcodes in _UNITS.items() for opcode in opcodes.split()}
 
 _SM_90 = """
     BAR b1d; BRA 947; BSSY 945; BSYNC 941; CALL 944; CS2R 805; DEPBAR 91a; EXIT 94d; F2F 304; F2FP 23e; F2I 305;

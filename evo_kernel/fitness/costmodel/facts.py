@@ -149,7 +149,7 @@ class Rounds:
             self._known_rates[family, name] = np.array([
                 loop.get(family, 0) / self._times_unrolled(loop, name) if self._may_be(loop, name) else 0.0
                 for loop in self._launch.loops
-            ])  # fmt: skip
+            ]) * self._launch.work.get(name, {}).get("calls", 1.0)  # fmt: skip
         return self._known_rates[family, name]
 
     def _in_library(self, family: str, by: ProgramWork | None) -> float:
@@ -295,7 +295,8 @@ which `.ftz` leaves out."""
 def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
     """By the loops' names, of a thread and one iteration: `load_bytes`, `arithmetic` operations, and `all` results.
 
-    Each thread holds an element of a tensor that has fewer than `threads`, and every scalar. Raises IRError.
+    Each thread holds an element of a tensor that has fewer than `threads`, and every scalar. `calls`: of a loop in a
+    function of elements, which is in the code once for each of a thread's calls. Raises IRError.
     """
     around = loops_of(module).around
     combined = {
@@ -304,16 +305,24 @@ def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
         for region in operation.regions for block in region.blocks for inner in block.operations
     }  # fmt: skip
     times = {
-        inner.ordinal: max(1.0, operation.results[0].type.elements / threads / max(1, operation.integer("pack", 1)))
+        inner.ordinal: (
+            operation.ordinal,
+            max(1.0, operation.results[0].type.elements / threads / max(1, operation.integer("pack", 1))),
+        )
         for operation in module.operations() if operation.name == "tt.map_elementwise"
         for inner in operation.regions[0].walk()
     }  # fmt: skip
     found: dict[str, Counter[str]] = {}
+    calls: dict[str, dict[str, float]] = {}
     for operation in module.operations():
         if operation.ordinal in around and operation.ordinal not in combined:
-            each = {kind: times.get(operation.ordinal, 1.0) * n for kind, n in _work(operation, threads).items()}
-            found.setdefault(around[operation.ordinal], Counter()).update(each)
-    return {name: dict(work) for name, work in found.items()}
+            name, made = around[operation.ordinal], times.get(operation.ordinal)
+            if made and name != around.get(made[0]):  # a loop in the function: its text is of one call
+                calls[name] = {"calls": made[1]}
+            each = made[1] if made and name not in calls else 1.0
+            work = {kind: each * n for kind, n in _work(operation, threads).items()}
+            found.setdefault(name, Counter()).update(work)
+    return {name: dict(work) | calls.get(name, {}) for name, work in found.items()}
 
 
 def loop_kinds(module: IRModule) -> dict[str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ For each launch, with `slots` = SMs × blocks resident on one (occupancy), and c
     l2       sectors of all accesses ÷ L2 bandwidth
     tensor   flops of tl.dot ÷ the rate of its instructions (wgmma, mma, or none), with a partial last wave over SMs
     issue    warp instructions ÷ 4 per clock and SM, from the machine code: code outside loops once, code in loops as
-             often as facts.py tells; transcendental, 64-bit, shared-memory and spill instructions at their own rates
+             often as facts.py tells; what takes longer in its unit than to issue, at the unit's rate
     latency  dependent rounds of loads × memory latency × waves of programs over the slots; divided by the number of
              iterations by which copies (cp.async or TMA in a loop) are issued ahead
     atomics  atomic elements ÷ their rate at L2
@@ -41,7 +41,8 @@ class Constants:
 
     Fitted by `python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.xz` from 11,512 plans measured on an
     H200. docs/internals/time-model.md tells how well they rank kernels and which are at their bounds. The data do not
-    determine those marked as estimates.
+    determine those marked as estimates. Lanes per clock are those of the CUDA programming guide (arithmetic throughput,
+    compute capability 9.0), and were measured so on an H200.
     """
 
     launch_us: float = 1.3  # one kernel in a graph; 1.24 when measured separately
@@ -52,7 +53,10 @@ class Constants:
     mma_share: float = 0.66  # of the vendor's rate, for mma.sync on sm_90; at its bound
     wgmma_share: float = 0.85  # of the vendor's rate, for warp-group instructions; at its bound
     fp32_share: float = 0.7  # of the fp32 rate, for a dot without tensor instructions; an estimate
-    mufu_per_clock: float = 16.0  # lanes per SM (CUDA programming guide, arithmetic throughput, 9.0)
+    special_per_clock: float = 16.0  # lanes per SM: special functions, conversions, counts of bits, warp reductions
+    integers_per_clock: float = 64.0  # logic, comparisons, selections and sums; as many again of multiplications
+    shuffles_per_clock: float = 32.0  # and atomic operations on shared memory, where no two are on one address
+    barriers_per_clock: float = 16.0
     shared_cycles: float = 3.91  # of the shared-memory pipe for one warp's 128-bit access
     spill_cycles: float = 12.8  # a warp's local-memory access through L1
     l2_usable: float = 0.998  # share of L2 available before reused lines are evicted
@@ -118,7 +122,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     terms = {
         "dram": _dram_us(traffic, target.sm_count * blocks / launch.num_ctas, target, c),
         "l2": traffic.programs * (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c),
-        "tensor": _tensor_us(launch, target, c),
+        "tensor": _tensor_us(launch, walked, target, c),
         "issue": _issue_us(launch, walked, target, blocks, c),
         "latency": _latency_us(launch, takes, target, blocks, c),
         "atomics": traffic.programs * traffic.atomic_elements / c.atomics_per_us,
@@ -139,7 +143,7 @@ def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target:
     takes, exposed = walked.waits(program)
     latency = c.block_us + program.rounds * takes * _load_us(launch.traffic, c)
     terms = (
-        _product_us(program.flops, launch, target, c) * target.sm_count / launch.num_ctas,
+        _product_us(program.flops, launch, walked, target, c, program) * target.sm_count / launch.num_ctas,
         _cycles(walked, target, c, launch.num_warps, program) / launch.num_ctas / target.clock_mhz,
         latency,
     )
@@ -180,16 +184,20 @@ def _rates(target: Target) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _tensor_us(launch: LaunchFacts, target: Target, c: Constants) -> float:
+def _tensor_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
     """Time on the tensor cores of all SMs, including the partial last wave."""
     rounds = -(-launch.blocks // target.sm_count) * target.sm_count / launch.blocks
-    return launch.traffic.programs * rounds * _product_us(launch.traffic.flops, launch, target, c)
+    return launch.traffic.programs * rounds * _product_us(launch.traffic.flops, launch, walked, target, c)
 
 
-def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target, c: Constants) -> float:
+def _product_us(
+    flops: Mapping[str, float], launch: LaunchFacts, walked: Rounds, target: Target, c: Constants,
+    by: ProgramWork | None = None,
+) -> float:  # fmt: skip
     """Time of one program's dots at the rate of all SMs: on tensor cores, or on fp32 units without tensor instructions.
 
-    If the code has two kinds of tensor instruction, the slower counts: code does not tell which one the dots use.
+    At least that of the tensor instructions in the code: warps that a tile has no parts for repeat those of others. If
+    the code has two kinds, the slower counts: code does not tell which one the dots use.
     Triton gives tensor cores 8-bit floats as float16 where it does not use wgmma (m16n8k16.f32.f16.f16 for sm_90).
     """
     counts, rates = launch.instructions, _rates(target)
@@ -200,7 +208,13 @@ def _product_us(flops: Mapping[str, float], launch: LaunchFacts, target: Target,
     else:
         share = c.wgmma_share if counts.get("wgmma", 0) or counts.get("tcgen05", 0) else 0.0
     plain = {kind: c.fp32_share * (target.fp64_flops if kind == "fp64" else target.fp32_flops) for kind in flops}
-    return 1e6 * sum(count / (rates.get(kind, 0.0) * share or plain[kind]) for kind, count in flops.items())
+    asked = sum(count / (rates.get(kind, 0.0) * share or plain[kind]) for kind, count in flops.items())
+    made = walked.instructions("products", by) * _PRODUCT / (target.bf16_flops * share) if share else 0.0
+    return 1e6 * max(asked, made)
+
+
+_PRODUCT = 2 * 16 * 8 * 16
+"""Operations of one of `Instruction.products`."""
 
 
 def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, blocks: int, c: Constants) -> float:
@@ -211,14 +225,27 @@ def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, blocks: int, 
 
 
 def _cycles(walked: Rounds, target: Target, c: Constants, warps: float, by: ProgramWork | None = None) -> float:
-    """Cycles of one program in the busiest of an SM's issue slots, units for transcendentals and 64-bit floats, and
-    shared-memory pipe. Each of the `warps` on the SM issues one instruction a clock at most."""
+    """Cycles of one program in the busiest of an SM's issue slots and units.
+
+    An SM has four of each but of shared memory, which moves what is shuffled too. Each of the `warps` on the SM issues
+    one instruction a clock at most, to the units of its own quarter.
+    """
+
+    def on(unit: str, lanes_per_clock: float) -> float:
+        return walked.instructions(unit, by) * target.warp / lanes_per_clock
+
+    used = min(1.0, warps / 4)
+    special = max(on("special", c.special_per_clock), on("mufu", c.special_per_clock))  # old data have no units
+    doubles, integers = (
+        on("double", target.doubles_per_clock),
+        max(on("alu", c.integers_per_clock), on("imad", c.integers_per_clock)),
+    )
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
-        walked.instructions("all", by) / (min(4.0, warps) * c.issue_efficiency),
-        (walked.instructions("mufu", by) + walked.instructions("bits", by)) * target.warp / c.mufu_per_clock,
-        walked.instructions("double", by) * target.warp / target.doubles_per_clock,
-        shared * c.shared_cycles,
+        walked.instructions("all", by) / (4.0 * used * c.issue_efficiency),
+        max(special, doubles, integers) / used,
+        shared * c.shared_cycles + on("shuffle", c.shuffles_per_clock) + on("atoms", c.shuffles_per_clock),
+        on("sync", c.barriers_per_clock),
     )
     return cycles + walked.instructions("spill", by) * c.spill_cycles
 

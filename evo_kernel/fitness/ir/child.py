@@ -32,7 +32,7 @@ from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, buffers_of, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
 from evo_kernel.fitness.ir.memory import POISON, DeviceMemory
-from evo_kernel.fitness.ir.module import IRModule
+from evo_kernel.fitness.ir.module import ATOMICS, IRModule
 from evo_kernel.fitness.ir.nodes import (
     CannotExecute,
     TorchFault,
@@ -91,6 +91,7 @@ class _Work:
         self._used: DeviceMemory | None = None
         self._zeroed: set[tuple[int, int]] | None = None  # see DeviceMemory
         self._seed = secrets.randbits(31)  # for orders that the program leaves open; not predictable
+        self._in_order = False  # programs wait for later ones, so they run in order of their ids
 
     def execute(self, rounds: int, repeat: bool) -> bytes:
         """Execute rounds until one fails."""
@@ -115,7 +116,7 @@ class _Work:
             raise
         if self._lacks(memory):
             self._without_other(modules, contents)
-        if repeat and any(map(_has_atomics, modules)):
+        if repeat and any(map(self._has_another_order, modules)):
             repeated = self._executed(modules, contents, reverse=True)
             _same([(_raw(memory, view), _raw(repeated, view)) for view in self._plan.outputs])
         changed = changed_input(self._plan, memory, contents, self._kept)
@@ -148,6 +149,11 @@ class _Work:
                 f"the output depends on what tl.load gives where its mask is off, without `other` ({where}): Triton "
                 "leaves that undefined, though NVIDIA GPUs give 0 today. Write other=0 if that is meant",
             )
+
+    def _has_another_order(self, module: IRModule) -> bool:
+        """Whether a kernel's atomic operations can be executed in another order: those of programs in order, which
+        wait, cannot if each is of one element."""
+        return _has_atomics(module) and not (self._in_order and traits_of(module).waits and _is_scalar(module))
 
     def _outputs(self, memory: DeviceMemory) -> dict[str, list[int]]:
         """Whole outputs, and the number of undefined elements: an integer may legitimately equal the poison."""
@@ -196,6 +202,7 @@ class _Work:
         try:
             self._ended(memory, modules, run, sees)
         except Stuck:
+            self._in_order = True
             return self._executed(modules, contents, reverse, did, shuffled=False, looped=looped)
         if did is not None:
             did += done
@@ -278,7 +285,7 @@ class _Work:
         did: list[dict[str, float]] = []
         looped: dict[int, float] = {}
         memory = self._executed(modules, contents, reverse=False, did=did, looped=looped)
-        if repeat:
+        if repeat and any(map(self._has_another_order, modules)):
             repeated = self._executed(modules, contents, reverse=True)
             _same([(_raw(memory, view), _raw(repeated, view)) for view in self._plan.outputs])
         return memory, {"whole": True, "executed": did, "looped": looped, **self._outputs(memory)}
@@ -390,5 +397,14 @@ def _same(outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         )
 
 
+_ATOMICS = ATOMICS | {"tt.descriptor_reduce"}
+
+
 def _has_atomics(module: IRModule) -> bool:
-    return any(o.name in ("tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce") for o in module.operations())
+    return any(operation.name in _ATOMICS for operation in module.operations())
+
+
+def _is_scalar(module: IRModule) -> bool:
+    """Whether each of its atomic operations is of one element."""
+    atomics = [operation for operation in module.operations() if operation.name in _ATOMICS]
+    return all(operation.results and operation.results[0].type.elements == 1 for operation in atomics)

@@ -289,7 +289,7 @@ def _finding(fault: MemoryFault, grid: tuple[int, int, int]) -> ExecutionFinding
     place = None
     if fault.program is not None:
         x, rest = fault.program % grid[0], fault.program // grid[0]
-        place = (x, rest % grid[1], rest // grid[1])
+        place = (x, rest % grid[1], rest // grid[1] % grid[2])  # calls of elements have numbers beyond
     return ExecutionFinding(
         fault.kind,
         str(fault),

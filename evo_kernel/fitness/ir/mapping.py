@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
 
-from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, handles
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.module import Operation, goes_back
+from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
 
 
@@ -25,8 +26,6 @@ def _map_elementwise(machine: Machine, frame: Frame, operation: Operation, opera
     elements = math.prod(shape)
     if pack < 1 or elements % pack:
         raise IRError(f"{operation.name} of {elements} elements, {pack} at a time")
-    if _loops(operation):
-        raise Unsupported("a loop in tl.map_elementwise")
     calls = elements // pack
     order = machine.order(elements) if pack > 1 else torch.arange(elements)
 
@@ -42,15 +41,18 @@ def _map_elementwise(machine: Machine, frame: Frame, operation: Operation, opera
     for value in operands:
         if value.undefined is not None:
             unknown = unknown | torch.stack(columns(value.undefined)).any(0)
-    rows = torch.arange(programs).repeat_interleave(calls)
-    inner = Frame(frame.programs[rows], frame, rows)
+    rows, whole_grid = torch.arange(programs).repeat_interleave(calls), math.prod(machine.grid)
+    inner = Frame(frame.programs[rows] % whole_grid + whole_grid * torch.arange(programs * calls), frame, rows)
     inner.bind(region.arguments, arguments)
     observer, machine.combining = machine.observer, True
-    machine.observer = None if observer is None else _OfElements(observer, elements)
+    of_elements = None if observer is None else _OfElements(observer, elements, programs * calls, whole_grid)
+    machine.observer = of_elements
     try:
         made = machine.mapped(inner, region, pack * len(operation.results))
     finally:
         machine.observer, machine.combining = observer, False
+    if of_elements is not None:
+        of_elements.tell_rounds(frame.programs)
 
     def whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         flat = torch.stack([part.expand(programs * calls) for part in parts], 1).reshape(programs, elements)
@@ -65,29 +67,36 @@ def _map_elementwise(machine: Machine, frame: Frame, operation: Operation, opera
     return results
 
 
-def _loops(operation: Operation) -> bool:
-    regions = [operation.regions[0], *(r for inner in operation.regions[0].walk() for r in inner.regions)]
-    back = any(goes_back(r.blocks, end) is not None for r in regions for end in range(len(r.blocks)))
-    return back or any(inner.name in ("scf.for", "scf.while") for inner in operation.regions[0].walk())
-
-
 class _OfElements:
-    """Observes a function of elements: of loops in libraries, each element may take as long as the slowest."""
+    """Observes a function of elements. Each element may take as long as its program's slowest: which ones share a warp
+    is unknown.
 
-    def __init__(self, observer: ExecutionObserver, elements: int) -> None:
-        self._observer, self._elements = observer, elements
+    Calls have ids of their own: of their program, plus the size of the grid times the number of the call.
+    """
+
+    def __init__(self, observer: ExecutionObserver, elements: int, calls: int, whole_grid: int) -> None:
+        self._observer, self._elements, self._whole_grid = observer, elements, whole_grid
+        self._rounds: defaultdict[Operation, torch.Tensor] = defaultdict(lambda: torch.zeros(calls, dtype=torch.int32))
 
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None:
-        self._observer.operation(operation, programs, result)
+        self._observer.operation(operation, programs % self._whole_grid, result)
 
     def access(
         self, operation: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple
     ) -> None: ...
 
-    def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
+    def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
+        self._rounds[operation][programs // self._whole_grid] += 1
 
     def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
-        those, places = programs.unique(return_inverse=True)
+        those, places = (programs % self._whole_grid).unique(return_inverse=True)
         most = torch.zeros(those.numel(), dtype=torch.float64)
         most.scatter_reduce_(0, places, instructions.double().expand(places.numel()), "amax")
         self._observer.library(those, self._elements, most)
+
+    def tell_rounds(self, programs: torch.Tensor) -> None:
+        """Iterations of each loop in the function: those of its slowest call, by program."""
+        for operation, rounds in self._rounds.items():
+            most = rounds.reshape(programs.numel(), -1).amax(1)
+            for number in range(int(most.max())):
+                self._observer.iteration(operation, programs[most > number])

@@ -24,9 +24,7 @@ def _program_id(machine: Machine, frame: Frame, operation: Operation, operands: 
     for size in machine.grid[:axis]:
         before *= size
     ids = frame.programs if before == 1 else torch.div(frame.programs, before, rounding_mode="floor")
-    if axis < 2:
-        ids = ids % machine.grid[axis]
-    return [Lanes(operation.results[0].type, sum_=sum_of(ids))]
+    return [Lanes(operation.results[0].type, sum_=sum_of(ids % machine.grid[axis]))]
 
 
 @handles("tt.get_num_programs")

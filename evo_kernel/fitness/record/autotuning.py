@@ -5,9 +5,10 @@ Runs in the recorder's child.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from triton.runtime.autotuner import Autotuner
+if TYPE_CHECKING:
+    from triton.runtime.autotuner import Autotuner
 
 MOST_CONFIGS, MOST_CHARACTERS = 1000, 200
 

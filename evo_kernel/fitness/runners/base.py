@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
-import triton
 
+from evo_kernel.fitness.compile.assembler import triton_version
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.stages import Stages
@@ -190,7 +190,7 @@ def environment_here(kind: str, device: str, driver: str, confinement: str) -> E
         device=device,
         driver=driver,
         torch=torch.__version__,
-        triton=triton.__version__,
+        triton=triton_version(),
         fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
         judge=JUDGE_VERSION,
         confinement=confinement,

@@ -14,14 +14,18 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import optuna
 
 from evo_kernel.fitness.record.recorder import Configurations
 from evo_kernel.knobs import constants
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import NOTICEABLE, Knobs, Source
+
+if TYPE_CHECKING:
+    import optuna  # imported where a study is made: most judges of one kernel tune nothing
+
 
 BATCH = 4  # settings drawn before any result is known
 
@@ -113,7 +117,6 @@ class Search:
     def __init__(self, seed: int, source: Source, spaces: Sequence[Space], count: int, own_cost: float = 0.0) -> None:
         """`count`: maximal number of settings besides the source's own, plus one if several spaces improved last;
         `own_cost`: log time of the source's own setting."""
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._count, self._own_cost = count, own_cost
         self._own = {knob.name: knob.value for space in spaces for knob in space.knobs}
         first = seed + int(source.sha256[:8], 16)
@@ -173,7 +176,7 @@ class Search:
             elif not faster and not proposed.suggested:
                 self._fall_back()
         elif cost is None:
-            proposed.state.study.tell(proposed.trial, state=optuna.trial.TrialState.FAIL)
+            proposed.state.study.tell(proposed.trial, state=_trial_states().FAIL)
         else:
             alone = cost - self._own_cost + proposed.others_gain
             proposed.state.study.tell(proposed.trial, alone)
@@ -232,7 +235,7 @@ class Search:
         setting = self._named(values)
         own = tuple(sorted(drawn.items()))
         if own in state.tried or setting in self._seen or too_large(own, state.space.fixed):
-            state.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            state.study.tell(trial, state=_trial_states().PRUNED)
             state.misses += 1
             return None
         state.misses, state.drawn = 0, state.drawn + 1
@@ -274,8 +277,17 @@ def _positions(knobs: Sequence[Knob], values: Mapping[str, int]) -> dict[str, in
     return {knob.name: knob.choices.index(values[knob.name]) for knob in knobs}
 
 
+def _trial_states() -> type[optuna.trial.TrialState]:
+    from optuna.trial import TrialState
+
+    return TrialState
+
+
 def _study(space: Space, seed: int) -> optuna.Study:
     """The Optuna study of a space. It contains the source's own setting, whose gain is 0."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(

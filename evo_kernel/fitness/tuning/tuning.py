@@ -69,7 +69,7 @@ class Tuning:
         that finished is used, or the source's own.
         """
         best_log = mean_log(own.measurements)
-        worth = context.thorough or self.is_worth(best_log, 0)
+        worth = context.tune_plans > 0 and (context.thorough or self.is_worth(best_log, 0))
         knobs = find_knobs(context.source, recording.configs) if worth else ()
         spaces = _spaces(context.source, knobs, recording.plans[(self._grader.cases(CaseKind.SEARCH)[0].name, ())])
         search = Search(self._seed, context.source, spaces, context.tune_plans, best_log)

@@ -1,4 +1,4 @@
-"""Functions of elements: branches, several elements at a time, what is undefined, and what is not executed."""
+"""Functions of elements: branches, loops, several elements at a time, what is undefined."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from evo_kernel.fitness.ir.engine import Unsupported
-from tests.fitness.ir.support import fine, run
+from evo_kernel.fitness.costmodel.facts import loop_work
+from evo_kernel.fitness.ir.counting import Counter
+from evo_kernel.fitness.ir.execute import launch
+from evo_kernel.fitness.ir.memory import DeviceMemory
+from evo_kernel.fitness.ir.parse import parse
+from evo_kernel.fitness.plan.launch_plan import Pointer, Scalar
+from tests.fitness.ir.support import fine, lowered
 
 N = 64
 
@@ -77,7 +82,18 @@ def test_what_depends_on_the_layout_is_not_what_a_row_gives():
     assert not torch.equal(z, x.reshape(-1, 2).flip(1).reshape(-1))
 
 
-def test_loops_of_elements_are_not_counted_so_they_are_not_executed():
-    x = torch.rand(N)
-    with pytest.raises(Unsupported, match="loop"):
-        run(mapped, 1, x, x, torch.zeros(N), N, KIND="loops", N=N)
+def test_each_element_of_a_program_takes_as_many_rounds_as_its_slowest():
+    x, z = (
+        torch.cat([torch.ones(N), torch.full((N,), 1.5), torch.arange(N).exp2().clamp(max=2.0**20)]),
+        torch.zeros(3 * N),
+    )
+    module, memory = parse(lowered(mapped, x, x, z, 3 * N, KIND="loops", N=N)), DeviceMemory()
+    for data in (x, x, z):
+        memory.buffers[memory.add(4 * data.numel(), defined=True)].data.copy_(data.view(torch.uint8))
+    counter = Counter(module, memory, 3, footprints=False)
+    args = [*(Pointer(buffer=n) for n in range(3)), Scalar(type="i32", value=3 * N)]
+    assert launch(module, (3, 1, 1), args, memory, observer=counter).finding is None
+    assert memory.buffers[2].data.view(torch.float32).tolist() == [1.0] * N + [0.75] * N + [1.0] * N
+    ((name, work),) = loop_work(module, 32).items()
+    assert counter.by_program[f"loop.{name}.iterations"].tolist() == [0.0, 1.0, 20.0]
+    assert work["calls"] == 2.0 and work["arithmetic"] == 1.0  # of a thread, and of one call

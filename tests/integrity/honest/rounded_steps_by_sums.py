@@ -1,0 +1,23 @@
+"""Rounds by adding and subtracting a number whose last bit is one.
+
+task: rounded_steps
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def round_kernel(x_ptr, y_ptr, n, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    for _ in tl.static_range(STEPS):
+        x = (x * -0.75 + 11.0 + 12582912.0) - 12582912.0
+    tl.store(y_ptr + at, x, mask=at < n)
+
+
+def run(x, steps):
+    y = torch.empty_like(x)
+    round_kernel[(triton.cdiv(x.numel(), 512),)](x, y, x.numel(), STEPS=steps, BLOCK=512)
+    return y
