@@ -27,7 +27,7 @@ from evo_kernel.fitness.spool.client import SpoolJudge
 from evo_kernel.fitness.stages import THINKING, Stages
 from evo_kernel.judge_place import LOCAL
 from evo_kernel.observe.formatting import fault_lines
-from evo_kernel.tasks.first import First, beside_first, first_of, template_of
+from evo_kernel.tasks.first import First, Origin, beside_first, first_of, template_of
 from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.packaged import names_function, packaged_source
@@ -39,7 +39,7 @@ from populations.reading import PopulationReader
 
 START_FROM = 8
 """Kernels taken over from another population."""
-ORIGINS = {"seed": "seed", "lowered": "seed", "compiled": "compiled"}
+ORIGINS: dict[Origin, str] = {"seed": "seed", "lowered": "seed", "template": "template", "compiled": "compiled"}
 """What the lineage calls where a root comes from."""
 FIRST_KERNEL = "first kernel"
 BARREN = {False: 200, True: 60}

@@ -12,9 +12,9 @@ from evo_kernel.tasks.compiled.child import compiled, compiled_baseline
 from evo_kernel.tasks.task import Task, TensorSpec, describe
 from evo_kernel.types import CaseKind, Source
 
-Wanted = Literal["auto", "compiled"]
-"""How a first kernel is chosen: by `first_of`'s order, or torch.compile's whatever else there is."""
-Origin = Literal["seed", "lowered", "compiled"]
+Wanted = Literal["auto", "template", "compiled"]
+"""How a first kernel is chosen: by `first_of`'s order, or this one whatever else there is."""
+Origin = Literal["seed", "lowered", "template", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,10 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
     """
     if wanted == "compiled":
         return First(compiled(task), "compiled")
+    if wanted == "template":
+        from evo_kernel.tasks.lowering.product import product_template
+
+        return First(product_template(task), "template")
     if task.seed is not None:
         return First(task.seed, "seed")
     from evo_kernel.tasks.lowering.lower import lower  # only here: a task with a seed need not pay for tracing
