@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evo_kernel.config import Config
-from evo_kernel.errors import InfraError, UserError
+from evo_kernel.deadline import Deadline
+from evo_kernel.errors import CutShort, InfraError, UserError
+from evo_kernel.fitness.spool.client import SpoolJudge
 from evo_kernel.lru_cache import Recent
 from evo_kernel.types import CaseKind, Measurement, ScoredCandidate
 from operators.macro.policies import StrategyMemory
@@ -41,6 +43,7 @@ def prompts_of(
 KEPT = 512  # tables, the latest
 SHARE = 0.02  # of the time since the run began that making tables may take where a GPU is used for it
 FIRST_S = 30.0  # that it may take from the start
+ELSEWHERE_S = 60.0  # that a prompt waits for a table from elsewhere
 
 
 class Profiles:
@@ -76,11 +79,15 @@ class Profiles:
         if self._measured and self._spent_s > FIRST_S + SHARE * (began - self._began):
             return ""
         try:
-            found = self._judge.profile(relative.source, (), [CaseKind.SEARCH], False, slowest.case)
+            asked = relative.source, (), [CaseKind.SEARCH], False, slowest.case
+            if isinstance(self._judge, SpoolJudge):  # perhaps nobody is there
+                found = self._judge.profile(*asked, deadline=Deadline(time.monotonic() + ELSEWHERE_S))
+            else:
+                found = self._judge.profile(*asked)
             text = found[slowest.case].as_text(self._judge.environment.label)
         except UserError as error:  # a launch that cannot be timed alone: the next time, too
             text = f"not known: {error}"
-        except InfraError:  # the judge is closing, or says so itself when it is asked for a verdict
+        except (InfraError, CutShort):  # the judge is closing, or says so itself when it is asked for a verdict
             return ""
         finally:
             self._spent_s += self._clock() - began

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from evo_kernel import processes
@@ -63,12 +62,10 @@ class JudgeActor:
         self._scratch = Scratch("ray")
         self._judges: WarmJudges | None = None
 
-    def start(self, device: str, own: JudgeSettings, strange: list[str]) -> bytes:
-        """What it is, as an Announcement. `strange`: module folders that Ray took over from the search's process."""
+    def start(self, device: str, own: JudgeSettings) -> bytes:
+        """What it is, as an Announcement."""
         from evo_kernel.app import early_start, judge_server
 
-        ours = str(Path(judge_server.__file__).parents[2])
-        sys.path[:] = [path for path in sys.path if path == ours or path not in strange]
         early_start.begin(None, device)
         self._told, self._judges = judge_server.machine_judges(device, "all", own, self._scratch.path)
         return self._told.as_bytes()
@@ -118,9 +115,8 @@ class RayHosts:
         cores, cards = int(resources["CPU"]), int(resources.get("GPU", 0)) if self._device != "cpu" else 0
         options = {"num_cpus": cores, "num_gpus": cards, "max_concurrency": cores + SPARE_THREADS}
         actor = ray.remote(JudgeActor).options(scheduling_strategy=_on(ray, host), **options).remote()
-        strange = [os.getcwd(), os.path.dirname(os.path.realpath(sys.argv[0]))]
         try:
-            started = actor.start.remote(self._device, self._own, strange)
+            started = actor.start.remote(self._device, self._own)
             while not ray.wait([started], timeout=LOOK_S)[0]:
                 if not wanted():
                     raise HostLost("nobody waits for it any more")
@@ -211,7 +207,13 @@ def joined(place: str) -> Iterator[Any]:
         try:
             if address != "auto":  # Ray itself tries for most of a minute
                 socket.create_connection((address.rpartition(":")[0], int(address.rpartition(":")[2])), REACH_S).close()
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+            # With an empty folder, modules of our working folder are not looked for on the nodes.
+            with Scratch("ray") as folder:
+                (folder / "empty").mkdir()
+                ray.init(
+                    address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False,
+                    runtime_env={"working_dir": str(folder / "empty")},
+                )  # fmt: skip
         except Exception as error:  # OSError, RuntimeError, ValueError, errors of gRPC
             told = " ".join(str(error).split())[:400]
             raise UserError(

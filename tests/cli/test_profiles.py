@@ -10,6 +10,10 @@ import pytest
 from evo_kernel.app import prompt_context
 from evo_kernel.app.prompt_context import FIRST_S, SHARE, Profiles
 from evo_kernel.errors import InfraError, UserError
+from evo_kernel.fitness.judge import JudgeSettings
+from evo_kernel.fitness.spool.client import SpoolJudge
+from evo_kernel.fitness.spool.folder import SpoolFolder
+from evo_kernel.tasks.loading import load
 from evo_kernel.types import Environment, Purpose, ScoredCandidate, Source
 from tests.support.scripted import ENVIRONMENT, ScriptedJudge, scored
 
@@ -112,3 +116,10 @@ def test_tables_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(bench.profiled) == 4, "the one that was asked for again stays"
     table(relative(2))
     assert len(bench.profiled) == 5
+
+
+def test_a_table_from_elsewhere_is_not_waited_for_long(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(prompt_context, "ELSEWHERE_S", 0.1)
+    judge = SpoolJudge(SpoolFolder(tmp_path), load("softmax"), ENVIRONMENT, JudgeSettings())
+    assert Profiles(judge)(relative(7)) == ""
+    assert SpoolFolder(tmp_path).carried()[0] == 1, "it was asked for"

@@ -157,10 +157,11 @@ class SpoolJudge:
         kinds: Sequence[CaseKind],
         counters: bool | None = None,
         case_name: str | None = None,
+        deadline: Deadline | None = None,
     ) -> Mapping[str, CaseProfile]:
-        """See PlanJudge.profile."""
+        """See PlanJudge.profile. Raises CutShort."""
         wanted = ProfileWanted(knobs=knobs, kinds=tuple(kinds), counters=counters, case=case_name)
-        answer, _ = self._answered(source, {"what": PROFILE, "profile": wanted}, again=False, deadline=None)
+        answer, _ = self._answered(source, {"what": PROFILE, "profile": wanted}, again=False, deadline=deadline)
         if answer.profiles is None:
             raise UserError(answer.fault)
         return answer.profiles
