@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
-from tests.support.commands import evo_process as evo
+from tests.support.scripts import script
+
+
+def evo(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """One command in a process of its own."""
+    command = script("-m", "evo_kernel.cli.main", *arguments)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
 
 
 def test_a_new_task_file_loads_and_has_a_first_kernel(tmp_path: Path) -> None:

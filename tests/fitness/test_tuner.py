@@ -295,9 +295,13 @@ def raced():
     return source, runner, evaluation
 
 
-def test_a_kernel_far_behind_one_that_was_only_measured_is_not_tuned():
+ONE_KERNEL = {"check": [{"m": 5, "n": 144}], "search": [{"m": 64, "n": 128}]}
+"""Sizes that a kernel is compiled once for."""
+
+
+def test_a_kernel_far_behind_one_that_was_only_measured_is_not_tuned(tmp_path):
     """As the slower one of two roots, which are measured first and tuned then."""
-    task = load("softmax")
+    task = small_softmax(tmp_path, ONE_KERNEL)
     slow, fast = (Source(f"NUM_WARPS = {n}\n" + task.seed.text.replace("NUM_WARPS = 4\n", "")) for n in (4, 2))
     judge = PlanJudge(task, ScriptedRunner(task), JudgeSettings(tune_plans=8))
     judge.start()
@@ -309,7 +313,7 @@ def test_a_kernel_far_behind_one_that_was_only_measured_is_not_tuned():
 
 def test_a_child_of_an_untuned_parent_begins_with_what_its_parent_was_tuned_to(tmp_path):
     """Both are written with 4 warps, and 2 are best; the child may try one setting."""
-    task = small_softmax(tmp_path, {"check": [{"m": 5, "n": 127}], "search": [{"m": 64, "n": 128}]})
+    task = small_softmax(tmp_path, ONE_KERNEL)
     parent = Source(task.seed.text.replace("BLOCK = ", "BLOCK_ = ").replace("BLOCK=BLOCK", "BLOCK=1024"))
     knobs = []
     for number in range(2):
