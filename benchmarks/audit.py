@@ -29,7 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.deadline import seconds_of
+from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.packaged import packaged_source
+from evo_kernel.types import Source
+from operators.micro.coder import RewriteCoder
 
 HERE = Path(__file__).parent
 LIST, RESULTS, PAGE = HERE / "published.toml", HERE / "published.jsonl", HERE.parent / "docs" / "results" / "audit.md"
@@ -127,6 +130,7 @@ class Machine:
                 ended = found and (found.get("stopped") or found.get("reason", "") or "?")
                 return found and before | {"seconds": seconds, "found": found.get("best") or {}, "search_ended": ended}
             verdict = self._said(["verify", str(source), "--task", str(task)], paths, 120.0)
+            offered = RewriteCoder().offer(Source(source.read_text(encoding="utf-8")), load(task).card())
         return verdict and {
             "name": kernel["name"],
             "project": kernel["project"],
@@ -136,6 +140,7 @@ class Machine:
             "status": verdict["status"],
             "reason": verdict["reason"],
             "cases": verdict.get("cases", []),
+            "strategies": sorted({one.name for one in offered}),
         }
 
     def _said(self, words: list[str], paths: list[Path], limit_s: float) -> dict[str, Any] | None:
@@ -195,6 +200,9 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
             f" Searches without a model made {sum(gain > 1.02 for gain in gains)} of {len(gains)} faster, "
             f"half of all by {statistics.median(gains):.2f} times or more."
         )
+    if told := [row["strategies"] for row in passed if "strategies" in row]:
+        several = sum(len(names) >= 3 for names in told)
+        lines[-1] += f" The rewriter offers three strategies or more for {several} of {len(told)} that pass."
     lines += [
         "",
         "`python -m benchmarks.audit CHECKOUTS --device cuda` repeats it; `benchmarks/published.toml` has commits,",
