@@ -97,6 +97,9 @@ def test_instructions_by_the_units_that_execute_them(softmax):
     assert counts["special"] == counts["mufu"] and counts["alu"] > counts["minmax"] and "double" not in counts
     (loop,) = (one for one in instructions.loops(repeating("rsqrt", "fp64")["cubin"]) if not one["called"])
     assert loop["double"] > 0
+    upper = max(instructions.loops(repeating("umulhi", "u32")["cubin"]), key=lambda one: one["all"])
+    assert upper["imad"] > upper["all"] - upper["alu"]  # each upper half takes two slots
+    assert instructions.instruction_counts(softmax)["sync"] > 0
 
 
 def test_hinted_loads_and_stores_are_counted():
@@ -135,6 +138,8 @@ def repeated(x, n, WHAT: tl.constexpr):
             value = tl.sqrt(value)
         elif WHAT == "rsqrt":
             value = tl.rsqrt(value)
+        elif WHAT == "umulhi":
+            value = tl.umulhi(value, value)
         else:
             value = tl.maximum(value, n - value)
     tl.store(x + at, value)
