@@ -214,6 +214,15 @@ def test_the_table_of_opcodes_is_the_disassemblers(name, request, monkeypatch):
         assert len(instructions.instructions(cubin, {})) == len(named)
 
 
+def test_what_takes_too_long_to_disassemble_is_the_codes_fault(softmax, tmp_path, monkeypatch):
+    script = tmp_path / "nvdisasm"
+    script.write_text("#!/bin/sh\nkill -XCPU $$\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(instructions, "_disassembler", lambda: script)
+    with pytest.raises(ValueError, match="took more than 20 s"):
+        instructions.disassemble(softmax)
+
+
 def test_what_was_learnt_counts_as_the_disassembler_does(matmul, monkeypatch):
     flags, _ = machine_code.code_words(matmul)
     learnt = {flags: {}}  # not even what the table says
