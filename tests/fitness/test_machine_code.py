@@ -97,6 +97,9 @@ def test_instructions_by_the_units_that_execute_them(softmax):
     assert counts["special"] == counts["mufu"] and counts["alu"] > counts["minmax"] and "double" not in counts
     (loop,) = (one for one in instructions.loops(repeating("rsqrt", "fp64")["cubin"]) if not one["called"])
     assert loop["double"] > 0
+    upper = max(instructions.loops(repeating("umulhi", "u32")["cubin"]), key=lambda one: one["all"])
+    assert upper["imad"] > upper["all"] - upper["alu"]  # each upper half takes two slots
+    assert instructions.instruction_counts(softmax)["sync"] > 0
 
 
 def test_hinted_loads_and_stores_are_counted():
@@ -135,6 +138,8 @@ def repeated(x, n, WHAT: tl.constexpr):
             value = tl.sqrt(value)
         elif WHAT == "rsqrt":
             value = tl.rsqrt(value)
+        elif WHAT == "umulhi":
+            value = tl.umulhi(value, value)
         else:
             value = tl.maximum(value, n - value)
     tl.store(x + at, value)
@@ -207,6 +212,15 @@ def test_the_table_of_opcodes_is_the_disassemblers(name, request, monkeypatch):
     if all(told.values()):
         monkeypatch.setattr(instructions, "disassemble", None)
         assert len(instructions.instructions(cubin, {})) == len(named)
+
+
+def test_what_takes_too_long_to_disassemble_is_the_codes_fault(softmax, tmp_path, monkeypatch):
+    script = tmp_path / "nvdisasm"
+    script.write_text("#!/bin/sh\nkill -XCPU $$\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(instructions, "_disassembler", lambda: script)
+    with pytest.raises(ValueError, match="took more than 20 s"):
+        instructions.disassemble(softmax)
 
 
 def test_what_was_learnt_counts_as_the_disassembler_does(matmul, monkeypatch):

@@ -6,9 +6,12 @@ listings show them.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import re
+import resource
+import signal
 import subprocess
 import tempfile
 from collections import Counter
@@ -20,7 +23,8 @@ from typing import NamedTuple
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.compile.machine_code import code_words, entry_address, executed_functions
 
-DISASSEMBLER_DEADLINE_S = 20.0
+DISASSEMBLER_S, PATIENCE_S = 20, 120
+"""Of processor time, which belongs to the code; in all, which belongs to the machine."""
 _ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
 _DIVIDES = "IDIV"  # no opcode of these GPUs
 _NOWHERE = 1 << 60
@@ -299,17 +303,26 @@ def disassemble(cubin: bytes) -> str:
         file.write(cubin)
         file.flush()
         try:
-            done = subprocess.run(
+            with subprocess.Popen(
                 [str(_disassembler()), "-c", "-gi", file.name],
-                capture_output=True, text=True, timeout=DISASSEMBLER_DEADLINE_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise ValueError(f"the disassembler took more than {DISASSEMBLER_DEADLINE_S:.0f} s") from error
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process:
+                with contextlib.suppress(ProcessLookupError):
+                    resource.prlimit(process.pid, resource.RLIMIT_CPU, (DISASSEMBLER_S, DISASSEMBLER_S))
+                try:
+                    text, said = process.communicate(timeout=PATIENCE_S)
+                except subprocess.TimeoutExpired as error:
+                    process.kill()
+                    raise InfraError(f"the disassembler waited {PATIENCE_S} s for a processor") from error
         except OSError as error:
             raise InfraError(f"cannot run the disassembler: {error.strerror}; reinstall triton") from error
-    if done.returncode != 0:
-        raise ValueError(f"the cubin cannot be disassembled: {done.stderr.strip()[:200]}")
-    return done.stdout
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise ValueError(f"the disassembler took more than {DISASSEMBLER_S} s")
+    if process.returncode:
+        raise ValueError(f"the cubin cannot be disassembled: {said.strip()[:200]}")
+    return text
 
 
 @cache
