@@ -134,7 +134,9 @@ def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
     data = FORMAT.read(path)
     with FORMAT.described(path):
         settings: dict[str, Any] = data["settings"]
-        if data["words"] != WORDS or data["kind"] != "network" or settings.get("seen", SEEN) != SEEN:
+        names = list(data["words"]["strategies"])
+        fits = data["words"] == WORDS | {"strategies": names} and set(names) <= set(STRATEGIES) and "other" in names
+        if not fits or data["kind"] != "network" or settings.get("seen", SEEN) != SEEN:
             raise UserError(
                 f"{path} is a policy with other features, strategies or of another kind than this evo-kernel has: "
                 f"train it anew with `{FORMAT.makes}`."
@@ -142,5 +144,8 @@ def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
         known = NetworkSettings.__dataclass_fields__.keys() & settings.keys()
         model = PolicyNetwork(NetworkSettings(**{name: settings[name] for name in known}))
         # Earlier versions stored layers for source text too, which such a policy never saw.
-        model.load_state_dict({name: data["model"][name] for name in model.state_dict()})
+        weights = {name: data["model"][name] for name in model.state_dict()}
+        # A strategy that came later is to it what any without a name of its own is.
+        rows = [names.index(name if name in names else "other") for name in STRATEGIES]
+        model.load_state_dict(weights | {"name.weight": weights["name.weight"][rows]})
         return model.eval(), dict(data["about"])
