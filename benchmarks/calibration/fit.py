@@ -27,7 +27,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "mma_share": (0.5, 0.66),  # the fastest kernels of h200.jsonl.xz reach 0.51 of the vendor's rate with mma.sync
     "wgmma_share": (0.85, 1.0),  # and 0.85 with wgmma; mma.sync cannot feed the tensor cores of sm_90 as fast
     "fp32_share": (0.1, 1.0),
-    "mufu_per_clock": (8.0, 32.0),
     "shared_cycles": (1.0, 16.0),
     "spill_cycles": (1.0, 64.0),
     "l2_usable": (0.2, 1.0),

@@ -41,8 +41,7 @@ class Constants:
 
     Fitted by `python -m benchmarks.calibrate fit benchmarks/calibration/h200.jsonl.xz` from 11,512 plans measured on an
     H200. docs/internals/time-model.md tells how well they rank kernels and which are at their bounds. The data do not
-    determine those marked as estimates. Lanes per clock are those of the CUDA programming guide (arithmetic throughput,
-    compute capability 9.0), and were measured so on an H200.
+    determine those marked as estimates.
     """
 
     launch_us: float = 1.3  # one kernel in a graph; 1.24 when measured separately
@@ -53,10 +52,6 @@ class Constants:
     mma_share: float = 0.66  # of the vendor's rate, for mma.sync on sm_90; at its bound
     wgmma_share: float = 0.85  # of the vendor's rate, for warp-group instructions; at its bound
     fp32_share: float = 0.7  # of the fp32 rate, for a dot without tensor instructions; an estimate
-    special_per_clock: float = 16.0  # lanes per SM: special functions, conversions, counts of bits, warp reductions
-    integers_per_clock: float = 64.0  # logic, comparisons, selections and sums; as many again of multiplications
-    shuffles_per_clock: float = 32.0  # and atomic operations on shared memory, where no two are on one address
-    barriers_per_clock: float = 16.0
     shared_cycles: float = 3.91  # of the shared-memory pipe for one warp's 128-bit access
     spill_cycles: float = 12.8  # a warp's local-memory access through L1
     l2_usable: float = 0.998  # share of L2 available before reused lines are evicted
@@ -69,6 +64,11 @@ class Constants:
 
 
 CONSTANTS = Constants()
+LANES = {"special": 16.0, "mufu": 16.0, "alu": 64.0, "imad": 64.0, "shuffle": 32.0, "atoms": 32.0, "sync": 16.0}
+"""Lanes a clock and SM of each unit: CUDA programming guide, arithmetic throughput, compute capability 9.0; measured so
+on an H200, but for barriers (14). Special functions, conversions, bit counts and warp reductions; logic, comparisons,
+selections and sums of integers; their products; shuffles; atomic operations on shared memory, where no two are on one
+address; barriers."""
 
 
 @dataclass(frozen=True)
@@ -231,21 +231,16 @@ def _cycles(walked: Rounds, target: Target, c: Constants, warps: float, by: Prog
     one instruction a clock at most, to the units of its own quarter.
     """
 
-    def on(unit: str, lanes_per_clock: float) -> float:
-        return walked.instructions(unit, by) * target.warp / lanes_per_clock
+    def on(unit: str) -> float:
+        return walked.instructions(unit, by) * target.warp / (LANES.get(unit) or target.doubles_per_clock)
 
     used = min(1.0, warps / 4)
-    special = max(on("special", c.special_per_clock), on("mufu", c.special_per_clock))  # old data have no units
-    doubles, integers = (
-        on("double", target.doubles_per_clock),
-        max(on("alu", c.integers_per_clock), on("imad", c.integers_per_clock)),
-    )
     shared = walked.instructions("ld.shared", by) + walked.instructions("st.shared", by)
     cycles = max(
         walked.instructions("all", by) / (4.0 * used * c.issue_efficiency),
-        max(special, doubles, integers) / used,
-        shared * c.shared_cycles + on("shuffle", c.shuffles_per_clock) + on("atoms", c.shuffles_per_clock),
-        on("sync", c.barriers_per_clock),
+        max(map(on, ("special", "mufu", "alu", "imad", "double"))) / used,  # old data have no units but "mufu"
+        shared * c.shared_cycles + on("shuffle") + on("atoms"),
+        on("sync"),
     )
     return cycles + walked.instructions("spill", by) * c.spill_cycles
 
