@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from evo_kernel.config import Config
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, InfraError, UserError
-from evo_kernel.fitness.spool.client import SpoolJudge
 from evo_kernel.lru_cache import Recent
 from evo_kernel.types import CaseKind, Measurement, ScoredCandidate
 from operators.macro.policies import StrategyMemory
@@ -75,6 +74,8 @@ class Profiles:
             return self._made(relative, slowest)
 
     def _made(self, relative: ScoredCandidate, slowest: Measurement) -> str:
+        from evo_kernel.fitness.spool.client import SpoolJudge  # only here: it imports torch
+
         began = self._clock()
         if self._measured and self._spent_s > FIRST_S + SHARE * (began - self._began):
             return ""
