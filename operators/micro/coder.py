@@ -167,6 +167,8 @@ class StepWalk:
         self._calls.extend(decision.calls)
         strategy = decision.offered[decision.chosen]
         source, reason = self._carry_out(strategy)
+        if source is not None and strategy.family != "fusion" and (lost := self._lost_fusions(source)):
+            source, reason = None, f"it rules out a fusion that was not tried, through {', '.join(lost)}"
         if source is None:
             self._failed.add(strategy.key)
         else:
@@ -204,6 +206,21 @@ class StepWalk:
         self._decisions.append(dataclasses.replace(decision, calls=()))
         self._steps.append(step)
         self._outcomes.append(f"{step.outcome}: {step.detail}" if step.detail else step.outcome)
+
+    def _lost_fusions(self, source: Source) -> list[str]:
+        """Buffers that could be fused away in the source as it stands, were not on the parent, and cannot in `source`.
+
+        Many changes of a kernel make its fusion impossible, and most gain less.
+        """
+        tried = {entry.strategy.key for entry in self._brief.tried}
+
+        def buffers(one: Source) -> set[str]:
+            fusions = (
+                s for s in self._coder.offer(one, self._brief.task) if s.family == "fusion" and s.key not in tried
+            )
+            return {str(value) for s in fusions for name, value in s.parameters if name == "buffer"}
+
+        return sorted(buffers(self.source) - buffers(source))
 
     def _carry_out(self, strategy: Strategy) -> tuple[Source | None, str]:
         """The new source, or None and the reason."""

@@ -6,9 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Operator, Source, Strategy
+from evo_kernel.tasks.lowering.lower import lower_function
+from evo_kernel.types import Decision, Operator, Source, Strategy
 from operators.macro.bandit import BanditPolicy
 from operators.macro.catalogue import STOP
 from operators.macro.policies import UniformPolicy
@@ -232,3 +234,16 @@ def test_the_coder_keeps_few_sources_parsed_and_threads_agree(monkeypatch):
     for thread in threads:
         thread.join()
     assert results == [alone] * 4
+
+
+def test_a_step_waits_for_the_fusion_that_it_would_rule_out():
+    text = lower_function(lambda x: torch.nn.functional.silu(x).sum(-1), [(torch.empty(64, 128),)])
+    parent = relative(1, Source(text))
+    offered = CODER.offer(parent.source, TASK)
+    fusion = next(strategy for strategy in offered if strategy.name == "fuse-producer")
+    chances = tuple(float(strategy.name == "one-pass-row") for strategy in offered)
+    one_pass = Decision("test", offered, chances, chances.index(1.0))
+    early, late = (StepWalk(brief(parent, tried=tried), CODER, no_probe) for tried in ((), (fusion,)))
+    assert not early.take(one_pass) and not early.kept
+    assert early.failure("mtmc", "").steps[0].detail == "it rules out a fusion that was not tried, through silu"
+    assert late.take(one_pass) and [strategy.name for strategy in late.kept] == ["one-pass-row"]

@@ -175,7 +175,7 @@ class _Flow:
         name, results = operation.name, _made(scope, operation.results)
         if name in LOADS or name in STORES:
             self.accesses[operation.ordinal] = (*(operands[:2] if name == "tt.load" else operands), *control)
-            if name in LOADS or (name in ATOMICS and operation.results[0].name in self._used):
+            if name in LOADS or (name in ATOMICS and operation.results and operation.results[0].name in self._used):
                 self.loads |= dict.fromkeys(results, operation.ordinal)
         elif name == "tt.call":
             self._calls.append((operation.attributes["callee"], operands, results, control))
@@ -263,7 +263,7 @@ def spins_of(module: IRModule) -> frozenset[int]:
         return frozenset()
     loops = [operation for operation in operations if operation.name == "scf.while"]
     spins = {inner.ordinal for loop in loops for inner in loop.regions[0].walk() if inner.name in {*ATOMICS, "tt.load"}}
-    constants = {o.results[0].name: o.head.strip() for o in operations if o.name == "arith.constant"}
+    constants = {o.results[0].name: o.head.strip() for o in operations if o.name == "arith.constant" and o.results}
     asking = {
         loop.ordinal: asks
         for loop in loops
@@ -285,7 +285,8 @@ def _only_asks(operation: Operation, constants: Mapping[str, str]) -> bool:
     """Whether an operation reads what others may change, and takes no part in work: it adds 0, exchanges constants."""
     if operation.name == "tt.load":
         return operation.attributes.get("isVolatile") == "true"
-    value = constants.get(operation.operands[1], "") if operation.name in ATOMICS else ""
+    atomic = operation.name in ATOMICS and len(operation.operands) > 1
+    value = constants.get(operation.operands[1], "") if atomic else ""
     if operation.name == "tt.atomic_cas":
         return bool(value)
     return operation.words[:1] in (("add",), ("fadd",), ("or",), ("xor",)) and bool(_ZEROS.fullmatch(value))
