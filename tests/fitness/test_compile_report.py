@@ -102,7 +102,7 @@ PTX = """.loc 1 7 3 // kernel.py:7:3
 .loc 2 90 1, function_name $str, inlined_at 1 8 5
 add.s32 %r1, %r2, %r3;
 wgmma.mma_async
-.file 1 "/work/candidate_0_0/kernel.py"
+.file 1 "/tmp/candidate_0_0/kernel.py"
 .file 2 "/site-packages/triton/language/standard.py"
 """
 
