@@ -166,8 +166,10 @@ class StepWalk:
         started = time.monotonic()
         self._calls.extend(decision.calls)
         strategy = decision.offered[decision.chosen]
+        paid = len(self._calls)
         source, reason = self._carry_out(strategy)
-        if source is not None and strategy.family != "fusion" and (lost := self._lost_fusions(source)):
+        free = len(self._calls) == paid  # what a model was paid for is judged
+        if source is not None and free and strategy.family != "fusion" and (lost := self._lost_fusions(source)):
             source, reason = None, f"it rules out a fusion that was not tried, through {', '.join(lost)}"
         if source is None:
             self._failed.add(strategy.key)
