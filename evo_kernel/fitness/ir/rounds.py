@@ -285,8 +285,8 @@ def _only_asks(operation: Operation, constants: Mapping[str, str]) -> bool:
     """Whether an operation reads what others may change, and takes no part in work: it adds 0, exchanges constants."""
     if operation.name == "tt.load":
         return operation.attributes.get("isVolatile") == "true"
-    atomic = operation.name in ATOMICS and len(operation.operands) > 1
-    value = constants.get(operation.operands[1], "") if atomic else ""
+    given = operation.operands[1:2] if operation.name in ATOMICS else ()
+    value = "".join(constants.get(name, "") for name in given)
     if operation.name == "tt.atomic_cas":
         return bool(value)
     return operation.words[:1] in (("add",), ("fadd",), ("or",), ("xor",)) and bool(_ZEROS.fullmatch(value))
