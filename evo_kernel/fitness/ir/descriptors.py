@@ -99,7 +99,7 @@ def _make_descriptor(machine: Machine, frame: Frame, operation: Operation, opera
     ]
 
 
-def _used(machine: Machine, frame: Frame, descriptor: Lanes, indices: Sequence[Lanes]) -> DeviceDescriptor:
+def used_descriptor(machine: Machine, frame: Frame, descriptor: Lanes, indices: Sequence[Lanes]) -> DeviceDescriptor:
     if not isinstance(descriptor, DeviceDescriptor):
         raise IRError("a descriptor operation on a value that is not a descriptor")
     if machine.memory.strict:
@@ -107,7 +107,7 @@ def _used(machine: Machine, frame: Frame, descriptor: Lanes, indices: Sequence[L
     return descriptor
 
 
-def _described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
+def described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
     """Addresses and mask of a block at some indices."""
     block = block_of(descriptor.type)
     shape = block.shape or ()
@@ -146,8 +146,8 @@ def _described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[
 @handles("tt.descriptor_load")
 def _descriptor_load(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     type_ = operation.results[0].type
-    descriptor = _used(machine, frame, operands[0], operands[1:])
-    pointer, mask = _described(descriptor, operands[1:])
+    descriptor = used_descriptor(machine, frame, operands[0], operands[1:])
+    pointer, mask = described(descriptor, operands[1:])
     block = block_of(descriptor.type)
     fill = torch.full((1,) * (block.rank + 1), 0.0 if descriptor.zeros else torch.nan).to(block.dtype)
     block_lanes = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
@@ -170,9 +170,9 @@ def _refit(value: Lanes, type_: Type) -> Lanes:
 
 @handles("tt.descriptor_store", "tt.descriptor_reduce")
 def _descriptor_store(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    descriptor = _used(machine, frame, operands[0], operands[1:-1])
+    descriptor = used_descriptor(machine, frame, operands[0], operands[1:-1])
     value = operands[-1]
-    pointer, mask = _described(descriptor, operands[1:-1])
+    pointer, mask = described(descriptor, operands[1:-1])
     value = _refit(value, Type(value.type.element, block_of(descriptor.type).shape))
     if operation.name == "tt.descriptor_store":
         store(machine, frame, operation, pointer, value, mask)
@@ -189,7 +189,7 @@ def _descriptor_store(machine: Machine, frame: Frame, operation: Operation, oper
 def _descriptor_rows(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """Rows by a tensor of row numbers, columns from an offset; rows outside read as zeros."""
     _, rows, column = operands[:3]
-    descriptor = _used(machine, frame, operands[0], (rows, column))
+    descriptor = used_descriptor(machine, frame, operands[0], (rows, column))
     gather = operation.name.endswith("gather")
     type_ = operation.results[0].type if gather else operands[3].type
     width = (type_.shape or (1, 1))[1]

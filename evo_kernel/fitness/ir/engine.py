@@ -18,6 +18,7 @@ from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.lanes import Lanes, nothing
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import Function, IRBlock, IRModule, Operation, Region
+from evo_kernel.fitness.ir.running_program import RunningProgram
 from evo_kernel.fitness.ir.types import IRError, Type
 
 MAX_CALLS = 32
@@ -90,6 +91,7 @@ class Machine:
     used: frozenset[str] = frozenset()  # names of results that are read
     acquired: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     releases: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
+    running: RunningProgram | None = None  # the program that runs alone, because it has shared memory
     promising: bool = False  # the kernel has hints about its values
     depth: int = 0
     _orders: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -230,7 +232,8 @@ class Machine:
 _EFFECTS = {
     "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_store",
     "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "tt.make_tensor_descriptor", "scf.for",
-    "scf.while", "scf.if", "tt.call",
+    "scf.while", "scf.if", "tt.call", "ttg.local_store", "ttng.async_tma_copy_local_to_global", "ttg.warp_specialize",
+    "ttng.wait_barrier",
 }  # fmt: skip
 
 
@@ -247,6 +250,8 @@ _TERMINATORS = {
     "tt.map_elementwise.return",
     "scf.condition",
     "cf.nothing",
+    "ttg.warp_yield",
+    "ttg.warp_return",
 }
 _NOTHING = Operation("cf.nothing", (), (), {}, (), (), "", 0, 0)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evo_kernel.fitness.ir import casts, control_flow, mapping, reductions, shapes  # noqa: F401  they register handlers
+from evo_kernel.fitness.ir import casts, control_flow, mapping, reductions, shapes, warp_groups  # noqa: F401  they register handlers
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
@@ -59,6 +59,7 @@ class Traits:
     updates: bool  # atomic operations, through which programs may affect each other
     in_order: bool  # it uses their results
     waits: bool  # a loop waits for other programs: one program at a time
+    alone: bool  # it has shared memory of its own: one program at a time
     loaded: frozenset[int]  # arguments that it may load through
     indexed: frozenset[int]  # arguments through which it may load other types than floating-point
     stored: frozenset[int]  # arguments that it may store through
@@ -66,7 +67,8 @@ class Traits:
 
 def unsupported(module: IRModule) -> str:
     """The first unsupported operation; empty if all are supported."""
-    known = HANDLERS.keys() | {"scf.yield", "tt.return", "tt.reduce.return", "tt.scan.return",
+    known = HANDLERS.keys() | {"ttg.warp_yield", "ttg.warp_return", "scf.yield", "tt.return", "tt.reduce.return",
+                               "tt.scan.return",
                                "tt.map_elementwise.return", "scf.condition", "cf.br", "cf.cond_br"}  # fmt: skip
     return next((o.name for o in module.operations() if o.name not in known), "")
 
@@ -77,8 +79,9 @@ def traits_of(module: IRModule) -> Traits:
     used = {name for o in operations for name in (*o.operands, *(n for s in o.successors for n in s.operands))}
     atomics = [o for o in operations if o.name in ATOMICS]
     in_order = any(o.results and o.results[0].name in used for o in atomics)
+    alone = any(o.name == "ttg.local_alloc" for o in operations)
     updates = bool(atomics) or any(o.name == "tt.descriptor_reduce" for o in operations)
-    return Traits(largest, updates, in_order, bool(spins_of(module)), *_roots(module))
+    return Traits(largest, updates, in_order, bool(spins_of(module)), alone, *_roots(module))
 
 
 def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
@@ -183,6 +186,9 @@ def launch(
     for chunk in chunks:
         try:
             machine.call(module.entry, arguments, chunk)
+            if machine.running is not None:
+                machine.running.now.finish()
+                machine.running = None
         except MemoryFault as fault:
             return Launched(_finding(fault, grid))
     return Launched(None, tuple(machine.conflicts[:64]))
@@ -190,11 +196,11 @@ def launch(
 
 def chunk_size(traits: Traits) -> int:
     """Number of programs that run at once."""
-    return 1 if traits.waits else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, traits.largest)))
+    return 1 if traits.waits or traits.alone else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, traits.largest)))
 
 
 def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_floats: bool) -> Iterable[torch.Tensor]:
-    size = MAX_CHUNK if skips_floats and not traits.waits else chunk_size(traits)
+    size = MAX_CHUNK if skips_floats and not (traits.waits or traits.alone) else chunk_size(traits)
     chunks = list(torch.split(ids, size))
     if traits.in_order or traits.waits:  # a program waits for one with a smaller id
         return chunks[::-1] if reverse and not traits.waits else chunks

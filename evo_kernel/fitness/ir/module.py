@@ -14,9 +14,10 @@ from functools import lru_cache
 
 from evo_kernel.fitness.ir.types import IRError, Type
 
-LOADS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"})
+LOADS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather", "ttng.async_tma_copy_global_to_local"})
 ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
-STORES = ATOMICS | {"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.descriptor_scatter"}
+STORES = ATOMICS | {"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.descriptor_scatter",
+                    "ttng.async_tma_copy_local_to_global"}  # fmt: skip
 """Operations that access memory; atomic ones count as stores, whatever they return."""
 
 

@@ -25,7 +25,6 @@ class TorchFault(Exception):
     """A torch operation of the plan fails; the message names it."""
 
 
-_LANGUAGES = {"gluon": "Gluon", "cuda": "CUDA C++"}
 _FREE_MEMORY = 16 << 30
 
 
@@ -33,9 +32,9 @@ def modules_of(plan: Plan, texts: Sequence[str]) -> list[IRModule]:
     """The kernels of a plan, from the compiled IR. Raises CannotExecute, IRError."""
     modules = []
     for kernel, text in zip(plan.kernels, texts, strict=True):
-        if kernel.language != "triton":
+        if kernel.language == "cuda":
             raise CannotExecute(
-                f"kernel {kernel.name} is written in {_LANGUAGES[kernel.language]}, which only a GPU executes; a judge "
+                f"kernel {kernel.name} is written in CUDA C++, which only a GPU executes; a judge "
                 "with one decides it (--device cuda), and `evo-kernel compile` tells here what its code needs and does"
             )
         module = parse(text)

@@ -191,6 +191,8 @@ def _signature(name: str, text: str, results: int) -> tuple[list[Type], list[Typ
         if first.pointee is None:
             raise IRError("tt.load from what is no pointer")
         return given, [Type(first.pointee.element, first.shape, first.pointee.pointee, first.encoding)]
+    if name == "ttng.warp_group_dot_wait":
+        return given, given
     if name in ("arith.cmpi", "arith.cmpf"):
         return given, [first.of("i1")]
     if name == "arith.select":

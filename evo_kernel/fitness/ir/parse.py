@@ -24,6 +24,7 @@ from evo_kernel.fitness.ir.types import MAX_DEPTH, IRError, Type, bracketed, lea
 
 MAX_TEXT = 8 << 20
 MAX_OPERATIONS = 100_000
+MAX_PARTITIONS = 16
 MAX_FRAMES, MAX_LOCATION = 64, 1 << 12
 """Of an operation's location: names that are resolved, and characters of each."""
 
@@ -40,6 +41,7 @@ _LINE = re.compile(rf'(?:(?P<results>{NAME}(?::\d+)?(?:, {NAME}(?::\d+)?)*) = )?
 _FRAME = re.compile(r'"(?P<file>[^"]*)":(?P<line>\d{1,7})|(?P<name>#\w+)')
 _FUNCTION = re.compile(r'tt\.func (public|private)? ?@("?)([\w.$<>(),: -]+?)\2\(')
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:\s*(?://.*)?$")
+_PARTITION = re.compile(r"partition\d+\((.*)\) num_warps\(\d+\) \{$")
 _ARGUMENT = re.compile(rf"({NAME}): ")
 
 
@@ -168,6 +170,21 @@ class _Parser:
                 continue
             operations.append(self._operation(line, number, depth))
 
+    def _partitions(self, depth: int) -> tuple[list[Region], str]:
+        """The regions of groups of warps, and what follows the last one's bracket."""
+        if self._lines.next()[0] != "default {":
+            raise IRError("groups of warps without a default")
+        region, ending = self._region(depth + 1)
+        regions = [region]
+        while ending == "}":
+            match = _PARTITION.match(self._lines.next()[0])
+            if not match or len(regions) > MAX_PARTITIONS:
+                raise IRError("unreadable groups of warps")
+            arguments = tuple(self._argument(part) for part in split_top(match[1], ",") if part)
+            region, ending = self._region(depth + 1, arguments)
+            regions.append(region)
+        return regions, ending[1:].strip()
+
     def _operation(self, line: str, number: int, depth: int) -> Operation:
         self._count += 1
         if self._count > MAX_OPERATIONS:
@@ -181,7 +198,10 @@ class _Parser:
         tail = STRING.sub(lambda s: mask_strings(strings, s[1]), line[match.end() :]).strip()
         name = match["name"]
         regions: list[Region] = []
-        if tail.endswith("{"):
+        if name == "ttg.warp_specialize":
+            regions, ending = self._partitions(depth)
+            tail = f"{tail} {ending}"
+        elif tail.endswith("{"):
             tail = tail[:-1].rstrip().removesuffix("(").rstrip()
             header, block_arguments = parse_header(name, tail)
             while True:

@@ -258,8 +258,11 @@ def _split_product(
 @handles("tt.dot")
 def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     a, b, c = operands
-    precision = operation.attributes.get("inputPrecision", "ieee")
-    type_ = operation.results[0].type
+    return [product_of(a, b, c, operation.attributes.get("inputPrecision", "ieee"), operation.results[0].type)]
+
+
+def product_of(a: Lanes, b: Lanes, c: Lanes, precision: str, type_: Type) -> Lanes:
+    """a · b + c of blocks, as `type_`."""
     left, right = a.full(), b.full()
     if type_.is_integer:
         product = torch.matmul(left.double(), right.double()).to(torch.int64) + c.data.long()
@@ -271,10 +274,10 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
         product = _split_product(left, right, *parts) if parts else torch.matmul(left.float(), right.float())
         data = (product + c.data.float()).to(type_.dtype)
     else:
-        raise Unsupported(f"tt.dot into {type_.element}")
+        raise Unsupported(f"a product into {type_.element}")
     rows = None if a.undefined is None else a.undefined.any(-1, keepdim=True)
     columns = None if b.undefined is None else b.undefined.any(-2, keepdim=True)
-    return [Lanes(type_, data, undefined=any_marked(c.undefined, rows, columns))]
+    return Lanes(type_, data, undefined=any_marked(c.undefined, rows, columns))
 
 
 _E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])

@@ -27,7 +27,8 @@ BITS = {
 
 @dataclass(frozen=True)
 class Type:
-    """A scalar or tensor type. `element`: an entry of DTYPES, `ptr` or `desc`; `pointee`: the type that those point to.
+    """A scalar or tensor type. `element`: an entry of DTYPES, `ptr`, `desc` or `memdesc` (shared memory); `pointee`:
+    the type that those point to.
 
     `shape` is None for a scalar. `encoding` is the layout of a Gluon tensor, as text.
     """
@@ -148,6 +149,9 @@ def leading_type(text: str, depth: int) -> tuple[Type, str]:
             return Type("ptr", None, leading_type(split_top(inside, ",")[0], depth + 1)[0]), rest
         pointee = leading_type(inside, depth + 1)[0] if inside.startswith("tensor<") else tensor_type(inside, depth)
         return Type("desc", None, pointee), rest
+    if text.startswith("!ttg.memdesc<"):
+        inside, rest = bracketed(text[text.index("<") :])
+        return Type("memdesc", None, tensor_type(inside, depth)), rest
     if text.startswith("tensor<"):
         inside, rest = bracketed(text[len("tensor") :])
         return tensor_type(inside, depth), rest

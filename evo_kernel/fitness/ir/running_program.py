@@ -1,0 +1,172 @@
+"""The program that runs alone because it has shared memory: its barriers, and its groups of warps in turn."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+
+from evo_kernel.fitness.ir.lanes import Lanes, nothing
+from evo_kernel.fitness.ir.memory import MemoryFault
+from evo_kernel.fitness.ir.types import Type
+
+JOIN_S = 10.0
+"""A thread of a program that has ended is waited for so long."""
+
+
+class Product(Lanes):
+    """A product that may not be ready: undefined until it was waited for."""
+
+    __slots__ = ("_make", "made")
+
+    def __init__(self, type_: Type, make: Callable[[], Lanes]) -> None:
+        empty = nothing(type_)
+        super().__init__(type_, empty.data, undefined=empty.undefined)
+        self._make, self.made = make, None
+
+    def finish(self) -> Lanes:
+        if self.made is None:
+            self.made: Lanes | None = self._make()
+        return self.made
+
+
+class Barrier:
+    """An mbarrier: a phase ends when `count` have arrived and all expected bytes too (PTX ISA, mbarrier)."""
+
+    def __init__(self, count: int) -> None:
+        self.count = self.missing = count
+        self.bytes = 0  # expected and not arrived
+        self.parity = 0  # of the phase that is under way
+        self.copies: list[Callable[[], int]] = []  # on their way; each returns its bytes
+
+    def arrive(self, count: int) -> None:
+        if count > self.missing:
+            raise MemoryFault("undefined", f"arrives {count} times at a barrier that waits for {self.missing}")
+        self.missing -= count
+        self._end_phase()
+
+    def _end_phase(self) -> None:
+        if self.missing == 0 and self.bytes == 0:
+            self.missing, self.parity = self.count, 1 - self.parity
+
+    def is_over(self, parity: int, draw: random.Random) -> bool:
+        """Whether the phase of this parity has ended, if what is on its way arrives now."""
+        while self.parity == parity and self.copies:
+            self.bytes -= self.copies.pop(draw.randrange(len(self.copies)))()
+            self._end_phase()
+        return self.parity != parity
+
+
+class WarpGroup:
+    """What one group of warps has begun and not waited for."""
+
+    def __init__(self) -> None:
+        self.may_go_on: Callable[[], bool] = lambda: True
+        self.turn = threading.Event()
+        self.products: deque[Product] = deque()
+        self.stores: deque[Callable[[], None]] = deque()
+        self.copies: list[Callable[[], None]] = []  # of the group of copies that is not committed
+        self.committed: deque[list[Callable[[], None]]] = deque()
+
+    def finish(self) -> None:
+        self.finish_products(0)
+        self.finish_copies(0)
+        self.finish_stores(0)
+
+    def finish_products(self, left: int) -> None:
+        while len(self.products) > left:
+            self.products.popleft().finish()
+
+    def finish_stores(self, left: int) -> None:
+        while len(self.stores) > left:
+            self.stores.popleft()()
+
+    def finish_copies(self, left: int) -> None:
+        while len(self.committed) > left:
+            for copy in self.committed.popleft():
+                copy()
+
+
+class RunningProgram:
+    """Barriers and groups of warps of the program that runs."""
+
+    def __init__(self, program: int, seed: int) -> None:
+        self.program = program
+        self.draw = random.Random(seed * 1_000_003 + program)
+        self.barriers: dict[int, Barrier] = {}  # by address of the barrier's element
+        self.now = WarpGroup()
+        self._alive = [self.now]
+        self._failure: BaseException | None = None
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Let others run until something holds, now and then also where it holds already."""
+        own = self.now
+        own.may_go_on = ready
+        yields = self.draw.random() < 0.5
+        while yields or not ready():
+            others = [one for one in self._alive if one is not own and one.may_go_on()]
+            if others:
+                self._pass_to(self.draw.choice(others))
+            elif not ready():
+                raise MemoryFault("stuck", "waits for a barrier that nobody completes: it would hang")
+            yields = False
+        own.may_go_on = lambda: True
+
+    def _pass_to(self, other: WarpGroup) -> None:
+        own, self.now = self.now, other
+        other.turn.set()
+        own.turn.wait()
+        own.turn.clear()
+        if self._failure is not None:
+            raise self._failure
+
+    def beside(self, works: Sequence[Callable[[], object]], own: Callable[[], Sequence[Lanes]]) -> Sequence[Lanes]:
+        """Run works side by side with one of the caller's, whose results are returned when all have ended."""
+        caller = self.now
+        groups = [WarpGroup() for _ in works]
+        threads = [
+            threading.Thread(target=self._run, args=(group, work, caller), daemon=True)
+            for group, work in zip(groups, works, strict=True)
+        ]
+        self._alive += groups
+        for thread in threads:
+            thread.start()
+        try:
+            results = own()
+            self.wait(lambda: not any(group in self._alive for group in groups))
+        except BaseException as error:
+            self._failure = self._failure or error
+            for group in groups:  # each ends at the failure, one after the other
+                while group in self._alive:
+                    self._pass_back(caller, group)
+            raise
+        finally:
+            for thread in threads:
+                thread.join(JOIN_S)
+        return results
+
+    def _pass_back(self, caller: WarpGroup, group: WarpGroup) -> None:
+        self.now = group
+        group.turn.set()
+        caller.turn.wait()
+        caller.turn.clear()
+
+    def _run(self, group: WarpGroup, work: Callable[[], object], caller: WarpGroup) -> None:
+        torch.set_num_threads(1)  # it is a thread's own number
+        group.turn.wait()
+        group.turn.clear()
+        try:
+            if self._failure is None:
+                work()
+                group.finish()
+        except BaseException as error:  # noqa: BLE001  the caller's thread raises it
+            self._failure = self._failure or error
+        self._alive.remove(group)
+        others = [one for one in self._alive if one.may_go_on()]
+        if self._failure is not None or not others:
+            others = [caller]  # which raises the failure, or finds that nobody goes on
+        self.now = self.draw.choice(others)
+        self.now.turn.set()

@@ -1,0 +1,322 @@
+"""Handlers of Gluon's operations: shared memory, barriers, asynchronous copies and products, groups of warps.
+
+Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as the
+program allows, in an order that is drawn: a copy when somebody waits for its barrier, a product and a store when they
+are waited for. Until a copy has arrived its place is undefined, and so is a product that was not waited for. A program
+that relies on less than it waits for is wrong here, as it may be on a GPU.
+
+Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
+them wait, the program would hang.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import torch
+
+from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.lanes import Lanes, nothing
+from evo_kernel.fitness.ir.loads import load
+from evo_kernel.fitness.ir.memory import MemoryFault
+from evo_kernel.fitness.ir.module import IRValue, Operation
+from evo_kernel.fitness.ir.reductions import product_of
+from evo_kernel.fitness.ir.running_program import Barrier, Product, RunningProgram
+from evo_kernel.fitness.ir.stores import store
+from evo_kernel.fitness.ir.types import IRError, Type
+
+PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
+"""Of `inputPrecision` as a number (tt::InputPrecision)."""
+
+
+class SharedMemory(Lanes):
+    """A tensor in shared memory, or a part of one: views of its elements and of what is undefined among them."""
+
+    __slots__ = ("marks_", "view")
+
+    def __init__(self, type_: Type, view: torch.Tensor, marks: torch.Tensor) -> None:
+        super().__init__(type_, view.unsqueeze(0))
+        self.view, self.marks_ = view, marks
+
+    def read(self, type_: Type) -> Lanes:
+        """What it holds now."""
+        return Lanes(type_, self.view.clone().unsqueeze(0), undefined=_marks_of(self.marks_))
+
+    def write(self, value: Lanes) -> None:
+        self.view.copy_(value.full()[0])
+        self.marks_.copy_(value.marks((1, *self.view.shape))[0])
+
+
+def _running(machine: Machine, frame: Frame) -> RunningProgram:
+    if frame.programs.numel() != 1:
+        raise IRError("shared memory of several programs at once")
+    program = int(frame.programs[0])
+    if machine.running is None:
+        machine.running = RunningProgram(program, machine.seed)
+    if machine.running.program != program:
+        raise IRError("shared memory of several programs at once")
+    return machine.running
+
+
+def _marks_of(marks: torch.Tensor) -> torch.Tensor | None:
+    return marks.clone().unsqueeze(0) if bool(marks.any()) else None
+
+
+def _shared(value: Lanes) -> SharedMemory:
+    if not isinstance(value, SharedMemory):
+        raise IRError("an operation of shared memory on what is none")
+    return value
+
+
+def _number(value: Lanes, what: str) -> int:
+    if value.undefined is not None and bool(value.undefined.any()):
+        raise MemoryFault("undefined", f"uses {what} that is undefined")
+    return int(value.data.reshape(-1)[0])
+
+
+def _holds(value: Lanes) -> bool:
+    return bool(_number(value, "a predicate"))
+
+
+def _literal(operation: Operation) -> int:
+    """The number that stands among the operands: a count or bytes."""
+    found = re.search(r",\s*(\d+)", operation.head)
+    if found is None:
+        raise IRError(f"{operation.name} without a number")
+    return int(found[1])
+
+
+def _contents(result: IRValue) -> Type:
+    if result.type.element != "memdesc" or result.type.pointee is None:
+        raise IRError(f"shared memory of type {result.type}")
+    return result.type.pointee
+
+
+# --- shared memory --------------------------------------------------------------------------------------------------
+
+
+@handles("ttg.local_alloc")
+def _alloc(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    _running(machine, frame)
+    type_ = _contents(operation.results[0])
+    shape = type_.shape or ()
+    made = SharedMemory(
+        operation.results[0].type, torch.zeros(shape, dtype=type_.dtype), torch.ones(shape, dtype=torch.bool)
+    )
+    if operands:
+        made.write(operands[0])
+    return [made]
+
+
+@handles("ttg.local_dealloc", "ttng.fence_async_shared", "ttg.barrier", "gpu.barrier", "ttng.inval_barrier")
+def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """Barriers within a group of warps, and fences, which the compiler inserts where they lack."""
+    return []
+
+
+@handles("ttg.local_load")
+def _local_load(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    if machine.skips_floats and type_.is_float:
+        return [nothing(type_)]
+    return [_shared(operands[0]).read(type_)]
+
+
+@handles("ttg.local_store")
+def _local_store(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    _shared(operands[1]).write(operands[0])
+    return []
+
+
+@handles("ttg.memdesc_index")
+def _index(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    whole, place = _shared(operands[0]), _number(operands[1], "an index of shared memory")
+    if not 0 <= place < whole.view.shape[0]:
+        raise MemoryFault("out_of_bounds", f"uses slot {place} of shared memory that has {whole.view.shape[0]}")
+    return [SharedMemory(operation.results[0].type, whole.view[place], whole.marks_[place])]
+
+
+@handles("ttg.memdesc_subslice")
+def _subslice(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    whole, type_ = _shared(operands[0]), _contents(operation.results[0])
+    offsets = [int(text) for text in re.findall(r"\d+", operation.head[operation.head.find("[") :])]
+    if len(offsets) != whole.view.dim() or type_.rank != len(offsets):
+        raise Unsupported(f"{operation.name} of another rank")
+    part = tuple(slice(at, at + size) for at, size in zip(offsets, type_.shape or (), strict=True))
+    view = whole.view[part]
+    if tuple(view.shape) != type_.shape:
+        raise IRError(f"{operation.name} beyond the end")
+    return [SharedMemory(operation.results[0].type, view, whole.marks_[part])]
+
+
+@handles("ttg.memdesc_trans")
+def _trans(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    whole = _shared(operands[0])
+    order = [int(text) for text in re.findall(r"\d+", operation.attributes.get("order", "").partition(":")[2])]
+    if sorted(order) != list(range(whole.view.dim())):
+        raise IRError(f"{operation.name} without an order of axes")
+    return [SharedMemory(operation.results[0].type, whole.view.permute(order), whole.marks_.permute(order))]
+
+
+@handles("ttg.memdesc_reshape")
+def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    whole, type_ = _shared(operands[0]), _contents(operation.results[0])
+    shape = type_.shape or ()
+    try:
+        return [SharedMemory(operation.results[0].type, whole.view.view(shape), whole.marks_.view(shape))]
+    except RuntimeError as error:
+        raise Unsupported(f"{operation.name} of a part that does not lie in one piece") from error
+
+
+# --- barriers -------------------------------------------------------------------------------------------------------
+
+
+def _barrier(machine: Machine, frame: Frame, value: Lanes) -> Barrier:
+    found = _running(machine, frame).barriers.get(_shared(value).view.data_ptr())
+    if found is None:
+        raise MemoryFault("undefined", "uses a barrier that was not initialised")
+    return found
+
+
+@handles("ttng.init_barrier")
+def _init(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    _running(machine, frame).barriers[_shared(operands[0]).view.data_ptr()] = Barrier(_literal(operation))
+    return []
+
+
+@handles("ttng.barrier_expect")
+def _expect(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if _holds(operands[1]):
+        barrier = _barrier(machine, frame, operands[0])
+        barrier.bytes += _literal(operation)
+        barrier.arrive(1)
+    return []
+
+
+@handles("ttng.arrive_barrier")
+def _arrive(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if len(operands) < 2 or _holds(operands[1]):
+        _barrier(machine, frame, operands[0]).arrive(_literal(operation))
+    return []
+
+
+@handles("ttng.wait_barrier")
+def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if len(operands) > 2 and operands[2].type.element == "i1" and not _holds(operands[2]):
+        return []
+    running, barrier = _running(machine, frame), _barrier(machine, frame, operands[0])
+    parity = _number(operands[1], "a phase")
+    machine.check_time()
+    running.wait(lambda: barrier.is_over(parity & 1, running.draw))
+    return []
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+@handles("ttng.async_tma_copy_global_to_local")
+def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """A block of global memory into shared memory; its bytes arrive at a barrier."""
+    if operation.words or len(operands) < 4:
+        raise Unsupported(f"{operation.name} {' '.join(operation.words)}")
+    descriptor, *indices, place, barrier, predicate = operands
+    if not _holds(predicate):
+        return []
+    place, awaited = _shared(place), _barrier(machine, frame, barrier)
+    block = block_of(descriptor.type)
+    known = used_descriptor(machine, frame, descriptor, indices)
+    if block.elements != place.view.numel():
+        raise IRError(f"{operation.name} of {block.elements} elements into {place.view.numel()}")
+    pointer, mask = described(known, indices)
+    fill = torch.full((1,) * (block.rank + 1), 0.0 if known.zeros else torch.nan).to(block.dtype)
+    place.marks_.fill_(True)
+
+    def arrives() -> int:
+        loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
+        data = loaded.full()[0].reshape(place.view.shape)
+        place.view.copy_(data)
+        place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
+        return block.elements * block.item_bytes
+
+    awaited.copies.append(arrives)
+    return []
+
+
+@handles("ttng.async_tma_copy_local_to_global")
+def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """A block of shared memory into global memory."""
+    descriptor, *indices, place = operands
+    place, block = _shared(place), block_of(descriptor.type)
+    pointer, mask = described(used_descriptor(machine, frame, descriptor, indices), indices)
+    type_ = Type(block.element, block.shape)
+
+    def arrives() -> None:
+        value = nothing(type_) if machine.skips_floats and type_.is_float else place.read(type_)
+        if value.data.shape[1:] != (block.shape or ()) and not value.is_nothing:
+            raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
+        store(machine, frame, operation, pointer, value, mask)
+
+    _running(machine, frame).now.stores.append(arrives)
+    return []
+
+
+@handles("ttng.async_tma_store_wait")
+def _wait_stores(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    _running(machine, frame).now.finish_stores(operation.integer("pendings", 0))
+    return []
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+@handles("ttng.warp_group_dot")
+def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """A tensor-core product, of a left operand in shared memory or registers."""
+    a, b, c, *rest = operands
+    type_ = operation.results[0].type
+    if machine.skips_floats:
+        return [nothing(type_)]
+    adds = not rest or _holds(rest[0])
+    precision = PRECISIONS[operation.integer("inputPrecision", 0)]
+    group = _running(machine, frame).now
+
+    def made() -> Lanes:
+        left, right = (
+            one.read(one.type.pointee) if isinstance(one, SharedMemory) and one.type.pointee else one for one in (a, b)
+        )
+        whole = c.finish() if isinstance(c, Product) else c
+        if not adds:
+            whole = Lanes(type_, torch.zeros((1,) * (type_.rank + 1), dtype=type_.dtype))
+        return product_of(left, right, whole, precision, type_)
+
+    product = Product(type_, made)
+    group.products.append(product)
+    if operation.flag("isAsync"):
+        return [product]
+    group.finish_products(0)
+    return [product.finish()]
+
+
+@handles("ttng.warp_group_dot_wait")
+def _wait_products(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    _running(machine, frame).now.finish_products(operation.integer("pendings", 0))
+    return [one.made if isinstance(one, Product) and one.made is not None else one for one in operands]
+
+
+# --- groups of warps ------------------------------------------------------------------------------------------------
+
+
+@handles("ttg.warp_specialize")
+def _specialize(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+    """The first region runs in the group of warps that is there, each other one in a group of its own."""
+    running = _running(machine, frame)
+    own, *others = operation.regions
+
+    def work(number: int) -> Callable[[], object]:
+        inner = Frame(frame.programs)
+        inner.bind(others[number].arguments, operands)
+        return lambda: machine.block(inner, others[number].operations)
+
+    return running.beside([work(number) for number in range(len(others))], lambda: machine.region(frame, own))
