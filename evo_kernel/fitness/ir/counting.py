@@ -27,6 +27,7 @@ _MUFU = {"math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rs
 FREE = {"arith.constant", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.get_program_id",
          "tt.get_num_programs", "tt.load", "tt.reshape", "tt.trans", "scf.for", "scf.while", "scf.if", "tt.bitcast",
          "arith.bitcast", "tt.call", "tt.descriptor_load"}  # fmt: skip
+DOTS = frozenset({"tt.dot", "tt.dot_scaled", "ttng.warp_group_dot"})
 _KINDS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5",
           "i8": "int8"}  # fmt: skip
 PARTED = frozenset(["tf32", "tf32x3", "bf16x3", "bf16x6"])
@@ -96,7 +97,7 @@ class Counter:
             self.reached[operation.ordinal][programs] += 1
         if operation.name == "tt.call":
             self._begin(operation, programs)
-        if operation.name in ("tt.dot", "tt.dot_scaled"):
+        if operation.name in DOTS:
             kind, flops = product_of(operation)
             self._by_program[f"flops.{kind}"][programs] += flops
             return

@@ -233,7 +233,6 @@ _EFFECTS = {
     "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_store",
     "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "tt.make_tensor_descriptor", "scf.for",
     "scf.while", "scf.if", "tt.call", "ttg.local_store", "ttng.async_tma_copy_local_to_global", "ttg.warp_specialize",
-    "ttng.wait_barrier",
 }  # fmt: skip
 
 

@@ -200,7 +200,7 @@ def chunk_size(traits: Traits) -> int:
 
 
 def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_floats: bool) -> Iterable[torch.Tensor]:
-    size = MAX_CHUNK if skips_floats and not (traits.waits or traits.alone) else chunk_size(traits)
+    size = MAX_CHUNK if skips_floats and not traits.waits else chunk_size(traits)
     chunks = list(torch.split(ids, size))
     if traits.in_order or traits.waits:  # a program waits for one with a smaller id
         return chunks[::-1] if reverse and not traits.waits else chunks

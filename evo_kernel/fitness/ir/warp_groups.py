@@ -6,7 +6,8 @@ are waited for. Until a copy has arrived its place is undefined, and so is a pro
 that relies on less than it waits for is wrong here, as it may be on a GPU.
 
 Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
-them wait, the program would hang.
+them wait, the program would hang. Without floating-point data nothing waits: groups run one after the other, for all
+programs at once, and whatever is read from shared memory is undefined.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
-from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles, split_rows
 from evo_kernel.fitness.ir.lanes import Lanes, nothing
 from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import MemoryFault
@@ -40,6 +41,10 @@ class SharedMemory(Lanes):
         super().__init__(type_, view.unsqueeze(0))
         self.view, self.marks_ = view, marks
 
+    def rows(self, index: torch.Tensor) -> SharedMemory:
+        """The same: one program has it, or nothing is known of it."""
+        return self
+
     def read(self, type_: Type) -> Lanes:
         """What it holds now."""
         return Lanes(type_, self.view.clone().unsqueeze(0), undefined=_marks_of(self.marks_))
@@ -47,6 +52,16 @@ class SharedMemory(Lanes):
     def write(self, value: Lanes) -> None:
         self.view.copy_(value.full()[0])
         self.marks_.copy_(value.marks((1, *self.view.shape))[0])
+
+
+def _blank(result: IRValue) -> SharedMemory:
+    """Shared memory of which nothing is known, without floating-point data."""
+    type_ = _contents(result)
+    shape = type_.shape or ()
+    return SharedMemory(result.type, _NOUGHT.to(type_.dtype).expand(shape), _MARK.expand(shape))
+
+
+_NOUGHT, _MARK = torch.zeros(()), torch.ones((), dtype=torch.bool)
 
 
 def _running(machine: Machine, frame: Frame) -> RunningProgram:
@@ -99,6 +114,8 @@ def _contents(result: IRValue) -> Type:
 
 @handles("ttg.local_alloc")
 def _alloc(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if machine.skips_floats:
+        return [_blank(operation.results[0])]
     _running(machine, frame)
     type_ = _contents(operation.results[0])
     shape = type_.shape or ()
@@ -119,22 +136,26 @@ def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 @handles("ttg.local_load")
 def _local_load(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     type_ = operation.results[0].type
-    if machine.skips_floats and type_.is_float:
-        return [nothing(type_)]
-    return [_shared(operands[0]).read(type_)]
+    return [nothing(type_) if machine.skips_floats else _shared(operands[0]).read(type_)]
 
 
 @handles("ttg.local_store")
 def _local_store(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    _shared(operands[1]).write(operands[0])
+    if not machine.skips_floats:
+        _shared(operands[1]).write(operands[0])
     return []
 
 
 @handles("ttg.memdesc_index")
 def _index(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    whole, place = _shared(operands[0]), _number(operands[1], "an index of shared memory")
-    if not 0 <= place < whole.view.shape[0]:
-        raise MemoryFault("out_of_bounds", f"uses slot {place} of shared memory that has {whole.view.shape[0]}")
+    whole, slots = _shared(operands[0]), operands[1]
+    if slots.undefined is not None and bool(slots.undefined.any()):
+        raise MemoryFault("undefined", "uses a slot of shared memory whose number is undefined")
+    if slots.sum.low < 0 or slots.sum.high >= whole.view.shape[0]:
+        raise MemoryFault("out_of_bounds", f"uses a slot beyond the {whole.view.shape[0]} of shared memory")
+    if machine.skips_floats:
+        return [_blank(operation.results[0])]
+    place = int(slots.data.reshape(-1)[0])
     return [SharedMemory(operation.results[0].type, whole.view[place], whole.marks_[place])]
 
 
@@ -164,6 +185,8 @@ def _trans(machine: Machine, frame: Frame, operation: Operation, operands: Seque
 def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     whole, type_ = _shared(operands[0]), _contents(operation.results[0])
     shape = type_.shape or ()
+    if machine.skips_floats:
+        return [_blank(operation.results[0])]
     try:
         return [SharedMemory(operation.results[0].type, whole.view.view(shape), whole.marks_.view(shape))]
     except RuntimeError as error:
@@ -182,13 +205,14 @@ def _barrier(machine: Machine, frame: Frame, value: Lanes) -> Barrier:
 
 @handles("ttng.init_barrier")
 def _init(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    _running(machine, frame).barriers[_shared(operands[0]).view.data_ptr()] = Barrier(_literal(operation))
+    if not machine.skips_floats:
+        _running(machine, frame).barriers[_shared(operands[0]).view.data_ptr()] = Barrier(_literal(operation))
     return []
 
 
 @handles("ttng.barrier_expect")
 def _expect(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    if _holds(operands[1]):
+    if not machine.skips_floats and _holds(operands[1]):
         barrier = _barrier(machine, frame, operands[0])
         barrier.bytes += _literal(operation)
         barrier.arrive(1)
@@ -197,14 +221,14 @@ def _expect(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
 
 @handles("ttng.arrive_barrier")
 def _arrive(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    if len(operands) < 2 or _holds(operands[1]):
+    if not machine.skips_floats and (len(operands) < 2 or _holds(operands[1])):
         _barrier(machine, frame, operands[0]).arrive(_literal(operation))
     return []
 
 
 @handles("ttng.wait_barrier")
 def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    if len(operands) > 2 and operands[2].type.element == "i1" and not _holds(operands[2]):
+    if machine.skips_floats or (len(operands) > 2 and operands[2].type.element == "i1" and not _holds(operands[2])):
         return []
     running, barrier = _running(machine, frame), _barrier(machine, frame, operands[0])
     parity = _number(operands[1], "a phase")
@@ -222,25 +246,39 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     if operation.words or len(operands) < 4:
         raise Unsupported(f"{operation.name} {' '.join(operation.words)}")
     descriptor, *indices, place, barrier, predicate = operands
-    if not _holds(predicate):
-        return []
-    place, awaited = _shared(place), _barrier(machine, frame, barrier)
-    block = block_of(descriptor.type)
-    known = used_descriptor(machine, frame, descriptor, indices)
+    place, block = _shared(place), block_of(descriptor.type)
     if block.elements != place.view.numel():
         raise IRError(f"{operation.name} of {block.elements} elements into {place.view.numel()}")
+    if machine.skips_floats:
+        return _copied_in_part(machine, frame, operation, operands)
+    if not _holds(predicate):
+        return []
+    awaited = _barrier(machine, frame, barrier)
+    known = used_descriptor(machine, frame, descriptor, indices)
     pointer, mask = described(known, indices)
     fill = torch.full((1,) * (block.rank + 1), 0.0 if known.zeros else torch.nan).to(block.dtype)
     place.marks_.fill_(True)
 
     def arrives() -> int:
         loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
-        data = loaded.full()[0].reshape(place.view.shape)
-        place.view.copy_(data)
+        place.view.copy_(loaded.full()[0].reshape(place.view.shape))
         place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
         return block.elements * block.item_bytes
 
     awaited.copies.append(arrives)
+    return []
+
+
+def _copied_in_part(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """Look at the addresses of a copy, for the programs that make it."""
+    descriptor, *indices, _, _, predicate = operands
+    yes, _ = split_rows(predicate, frame.programs.numel())
+    if yes.numel():
+        own = Frame(frame.programs[yes])
+        known = used_descriptor(machine, own, descriptor.rows(yes), indices := [index.rows(yes) for index in indices])
+        block = block_of(descriptor.type)
+        fill = Lanes(block, torch.zeros((1,) * (block.rank + 1)).to(block.dtype))
+        load(machine, own, operation, *described(known, indices), fill, Type(block.element, block.shape))
     return []
 
 
@@ -252,9 +290,13 @@ def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Se
     pointer, mask = described(used_descriptor(machine, frame, descriptor, indices), indices)
     type_ = Type(block.element, block.shape)
 
+    if machine.skips_floats:
+        store(machine, frame, operation, pointer, nothing(type_), mask)
+        return []
+
     def arrives() -> None:
-        value = nothing(type_) if machine.skips_floats and type_.is_float else place.read(type_)
-        if value.data.shape[1:] != (block.shape or ()) and not value.is_nothing:
+        value = place.read(type_)
+        if value.data.shape[1:] != (block.shape or ()):
             raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
         store(machine, frame, operation, pointer, value, mask)
 
@@ -264,7 +306,8 @@ def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Se
 
 @handles("ttng.async_tma_store_wait")
 def _wait_stores(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    _running(machine, frame).now.finish_stores(operation.integer("pendings", 0))
+    if not machine.skips_floats:
+        _running(machine, frame).now.finish_stores(operation.integer("pendings", 0))
     return []
 
 
@@ -301,6 +344,8 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
 
 @handles("ttng.warp_group_dot_wait")
 def _wait_products(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if machine.skips_floats:
+        return list(operands)
     _running(machine, frame).now.finish_products(operation.integer("pendings", 0))
     return [one.made if isinstance(one, Product) and one.made is not None else one for one in operands]
 
@@ -311,7 +356,6 @@ def _wait_products(machine: Machine, frame: Frame, operation: Operation, operand
 @handles("ttg.warp_specialize")
 def _specialize(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
     """The first region runs in the group of warps that is there, each other one in a group of its own."""
-    running = _running(machine, frame)
     own, *others = operation.regions
 
     def work(number: int) -> Callable[[], object]:
@@ -319,4 +363,9 @@ def _specialize(machine: Machine, frame: Frame, operation: Operation, operands: 
         inner.bind(others[number].arguments, operands)
         return lambda: machine.block(inner, others[number].operations)
 
-    return running.beside([work(number) for number in range(len(others))], lambda: machine.region(frame, own))
+    works = [work(number) for number in range(len(others))]
+    if machine.skips_floats:
+        for one in works:
+            one()
+        return machine.region(frame, own)
+    return _running(machine, frame).beside(works, lambda: machine.region(frame, own))
