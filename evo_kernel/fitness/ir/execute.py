@@ -124,6 +124,13 @@ def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Op
             for successor in operation.successors:
                 for value, source in zip(labels[successor.label].arguments, successor.operands, strict=True):
                     sources.setdefault(value.name, set()).add(source)
+            if operation.name == "ttg.warp_specialize":  # each group of warps gets all operands, by position
+                for region_ in operation.regions[1:]:
+                    for value, source in zip(region_.arguments, operation.operands, strict=True):
+                        sources.setdefault(value.name, set()).add(source)
+                for region_ in operation.regions:
+                    _flows(region_, sources, accesses)
+                continue
             inner = [b for r in operation.regions for b in r.blocks]
             ends = [name for b in inner if b.operations for name in b.operations[-1].operands]
             from_ = [*operation.operands, *ends]
