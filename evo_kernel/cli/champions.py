@@ -12,6 +12,7 @@ from evo_kernel.champions import champion_named
 from evo_kernel.cli.export import export
 from evo_kernel.cli.options import DEVICE, JSON, PATH
 from evo_kernel.cli.verify import verify
+from evo_kernel.fitness.gpus import Nvml
 
 
 class _ListGroup(click.Group):
@@ -61,9 +62,9 @@ def show_champion(name: str, as_json: bool) -> None:
 @JSON
 @click.pass_context
 def verify_champion(ctx: click.Context, name: str, device: str, as_json: bool) -> None:
-    """Judge the champion NAME here, as `verify --confirm` does. Kernels in Gluon need a GPU."""
-    files = (Path(champion_named(name).spec),)
-    ctx.invoke(verify, files=files, task_name=name, device=device, confirm=True, as_json=as_json)
+    """Judge the champion NAME here, as `verify` does; with a GPU on the hidden cases. Kernels in Gluon need one."""
+    files, confirm = (Path(champion_named(name).spec),), device != "cpu" and bool(Nvml().arch)
+    ctx.invoke(verify, files=files, task_name=name, device=device, confirm=confirm, as_json=as_json)
 
 
 @champions.command("export")
