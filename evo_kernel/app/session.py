@@ -125,10 +125,7 @@ def gallery_notes(config: Config, task: Task, environment: Environment) -> list[
     planted = config.start_from == GALLERY
     said = [f"{'starts' if planted else 'add `--start-from gallery` to start'} from the champion {match.text}"]
     if match.champion.gluon and environment.kind == "modeled":
-        said += [
-            "the champion is written in Gluon, which is compiled here and not executed: its root is rejected, and "
-            "not scored; a judge with a GPU decides it (--device cuda)"
-        ]
+        said += ["that champion is written in Gluon: without a GPU it is compiled, not executed, and rejected unscored"]
     return said
 
 

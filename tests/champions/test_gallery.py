@@ -142,7 +142,7 @@ def test_the_gallery_is_offered_and_planted_only_where_it_computes_the_same(tmp_
     mine, softmax = hand_written(tmp_path), load("softmax")
     offer, limit = gallery_notes(Config(), mine, ENVIRONMENT)
     assert "`--start-from gallery`" in offer and "1.36x the fastest baseline (cudnn), NVIDIA H200" in offer
-    assert "not executed" in limit and "rejected" in limit
+    assert "compiled, not executed" in limit and "rejected" in limit
     config = compose.lasting(load_config(None, ["start_from=gallery"]))
     assert config.start_from == "gallery" and Config.model_validate(config.model_dump(mode="json")) == config
     assert gallery_notes(config, mine, ENVIRONMENT)[0].startswith("starts from the champion attention")
