@@ -1,6 +1,6 @@
 """The knowledge base: full-text search over notes, with sources.
 
-What is in it: the notes that ship with the project, what its champions' docstrings say, what the installed Triton offers
+What is in it: the notes that ship with the project, the docstrings of its champions, what the installed Triton offers
 (`api.py`), and Markdown or text files in folders that the user names. Ranking is SQLite FTS5's bm25 (Robertson and
 Zaragoza, "The Probabilistic Relevance Framework", 2009) over words and identifiers. The index lives in memory: building
 it takes half a second.
