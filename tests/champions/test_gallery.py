@@ -135,7 +135,7 @@ def test_the_task_itself_gets_the_file_as_it_was_judged(name):
     match, champion = matching(load(name)), champion_named(name)
     assert match is not None and match.champion == champion and not match.beyond
     assert match.source.text.removesuffix(f"\n\nrun = {champion.function}\n") == champion.text
-    assert compose._leaders("gallery", load(name)) == [match.source]
+    assert compose._champion(load(name)) == match.source
 
 
 def test_the_gallery_is_offered_and_planted_only_where_it_computes_the_same(tmp_path):
@@ -148,7 +148,7 @@ def test_the_gallery_is_offered_and_planted_only_where_it_computes_the_same(tmp_
     assert gallery_notes(config, mine, ENVIRONMENT)[0].startswith("starts from the champion attention")
     assert gallery_notes(config, softmax, ENVIRONMENT) == []
     with pytest.raises(ConfigError, match="no champion computes what softmax does"):
-        compose._leaders("gallery", softmax)
+        compose._champion(softmax)
 
 
 def test_commands_tell_what_the_data_says(tmp_path):
