@@ -226,8 +226,10 @@ class Config(_Section):
         description="kernels that are planted beside the first kernel: paths of Python modules, or "
         "package.module:function",
     )
-    start_from: Path | None = Field(
-        default=None, description="another population whose best kernels are planted beside the first kernel"
+    start_from: Literal["gallery"] | Path | None = Field(
+        default=None,
+        description="another population whose best kernels are planted beside the first kernel; gallery: the champion "
+        "that comes along and computes what the task does (`evo-kernel champions TASK`)",
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="of every random draw of the search")
     width: Annotated[int, Field(ge=1, le=1024)] = Field(default=2, description="attempts in flight")

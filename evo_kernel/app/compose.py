@@ -18,6 +18,7 @@ from evo_kernel.app.judges import AnyJudge, opened_judge
 from evo_kernel.app.operator_factory import money_ends, operating, weights_of
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.budget import Budget, Ledger, Spent
+from evo_kernel.champions.matching import matching
 from evo_kernel.config import Config, stored_config
 from evo_kernel.engine import Engine, EngineSettings, Observer, RunSummary
 from evo_kernel.engine.loop import WAITS, LateRoot
@@ -122,7 +123,9 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
     if config.first == "all" and first is not None:
         makers = {"template": lambda: template_of(task), "compiled": beside}
     made = {origin: in_a_thread(maker) for origin, maker in makers.items() if create}  # begun while the judge opens
-    leaders = _leaders(config.start_from) if create and config.start_from else []
+    leaders: list[Source] = []
+    if create and config.start_from:
+        leaders = _leaders(config.start_from) if isinstance(config.start_from, Path) else [_champion(task)]
     known = last_environment(path) if config.judge.at != LOCAL and not create else None
     with configured_judge(config, task, score_soon=bool(create), known=known, wait=wait) as judge:
         search = config.search.model_dump()
@@ -192,6 +195,16 @@ def _first(task: Task, config: Config) -> First | None:
         if config.seeds:
             return None
         raise
+
+
+def _champion(task: Task) -> Source:
+    """The gallery's kernel that computes what the task does. Raises ConfigError."""
+    if (match := matching(task)) is None:
+        raise ConfigError(
+            f"no champion computes what {task.name} does, or none takes its sizes: leave out --start-from gallery "
+            "(`evo-kernel champions` lists them)"
+        )
+    return match.source
 
 
 def _leaders(path: Path) -> list[Source]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from evo_kernel.app.export_selection import ExportedCandidate
@@ -11,13 +12,13 @@ from evo_kernel.errors import UserError
 from evo_kernel.fitness.compile.assembler import assembler_of, of_version
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, save_plan_file
 from evo_kernel.fitness.plan.program import program
 from evo_kernel.fitness.record.recorder import RecordCase, Recorder, RecordFault, record_case, refuse_unconfined
 from evo_kernel.fitness.runners.choose import arch_of
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task
-from evo_kernel.types import CaseKind, Environment, Source, Status
+from evo_kernel.types import CaseKind, Environment, Knobs, Source, Status
 
 DEADLINE_S = 60.0
 """Of recording or compiling one kernel that is written for a benchmark."""
@@ -76,6 +77,16 @@ def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]
             raise UserError(f"the kernel cannot be recorded on {case.name} ({plan.status}): {plan.reason}")
         found.append((case, plan))
     return program(found)
+
+
+def save_plans(judge: PlanJudge, source: Source, knobs: Knobs, folder: Path) -> list[Path]:
+    """Write a source's plans on the search cases, one file each; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plans = judge.plans(source, knobs, [CaseKind.SEARCH])
+    saved = {folder / f"{case}.plan": plan for case, plan in plans.items() if isinstance(plan, CompiledPlan)}
+    for path, plan in saved.items():
+        save_plan_file(plan, path)
+    return list(saved)
 
 
 def _recorded(one: ExportedCandidate, task: Task, judge: PlanJudge, unconfirmed: bool) -> RecordedCandidate:

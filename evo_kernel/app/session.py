@@ -16,12 +16,15 @@ from evo_kernel.app import compose, operator_factory, summary
 from evo_kernel.app.preflight import nobody_at
 from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration
 from evo_kernel.budget import Spent
+from evo_kernel.champions import GALLERY
+from evo_kernel.champions.matching import matching
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.judge_place import LOCAL, SPOOL
 from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
+from evo_kernel.types import Environment
 from operators.micro.coder import RewriteCoder
 from populations.reading import PopulationReader
 
@@ -90,6 +93,7 @@ def _search(
             coder, card = RewriteCoder(), task.card()
             silent = {name: coder.why_nothing(source, card) for name, source in parts.firsts.items()}
             notes += [f"{name}: {said}" for name, said in silent.items() if said]
+            notes += gallery_notes(config, task, parts.judge.environment)
         say(console, *(f"note: {note}" for note in notes), style="yellow")
         environment = parts.judge.environment
         gpus = len(parts.judge.stages.gpus)
@@ -111,6 +115,18 @@ def _search(
     if progress.in_flight:
         leave_at_once(code)
     return code
+
+
+def gallery_notes(config: Config, task: Task, environment: Environment) -> list[str]:
+    """Which champion computes what the task does: that it is planted, or how; and what cannot be known of it here."""
+    match = matching(task)
+    if match is None:
+        return []
+    planted = config.start_from == GALLERY
+    said = [f"{'starts' if planted else 'add `--start-from gallery` to start'} from the champion {match.text}"]
+    if match.champion.gluon and environment.kind == "modeled":
+        said += ["that champion is written in Gluon: without a GPU it is compiled, not executed, and rejected unscored"]
+    return said
 
 
 def leave_at_once(code: int) -> None:

@@ -55,6 +55,7 @@ COMMANDS = {
     "report": ("show", "Write a run as one HTML or Markdown document."),
     "serve": ("serve", "Show populations in a browser: read-only, live, on this machine only."),
     "export": ("export", "Write the champions as a package that models can use."),
+    "champions": ("champions", "The gallery: list, show, verify and export the kernels that come along."),
     "compile": ("compile", "Show what the machine code of kernels needs and does, without a GPU."),
     "verify": ("verify", "Check and score one kernel file against a task."),
     "judge": ("judge", "Judge for searches elsewhere: serve the folder between them and this machine."),

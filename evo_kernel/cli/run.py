@@ -12,6 +12,7 @@ import click
 
 from evo_kernel.app.preflight import nobody_at
 from evo_kernel.app.run_config import ModelOptions, run_config, with_duration
+from evo_kernel.champions import GALLERY
 from evo_kernel.cli.options import (
     DEVICES,
     JSON,
@@ -51,7 +52,10 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     "--seed", "seeds", type=PATH, multiple=True, metavar="FILE",
     help="Also start from the kernel in this file, a module with `run`, or `package.module:function`; repeatable.",
 )  # fmt: skip
-@click.option("--start-from", type=PATH, help="Also start from the best kernels of this population.")
+@click.option(
+    "--start-from", metavar="POPULATION|gallery", callback=lambda _, __, at: at if at in (None, GALLERY) else Path(at),
+    help="Also start from the best kernels of this population, or from the champion of `evo-kernel champions TASK`.",
+)  # fmt: skip
 @click.option(
     "--first",
     metavar="all|auto|FUNCTION",

@@ -14,7 +14,6 @@ from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
     from evo_kernel.tasks.first import Wanted
-    from evo_kernel.tasks.task import Case, Task
 
 TEMPLATE = '''"""One line on what this computes."""
 
@@ -73,7 +72,7 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
         return
     baselines = baseline_names(loaded)
     cases = [
-        {"case": c.name, "kind": str(c.kind), "sizes": dict(c.sizes), "inputs": _input_texts(loaded, c)}
+        {"case": c.name, "kind": str(c.kind), "sizes": dict(c.sizes), "inputs": loaded.input_texts(c)}
         for c in loaded.cases
     ]
     if as_json:
@@ -94,18 +93,6 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
 
 MOST_INPUTS = 12
 """Of a case, that are shown to people: a network has hundreds."""
-
-
-def _input_texts(task: Task, case: Case) -> list[str]:
-    """Each input of a case: its name, with dtype and shape of a tensor, or the value."""
-    from evo_kernel.tasks.task import TensorSpec, positional_names
-
-    specs, names = task.input_specs(case), positional_names(task.reference_function)
-    names += [f"input {number}" for number in range(len(names), len(specs))]
-    return [
-        f"{name} {spec}" if isinstance(spec, TensorSpec) else f"{name} = {spec}"
-        for name, spec in zip(names, specs, strict=False)
-    ]
 
 
 @tasks.command("check")

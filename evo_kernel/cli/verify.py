@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -90,7 +89,10 @@ def verify(
         judge.baselines.on_baselines = lambda case, times, failed: faults.update({} if times else failed)
         evaluations = judge.evaluate_all(sources, purpose)
         if save_plan is not None and evaluations[0].passed and isinstance(judge, PlanJudge):
-            _save_plans(judge, sources[0], evaluations[0].knobs, save_plan)
+            from evo_kernel.app.recorded_kernels import save_plans
+
+            for path in save_plans(judge, sources[0], evaluations[0].knobs, save_plan):
+                _say(f"wrote {path}")
     if as_json:
         told = [variant.as_data() | evaluation_data(one) for variant, one in zip(variants, evaluations, strict=True)]
         click.echo(json.dumps(told if len(told) > 1 else told[0]))
@@ -131,18 +133,6 @@ def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as
 
 def _say(line: str) -> None:
     click.echo(line, err=True)
-
-
-def _save_plans(judge: Any, source: Any, knobs: Any, folder: Path) -> None:
-    from evo_kernel.fitness.plan.launch_plan import CompiledPlan, save_plan_file
-    from evo_kernel.types import CaseKind
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for case, plan in judge.plans(source, knobs, [CaseKind.SEARCH]).items():
-        if isinstance(plan, CompiledPlan):
-            path = folder / f"{case}.plan"
-            save_plan_file(plan, path)
-            click.echo(f"wrote {path}", err=True)
 
 
 @click.command()

@@ -293,7 +293,7 @@ def examine(task: Task) -> list[ProbeFinding]:
             why = f"the baseline {name!r} failed on the CPU: {describe(error)}. On a GPU it may run; look there."
             note("baseline-fails", why)
             continue
-        if fault := _difference(made, outputs):
+        if fault := difference(made, outputs):
             note(
                 "baseline-differs", f"the baseline {name!r} computes something else: {fault}. Mend it, or take it out."
             )
@@ -310,8 +310,8 @@ def examine(task: Task) -> list[ProbeFinding]:
     return found
 
 
-def _difference(parts: Outputs, outputs: Outputs) -> str:
-    """How a baseline's outputs differ from the reference's; an empty string where they do not."""
+def difference(parts: Outputs, outputs: Outputs) -> str:
+    """How outputs differ from the reference's, roundings aside; an empty string where they do not."""
     if len(parts) != len(outputs):
         return f"{len(parts)} outputs, not {len(outputs)}"
     for position, (got, wanted) in enumerate(zip(parts, outputs, strict=True)):

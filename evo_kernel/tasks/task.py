@@ -323,6 +323,15 @@ class Task:
             self._specs[case] = tuple(specs)
         return self._specs[case]
 
+    def input_texts(self, case: Case) -> list[str]:
+        """Each input of a case: its name, with dtype and shape of a tensor, or the value."""
+        specs, names = self.input_specs(case), list(self.input_names)
+        names += [f"input {number}" for number in range(len(names), len(specs))]
+        return [
+            f"{name} {spec}" if isinstance(spec, TensorSpec) else f"{name} = {spec}"
+            for name, spec in zip(names, specs, strict=False)
+        ]
+
     def elements(self, case: Case) -> int:
         """Of all inputs together."""
         return sum(spec.elements for spec in self.input_specs(case) if isinstance(spec, TensorSpec))

@@ -1,8 +1,9 @@
 """The knowledge base: full-text search over notes, with sources.
 
-What is in it: the notes that ship with the project, what the installed Triton offers (`api.py`), and Markdown or text
-files in folders that the user names. Ranking is SQLite FTS5's bm25 (Robertson and Zaragoza, "The Probabilistic
-Relevance Framework", 2009) over words and identifiers. The index lives in memory: building it takes half a second.
+What is in it: the notes that ship with the project, the docstrings of its champions, what the installed Triton offers
+(`api.py`), and Markdown or text files in folders that the user names. Ranking is SQLite FTS5's bm25 (Robertson and
+Zaragoza, "The Probabilistic Relevance Framework", 2009) over words and identifiers. The index lives in memory: building
+it takes half a second.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from evo_kernel.champions import champions
 from evo_kernel.errors import UserError
 from operators.knowledge.passages import Passage, fit, passages_of, tokens_of
 
@@ -30,6 +32,7 @@ LISTING_WEIGHT = 0.25  # ... and a list of names says even less ...
 NAMED_WEIGHT = 2.0  # ... but it comes first where its own name is asked for
 
 _WORD = re.compile(r"[^\W_][\w]*(?:\.\w+)*", re.UNICODE)
+_UNDERLINED = re.compile(r"^(.+)\n-{3,}$", re.MULTILINE)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # Words that say nothing about what is asked for, and those that every passage here is about.
 _COMMON = """
@@ -119,6 +122,10 @@ class KnowledgeBase:
         for passage in self._read(NOTES, "evo-kernel"):
             # A note's lead says where its facts come from: seldom the answer.
             yield passage, 1.0 if " › " in passage.title else LISTING_WEIGHT, ()
+        for file, text in {one.file: one.docstring for one in champions()}.items():
+            titled = _UNDERLINED.sub(r"## \1", f"# Champion: {text}")
+            for passage in passages_of(titled, f"evo-kernel/champions/{file.parent.name}/{file.name}"):
+                yield passage, 1.0 if passage.title.endswith(("Mechanism", "Dead ends")) else LISTING_WEIGHT, ()
         names = ["evo-kernel", *(folder.name for folder in self._folders)]
         for folder in self._folders:  # its sources start with its name, or with its path where names repeat
             label = folder.as_posix() if names.count(folder.name) > 1 else folder.name

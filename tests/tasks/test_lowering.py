@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import subprocess
 from dataclasses import replace
 
@@ -240,6 +241,16 @@ def test_cases_that_need_another_program_get_a_branch():
 
     text = lower_function(by_size, [(torch.ones(8, 8),), (torch.ones(32, 8),)])
     assert "def run_0(x)" in text and "def run_1(x)" in text and "if x.shape[0]" in text
+
+
+def test_a_branch_is_taken_for_every_case_that_it_serves():
+    """A case with a one in it too, which the trace's symbol excludes: here (1, 8) is served by the trace of (2, 8)."""
+
+    def divided(x):
+        return x / math.sqrt(x.shape[1])
+
+    text = lower_function(divided, [(torch.ones(2, 8),), (torch.ones(1, 8),), (torch.ones(1, 16),)])
+    assert "    if x.shape[1] == 8:\n        return run_0(x)\n    return run_1(x)" in text
 
 
 def test_precision_follows_the_task():

@@ -283,18 +283,17 @@ def _chosen(modules: Sequence[tuple[Branch, Sequence[Sequence[Any]]]]) -> list[t
 
     A trace may assume more than what is written from it depends on: of PyTorch 2.11's pooling, that a size is odd.
     """
-    groups: list[tuple[list[Branch], list[Sequence[Any]]]] = []
+    groups: list[list[tuple[Branch, Sequence[Sequence[Any]]]]] = []
     for module, served in modules:
-        twins, cases = next((group for group in groups if _same(group[0][0], module)), ([], []))
+        twins = next((group for group in groups if _same(group[0][0], module)), [])
         if not twins:
-            groups.append((twins, cases))
-        twins.append(module)
-        cases.extend(served)
+            groups.append(twins)
+        twins.append((module, served))
     chosen = []
-    for index, (twins, _) in enumerate(groups):
-        later = [case for _, cases in groups[index + 1 :] for case in cases]
-        tests = list(dict.fromkeys(twin.traced.test_against(later) for twin in twins))
-        chosen.append((twins[0], tests[0] if len(tests) == 1 else " or ".join(f"({test})" for test in tests)))
+    for index, twins in enumerate(groups):
+        later = [case for group in groups[index + 1 :] for _, cases in group for case in cases]
+        tests = list(dict.fromkeys(twin.traced.test_against(later, served) for twin, served in twins))
+        chosen.append((twins[0][0], tests[0] if len(tests) == 1 else " or ".join(f"({test})" for test in tests)))
     return chosen
 
 

@@ -136,9 +136,10 @@ class Traced:
         scope = {**ARITHMETIC, **self.sizes_of(inputs), **dict(zip(self.names, inputs, strict=True))}
         return eval(text, {"__builtins__": {}}, scope)  # the text is our own printing of a size expression
 
-    def test_against(self, others: Sequence[Sequence[Any]]) -> str:
-        """The shortest test in Python over the arguments that none of the other inputs passes (and all served do)."""
-        candidates = [*(f"{name} > 1" for name in self.size_names), *self.conditions]
+    def test_against(self, others: Sequence[Sequence[Any]], served: Sequence[Sequence[Any]]) -> str:
+        """The shortest test in Python over the arguments that none of the other inputs passes, and all served do."""
+        usual = [f"{name} > 1" for name in self.size_names]  # what is served may have ones all the same
+        candidates = [text for text in usual if all(self._value(text, one) for one in served)] + [*self.conditions]
         chosen: list[str] = []
         for inputs in others:
             if not all(map(_same_kind, self.inputs, inputs)):
