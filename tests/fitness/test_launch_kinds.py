@@ -271,9 +271,9 @@ def test_a_copy_alone_is_no_kernel(tmp_path):
     assert evaluation.status is Status.REJECTED and "output 0 is a copy" in evaluation.reason, evaluation.reason
 
 
-@pytest.mark.parametrize("name", ["Gluon", pytest.param("CUDA C++ softmax", marks=needs_nvrtc)])
-def test_what_only_a_gpu_executes_is_refused_with_a_sentence(name, tmp_path):
-    kind = KINDS[name]
+@needs_nvrtc
+def test_what_only_a_gpu_executes_is_refused_with_a_sentence(tmp_path):
+    kind = KINDS["CUDA C++ softmax"]
     with open_judge(kind.load(tmp_path), device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(kind.text, Purpose.PROBE)
     assert evaluation.status is Status.REJECTED

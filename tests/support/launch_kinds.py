@@ -228,7 +228,7 @@ KINDS = {
     "cooperative launch": Kind(flat("launch_cooperative_grid=True")),
     "cluster of 2": Kind(flat("num_ctas=2")),
     "cluster of 16": Kind(flat("num_ctas=16")),
-    "Gluon": Kind(HEAD + GLUON, interpreted=False),
+    "Gluon": Kind(HEAD + GLUON),
     "assertion that holds": Kind(HEAD + ASSERT.replace("LIMIT", "1e30")),
     "constant table": Kind(HEAD + CONSTANTS, SCALE),
     "copy": Kind(HEAD + COPIES.replace(", OPTIONS", ""), TRANSPOSED),

@@ -298,7 +298,10 @@ class _Work:
         limit_s: float,
         repeat: bool,
     ) -> tuple[DeviceMemory, dict[str, Any]]:
-        part.choose(limit_s)
+        try:
+            part.choose(limit_s)
+        except OutOfTime as error:
+            raise _Refused("timeout", f"it did not finish on the CPU within {self._deadline_s:g} s") from error
         memory = self._memory(contents)
         self._ended(memory, modules, part.run(memory))
         executed, chosen = part.executed(), list(zip(self._plan.outputs, part.compared, strict=True))
@@ -353,7 +356,7 @@ class _Work:
         """The finding as a sentence, with the line of the candidate's source: the recorder's IR has locations."""
         line = 0
         for kernel in self._plan.kernels:
-            for operation in parse(kernel.code).operations() if kernel.language == "triton" and not line else ():
+            for operation in parse(kernel.code).operations() if kernel.language != "cuda" and not line else ():
                 if operation.ordinal == finding.ordinal and operation.name == finding.operation:
                     line = operation.line
         who = f"program {finding.program}" if finding.program is not None else "a program"

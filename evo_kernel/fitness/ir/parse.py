@@ -229,11 +229,16 @@ def _check_branches(blocks: Sequence[IRBlock]) -> None:
 
 
 _REGIONS = {"scf.for": (1,), "scf.while": (2,), "scf.if": (1, 2), "tt.reduce": (1,), "tt.scan": (1,),
-            "tt.map_elementwise": (1,)}  # fmt: skip
+            "tt.map_elementwise": (1,), "ttg.warp_specialize": range(1, MAX_PARTITIONS + 2)}  # fmt: skip
 _OPERANDS = {
     "tt.load": (1, 2, 3), "tt.store": (2, 3), "tt.atomic_rmw": (2, 3), "tt.atomic_cas": (3,),
     "scf.condition": range(1, MAX_OPERATIONS), "tt.descriptor_load": range(1, 8), "tt.descriptor_store": range(2, 9),
     "tt.descriptor_reduce": range(2, 9), "tt.descriptor_gather": (3,), "tt.descriptor_scatter": (4,),
+    "ttg.local_alloc": (0, 1), "ttg.local_load": (1,), "ttg.local_store": (2,), "ttg.memdesc_index": (2,),
+    "ttg.memdesc_subslice": (1,), "ttg.memdesc_trans": (1,), "ttg.memdesc_reshape": (1,), "ttng.init_barrier": (1,),
+    "ttng.barrier_expect": (2,), "ttng.arrive_barrier": (1, 2), "ttng.wait_barrier": range(2, 64),
+    "ttng.async_tma_copy_global_to_local": range(4, 12), "ttng.async_tma_copy_local_to_global": range(2, 9),
+    "ttng.warp_group_dot": (3, 4),
 }  # fmt: skip
 
 

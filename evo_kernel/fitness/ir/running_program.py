@@ -11,7 +11,7 @@ import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes, nothing
 from evo_kernel.fitness.ir.memory import MemoryFault
-from evo_kernel.fitness.ir.types import Type
+from evo_kernel.fitness.ir.types import IRError, Type
 
 JOIN_S = 10.0
 """A thread of a program that has ended is waited for so long."""
@@ -106,18 +106,25 @@ class RunningProgram:
         self._failure: BaseException | None = None
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Let others run until something holds, now and then also where it holds already."""
+        """Let others run until something holds."""
         own = self.now
         own.may_go_on = ready
-        yields = self.draw.random() < 0.5
-        while yields or not ready():
-            others = [one for one in self._alive if one is not own and one.may_go_on()]
-            if others:
-                self._pass_to(self.draw.choice(others))
-            elif not ready():
-                raise MemoryFault("stuck", "waits for a barrier that nobody completes: it would hang")
-            yields = False
+        while not ready():
+            if not self._let_others():
+                raise MemoryFault("stuck", "waits for a barrier that nobody completes: it would hang", self.program)
         own.may_go_on = lambda: True
+
+    def pause(self) -> None:
+        """Let others run, or not: as it is drawn."""
+        if len(self._alive) > 1 and self.draw.random() < 0.5:
+            self._let_others()
+
+    def _let_others(self) -> bool:
+        """Whether another group of warps can go on; then it has."""
+        others = [one for one in self._alive if one is not self.now and one.may_go_on()]
+        if others:
+            self._pass_to(self.draw.choice(others))
+        return bool(others)
 
     def _pass_to(self, other: WarpGroup) -> None:
         own, self.now = self.now, other
@@ -129,6 +136,8 @@ class RunningProgram:
 
     def beside(self, works: Sequence[Callable[[], object]], own: Callable[[], Sequence[Lanes]]) -> Sequence[Lanes]:
         """Run works side by side with one of the caller's, whose results are returned when all have ended."""
+        if len(self._alive) > 1:
+            raise IRError("groups of warps within a group of warps")
         caller = self.now
         groups = [WarpGroup() for _ in works]
         threads = [

@@ -28,6 +28,8 @@ from evo_kernel.fitness.ir.running_program import Barrier, Product, RunningProgr
 from evo_kernel.fitness.ir.stores import store
 from evo_kernel.fitness.ir.types import IRError, Type
 
+MOST_BYTES = 228 << 10
+"""Of shared memory that a program may have (CUDA C++ Programming Guide, compute capability 9.0)."""
 PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 """Of `inputPrecision` as a number (tt::InputPrecision)."""
 
@@ -50,6 +52,8 @@ class SharedMemory(Lanes):
         return Lanes(type_, self.view.clone().unsqueeze(0), undefined=_marks_of(self.marks_))
 
     def write(self, value: Lanes) -> None:
+        if tuple(self.view.shape) != value.type.shape:
+            raise IRError(f"a tensor {value.type} is written to shared memory of {tuple(self.view.shape)}")
         self.view.copy_(value.full()[0])
         self.marks_.copy_(value.marks((1, *self.view.shape))[0])
 
@@ -119,6 +123,8 @@ def _alloc(machine: Machine, frame: Frame, operation: Operation, operands: Seque
     _running(machine, frame)
     type_ = _contents(operation.results[0])
     shape = type_.shape or ()
+    if type_.elements * type_.item_bytes > MOST_BYTES:
+        raise IRError(f"{type_} is more than the shared memory of a program")
     made = SharedMemory(
         operation.results[0].type, torch.zeros(shape, dtype=type_.dtype), torch.ones(shape, dtype=torch.bool)
     )
@@ -223,6 +229,7 @@ def _expect(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
 def _arrive(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     if not machine.skips_floats and (len(operands) < 2 or _holds(operands[1])):
         _barrier(machine, frame, operands[0]).arrive(_literal(operation))
+        _running(machine, frame).pause()
     return []
 
 
@@ -233,6 +240,7 @@ def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     running, barrier = _running(machine, frame), _barrier(machine, frame, operands[0])
     parity = _number(operands[1], "a phase")
     machine.check_time()
+    running.pause()
     running.wait(lambda: barrier.is_over(parity & 1, running.draw))
     return []
 
@@ -322,7 +330,10 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     if machine.skips_floats:
         return [nothing(type_)]
     adds = not rest or _holds(rest[0])
-    precision = PRECISIONS[operation.integer("inputPrecision", 0)]
+    number = operation.integer("inputPrecision", 0)
+    if not 0 <= number < len(PRECISIONS):
+        raise IRError(f"{operation.name} with a precision {number}")
+    precision = PRECISIONS[number]
     group = _running(machine, frame).now
 
     def made() -> Lanes:

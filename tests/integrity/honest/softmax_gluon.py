@@ -1,7 +1,4 @@
-"""Written in Gluon, with its layouts spelled out.
-
-where: gpu
-"""
+"""Written in Gluon, with its layouts spelled out."""
 
 import torch
 import triton

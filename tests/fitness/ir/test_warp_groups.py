@@ -1,0 +1,131 @@
+"""A warp-specialised product, right and with faults that a GPU may not show: each is found, whatever the order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from evo_kernel.fitness.ir.execute import launch
+from evo_kernel.fitness.ir.memory import DeviceMemory
+from evo_kernel.fitness.ir.nodes import undefined_of
+from evo_kernel.fitness.ir.parse import parse
+from evo_kernel.fitness.plan.launch_plan import Descriptor, Scalar, View
+from tests.support.boundary import Subject, ir_of
+
+SIZE, SLOTS, STEPS = 64, 2, 5
+_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+@gluon.jit
+def produce(a_desc, b_desc, a_ring, b_ring, full, empty, steps, FAULT: gl.constexpr):
+    for j in range(steps):
+        slot = j % 2
+        if FAULT != 2:
+            mbarrier.wait(empty.index(slot), ((j // 2) & 1) ^ 1)
+        mbarrier.expect(full.index(slot), 2 * 64 * 64 * 2)
+        _load(a_desc, [0, j * 64], full.index(slot), a_ring.index(slot))
+        _load(b_desc, [j * 64, 0], full.index(slot), b_ring.index(slot))
+
+
+@gluon.jit
+def consume(c_desc, a_ring, b_ring, tile, full, empty, steps, FAULT: gl.constexpr):
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    acc = gl.zeros([64, 64], gl.float32, layout)
+    for j in range(steps):
+        slot = j % 2
+        if FAULT != 1:
+            mbarrier.wait(full.index(slot), (j // 2) & 1)
+        acc = warpgroup_mma(a_ring.index(slot), b_ring.index(slot), acc, is_async=True)
+        if FAULT == 3:
+            mbarrier.arrive(empty.index(slot), count=1)
+        acc = warpgroup_mma_wait(0 if FAULT != 5 else 1, deps=[acc])
+        if FAULT != 3 and FAULT != 4:
+            mbarrier.arrive(empty.index(slot), count=1)
+    tile.store(acc.to(gl.float16))
+    fence_async_shared()
+    _store(c_desc, [0, 0], tile)
+    if FAULT == 6:
+        tile.store(gl.zeros([64, 64], gl.float16, layout))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def product(a_desc, b_desc, c_desc, steps, FAULT: gl.constexpr):
+    a_ring = gl.allocate_shared_memory(gl.float16, [2, 64, 64], a_desc.layout)
+    b_ring = gl.allocate_shared_memory(gl.float16, [2, 64, 64], b_desc.layout)
+    tile = gl.allocate_shared_memory(gl.float16, [64, 64], c_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1)
+    gl.warp_specialize(
+        [
+            (consume, (c_desc, a_ring, b_ring, tile, full, empty, steps, FAULT)),
+            (produce, (a_desc, b_desc, a_ring, b_ring, full, empty, steps, FAULT)),
+        ],
+        [1],
+        [24],
+    )
+
+
+FAULTS = {
+    1: "does not wait for copies",
+    2: "loads over what is in use",
+    3: "gives a slot back before the product has read it",
+    4: "never gives a slot back",
+    5: "uses a product that it has not waited for",
+    6: "overwrites what a store has yet to read",
+}
+
+
+def launched(fault: int, seed: int, skips_floats: bool = False):
+    """(what was found, the result with NaN where it is undefined, what is right)"""
+    a, b = torch.randn(SIZE, STEPS * SIZE).half(), torch.randn(STEPS * SIZE, SIZE).half()
+    layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
+    kinds = dict.fromkeys(("a_desc", "b_desc", "c_desc"), f"tensordesc<fp16[64, 64],{layout!r}>")
+    text = ir_of(Subject(product, kinds | {"steps": "i32", "FAULT": "constexpr"}, (fault,)))
+    memory, args = DeviceMemory(), []
+    for tensor in (a, b, torch.empty(SIZE, SIZE).half()):
+        number = memory.add(2 * tensor.numel(), defined=len(args) < 2)
+        memory.buffers[number].data.copy_(tensor.reshape(-1).view(torch.uint8))
+        shape = tuple(tensor.shape)
+        args.append(Descriptor(buffer=number, dtype="float16", shape=shape, strides=(shape[1], 1), block=(64, 64)))
+    args.append(Scalar(type="i32", value=STEPS))
+    done = launch(parse(text), (1, 1, 1), args, memory, seed=seed, skips_floats=skips_floats)
+    buffer = memory.buffers[2]
+    made = buffer.data.view(torch.float16).reshape(SIZE, SIZE).float()
+    view = View(buffer=2, dtype="float16", shape=(SIZE, SIZE), strides=(SIZE, 1))
+    undefined = undefined_of(buffer, view) if not skips_floats and done.finding is None else None
+    if undefined is not None:
+        made[undefined.reshape(SIZE, SIZE)] = torch.nan
+    return done.finding, made, a.float() @ b.float()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_right_kernel_is_right_in_every_order(seed):
+    finding, made, right = launched(0, seed)
+    assert finding is None
+    torch.testing.assert_close(made, right, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=FAULTS.get)
+def test_a_fault_is_found(fault):
+    finding, made, right = launched(fault, 1)
+    assert finding is not None or not torch.allclose(made, right, rtol=2e-3, atol=2e-2), FAULTS[fault]
+    if fault == 4:
+        assert finding.kind == "stuck" and "would hang" in finding.sentence and finding.program == (0, 0, 0)
+
+
+def test_addresses_are_looked_at_without_data():
+    assert launched(0, 1, skips_floats=True)[0] is None
