@@ -24,7 +24,6 @@ from evo_kernel.judge_place import LOCAL, SPOOL
 from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Environment
 from operators.micro.coder import RewriteCoder
 from populations.reading import PopulationReader
 
@@ -93,7 +92,7 @@ def _search(
             coder, card = RewriteCoder(), task.card()
             silent = {name: coder.why_nothing(source, card) for name, source in parts.firsts.items()}
             notes += [f"{name}: {said}" for name, said in silent.items() if said]
-            notes += gallery_notes(config, task, parts.judge.environment)
+            notes += gallery_notes(config, task)
         say(console, *(f"note: {note}" for note in notes), style="yellow")
         environment = parts.judge.environment
         gpus = len(parts.judge.stages.gpus)
@@ -117,16 +116,13 @@ def _search(
     return code
 
 
-def gallery_notes(config: Config, task: Task, environment: Environment) -> list[str]:
-    """Which champion computes what the task does: that it is planted, or how; and what cannot be known of it here."""
+def gallery_notes(config: Config, task: Task) -> list[str]:
+    """Which champion computes what the task does: that it is planted, or how."""
     match = matching(task)
     if match is None:
         return []
     planted = config.start_from == GALLERY
-    said = [f"{'starts' if planted else 'add `--start-from gallery` to start'} from the champion {match.text}"]
-    if match.champion.gluon and environment.kind == "modeled":
-        said += ["that champion is written in Gluon: without a GPU it is compiled, not executed, and rejected unscored"]
-    return said
+    return [f"{'starts' if planted else 'add `--start-from gallery` to start'} from the champion {match.text}"]
 
 
 def leave_at_once(code: int) -> None:

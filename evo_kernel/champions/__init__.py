@@ -47,11 +47,6 @@ class Champion:
         return self.file.read_text(encoding="utf-8")
 
     @property
-    def gluon(self) -> bool:
-        """Whether only a GPU executes it."""
-        return "triton.experimental.gluon" in self.text
-
-    @property
     def docstring(self) -> str:
         return ast.get_docstring(parse_module(self.text)) or ""
 

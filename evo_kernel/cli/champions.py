@@ -62,7 +62,7 @@ def show_champion(name: str, as_json: bool) -> None:
 @JSON
 @click.pass_context
 def verify_champion(ctx: click.Context, name: str, device: str, as_json: bool) -> None:
-    """Judge the champion NAME here, as `verify` does; with a GPU on the hidden cases. Kernels in Gluon need one."""
+    """Judge the champion NAME here, as `verify` does; with a GPU on the hidden cases."""
     files, confirm = (Path(champion_named(name).spec),), device != "cpu" and bool(Nvml().arch)
     ctx.invoke(verify, files=files, task_name=name, device=device, confirm=confirm, as_json=as_json)
 
