@@ -1,6 +1,8 @@
 """Macro thinking, micro coding: a policy decides what to change, a coder changes it.
 
 By default one step a proposal, and no probe: the judge looks anyway, and a lineage of single steps tells a policy most.
+Fusions go first, and one that leads to others counts as one step with them: a buffer gone seldom harms, a rewrite takes
+milliseconds, a verdict seconds.
 A coder that works with a language model probes its own edits, and a policy that asks one spends calls; both end in the
 proposal. With `max_steps` above 1 the number of steps is drawn (each further one with probability 1/2), the policy may
 choose `stop` from the second on, and the proposal claims its *first* strategy; the rest is in its decisions and steps.
@@ -12,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Evaluation, Probe, Proposal
+from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Status, Strategy, Tried
 from operators.macro import catalogue
 from operators.macro.features import MacroState
 from operators.macro.policies import Policy, untried
@@ -20,6 +22,7 @@ from operators.micro.coder import Coder, StepWalk
 from operators.micro.host_code import fusion_gains
 
 GO_ON = 0.5  # probability of one more step, up to max_steps
+FUSE_ON = 0.95  # probability of one more fusion after a fusion
 TRIES = 4  # strategies that may fail in the coder's hands before the attempt is given up
 
 
@@ -39,6 +42,8 @@ class MtmcOperator:
             if moved is None:
                 break
             tries = 0 if moved else tries + 1
+            if moved and not self._coder.free:
+                wanted += self._fuse_on(brief, walk, rng)
         if not walk.kept:
             reason = "no strategy applies to this parent"
             if tries:
@@ -63,12 +68,15 @@ class MtmcOperator:
             offered = untried(offered, brief.tried, self._coder.tries)
         if not offered:
             return None
+        parent = None if walk.kept else brief.parent.evaluation  # times are of the parent's own source
+        gains = fusion_gains(walk.source, brief.task, parent, offered)
         if walk.kept:
             offered = (*offered, catalogue.STOP)
-        parent = None if walk.kept else brief.parent.evaluation  # times are of the parent's own source
+        elif not self._coder.free and not _has_fused(brief):
+            offered = tuple(one for one in offered if gains.get(one.key, 0.0) > 0.0) or offered
         state = MacroState(
             brief.task, brief.parent, walk.source, brief.tried, len(walk.kept), brief, self._coder.free, walk.trail(),
-            catalogue.usual_gains(offered) | fusion_gains(walk.source, brief.task, parent, offered),
+            catalogue.usual_gains(offered) | gains,
         )  # fmt: skip
         try:
             decision = self._policy.choose(state, offered, rng)
@@ -82,3 +90,32 @@ class MtmcOperator:
             walk.stop(decision)
             return None
         return walk.take(decision)
+
+    def _fuse_on(self, brief: Brief, walk: StepWalk, rng: np.random.Generator) -> int:
+        """Carry out the fusions that may follow a fusion, the largest buffer first; how many were kept."""
+        kept = len(walk.kept)
+        while walk.kept[-1].family == "fusion" and rng.random() < FUSE_ON:
+            gains = fusion_gains(walk.source, brief.task, brief.parent.evaluation, walk.offers())
+            harmful = {_buffer(entry.strategy) for entry in brief.tried if _harmed(entry)}
+            offered = tuple(
+                one for one in walk.offers() if gains.get(one.key, 0.0) > 0.0 and _buffer(one) not in harmful
+            )
+            if not offered:
+                break
+            best = max(range(len(offered)), key=lambda at: gains[offered[at].key])
+            walk.take(Decision("fuse on", offered, tuple(float(at == best) for at in range(len(offered))), best))
+        return len(walk.kept) - kept
+
+
+def _has_fused(brief: Brief) -> bool:
+    """Whether a fusion of the parent paid: its child goes on from there."""
+    return any(entry.strategy.family == "fusion" and (entry.log_gain or 0.0) > 0.0 for entry in brief.tried)
+
+
+def _harmed(entry: Tried) -> bool:
+    return entry.status is not None and (entry.status is not Status.PASSED or (entry.log_gain or 0.0) < 0.0)
+
+
+def _buffer(strategy: Strategy) -> str:
+    """The buffer that a fusion removes; empty for other strategies."""
+    return str(dict(strategy.parameters).get("buffer", ""))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import tidied
 from operators.micro.rewrites.flat import Map, Place, inlined_body, needed_by
 from operators.micro.rewrites.grids import arguments_in_order
 from operators.micro.rewrites.indices import (
@@ -202,7 +203,10 @@ class Join:
         self.edits += [module.delete(statement) for statement in aliases]
         joined = "_".join(k.removesuffix("_kernel") for k in (self.pair.producer.kernel, self.pair.consumer.kernel))
         name = module.fresh(f"{joined[:50].rstrip('_') if len(joined) > 50 else joined}_kernel")
-        order = [p.name for p in keep.parameters if p.name != drop]
+        text = tidied(module.edited(self.edits), module)
+        changed = KernelModule.parse(text).kernels[keep.name]
+        used = names_read(*changed.body) | set(keep.constexprs)
+        order = [p.name for p in keep.parameters if p.name != drop and p.name in used]
         constexprs = set(keep.constexprs)
         new = [n for n in dict.fromkeys(self.added.values()) if n not in kernel_names or n == drop]
         new_constexprs = {self.added[n] for n in self.added if _kind(moved, n) == "constexpr"}
@@ -217,8 +221,6 @@ class Join:
         if set(values) != set(order):
             return None
         constexprs |= new_constexprs
-        text = module.edited(self.edits)
-        changed = KernelModule.parse(text).kernels[keep.name]
         body = "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"
         signature = ", ".join(f"{n}: tl.constexpr" if n in constexprs else n for n in order)
         kernel = f"@triton.jit\ndef {name}({signature}):\n{body}"
