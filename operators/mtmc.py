@@ -14,12 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from evo_kernel.errors import OperatorFailed
-from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Status, Strategy, Tried
+from evo_kernel.types import Brief, Credit, Decision, Evaluation, Probe, Proposal, Status, Tried
 from operators.macro import catalogue
 from operators.macro.features import MacroState
 from operators.macro.policies import Policy, untried
 from operators.micro.coder import Coder, StepWalk
-from operators.micro.host_code import fusion_gains
+from operators.micro.host_code import fused_through, fusion_gains
 
 GO_ON = 0.5  # probability of one more step, up to max_steps
 FUSE_ON = 0.95  # probability of one more fusion after a fusion
@@ -96,9 +96,9 @@ class MtmcOperator:
         kept = len(walk.kept)
         while walk.kept[-1].family == "fusion" and rng.random() < FUSE_ON:
             gains = fusion_gains(walk.source, brief.task, brief.parent.evaluation, walk.offers())
-            harmful = {_buffer(entry.strategy) for entry in brief.tried if _harmed(entry)}
+            harmful = {fused_through(entry.strategy) for entry in brief.tried if _harmed(entry)}
             offered = tuple(
-                one for one in walk.offers() if gains.get(one.key, 0.0) > 0.0 and _buffer(one) not in harmful
+                one for one in walk.offers() if gains.get(one.key, 0.0) > 0.0 and fused_through(one) not in harmful
             )
             if not offered:
                 break
@@ -114,8 +114,3 @@ def _has_fused(brief: Brief) -> bool:
 
 def _harmed(entry: Tried) -> bool:
     return entry.status is not None and (entry.status is not Status.PASSED or (entry.log_gain or 0.0) < 0.0)
-
-
-def _buffer(strategy: Strategy) -> str:
-    """The buffer that a fusion removes; empty for other strategies."""
-    return str(dict(strategy.parameters).get("buffer", ""))

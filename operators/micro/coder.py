@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, ScoredCandidate, Source, Step, Strategy, TaskCard
+from operators.micro.host_code import fused_through
 from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites import REWRITES, Rewrite, RewriteFailed
 from operators.micro.rewrites.base import kernels_of
@@ -220,7 +221,7 @@ class StepWalk:
             fusions = (
                 s for s in self._coder.offer(one, self._brief.task) if s.family == "fusion" and s.key not in tried
             )
-            return {str(value) for s in fusions for name, value in s.parameters if name == "buffer"}
+            return {through for s in fusions if (through := fused_through(s))}
 
         return sorted(buffers(self.source) - buffers(source))
 

@@ -9,7 +9,8 @@ the buffer's dtype, so that a fusion changes where values live and never what th
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import Strategy, TaskCard
@@ -20,7 +21,7 @@ from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite, RewriteFailed, kernel_region, kernels_of
 from operators.micro.rewrites.flat import Map, map_of
 from operators.micro.rewrites.indices import ROW, index_of, named
-from operators.micro.rewrites.join import Join, Pair, pairs
+from operators.micro.rewrites.join import Join, Pair, pairs, siblings
 from operators.micro.rewrites.rows import only_shapes, passes_of
 from operators.micro.syntax import copy_of, mapped, names_read, names_written, spell
 
@@ -36,35 +37,47 @@ DTYPES = {
 class _Fusion(Rewrite):
     family = "fusion"
 
+    def pairs(self, module: KernelModule) -> Iterator[Pair]:
+        return pairs(module)
+
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         dtypes = _dtypes(module, task)
         found = []
-        for pair in pairs(module):
-            dtype = dtypes.get(id(pair.producer.statement), {}).get(pair.out)
-            if dtype in DTYPES and self.fused(module, pair, dtype) is not None:
+        for pair in self.pairs(module):
+            dtype = "" if pair.shared else dtypes.get(id(pair.producer.statement), {}).get(pair.out)
+            if dtype in ("", *DTYPES) and self.fused(module, pair, dtype) is not None:
+                through = (("shared", pair.shared),) if pair.shared else (("buffer", pair.buffer), ("dtype", dtype))
                 region = kernel_region(pair.producer.kernel, pair.consumer.kernel)
-                found.append(Strategy(self.name, self.family, region, (("buffer", pair.buffer), ("dtype", dtype))))
+                found.append(Strategy(self.name, self.family, region, through))
         return found
 
     def changed(self, module: KernelModule, strategy: Strategy) -> str:
-        wanted = (*kernels_of(strategy), str(dict(strategy.parameters).get("buffer")))
-        for pair in pairs(module):
-            if (pair.producer.kernel, pair.consumer.kernel, pair.buffer) == wanted:
-                text = self.fused(module, pair, str(dict(strategy.parameters).get("dtype", "float32")))
+        through = {name: str(value) for name, value in strategy.parameters}
+        wanted = (*kernels_of(strategy), through.get("buffer", ""), through.get("shared", ""))
+        for pair in self.pairs(module):
+            if (pair.producer.kernel, pair.consumer.kernel, pair.buffer, pair.shared) == wanted:
+                text = self.fused(module, pair, through.get("dtype", "float32"))
                 if text is not None:
                     return text
-        raise RewriteFailed(f"{' and '.join(wanted[:2])} cannot be fused through {wanted[2]} in this source")
+        raise RewriteFailed(
+            f"{' and '.join(wanted[:2])} cannot be fused through {wanted[2] or wanted[3]} in this source"
+        )
 
     def fused(self, module: KernelModule, pair: Pair, dtype: str) -> str | None:
         raise NotImplementedError
 
 
 class FuseProducer(_Fusion):
-    """The consumer computes the producer's values where it loaded them."""
+    """The consumer computes the producer's values where it loaded them; row kernels of the same rows become one."""
 
     name = "fuse-producer"
 
+    def pairs(self, module: KernelModule) -> Iterator[Pair]:
+        return chain(pairs(module), siblings(module))
+
     def fused(self, module: KernelModule, pair: Pair, dtype: str) -> str | None:
+        if pair.shared:
+            return _fused_rows(module, pair, "")
         flat = map_of(module.kernels[pair.producer.kernel])
         kernel = module.kernels[pair.consumer.kernel]
         loads = [a for a in kernel.accesses if a.base == pair.into]
@@ -138,10 +151,10 @@ def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:
     store, load, last = _single(first, pair.out, "store"), _single(second, pair.into, "load"), first.body[-1]
     loads = [a for a in second.accesses if a.base == pair.into]
     number = store is not None and load is not None and store.mask is None and load.mask is None
-    end = store.statement if number and store is not None else last
+    end = None if pair.shared else store.statement if number and store is not None else last
     join = Join(module, pair, keep=second, moved=first)
     names = _names(join, first, second, end)
-    if names is None:
+    if names is None or not {*named(first, ROW)} or not {*named(second, ROW)}:
         return None
     kept, lines = _shared(first, second, names), list[str]()
     names = {old: new for old, new in names.items() if old not in kept}
@@ -151,21 +164,23 @@ def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:
                 value = join.fresh("row_value")
                 lines.append(f"{value} = ({_renamed(store.value, names)}).to({dtype})")
                 join.edits.append(module.replace(loads[0].call, value))
+        elif pair.shared and statement is last and names_read(last) <= {*names, *kept, "tl"}:
+            join.edits.append(module.insert_after(second.body[-1], _renamed(last, names)))  # stores part repeated loads
         elif not (names_written(statement) and names_written(statement) <= kept):
             lines.append(_renamed(statement, names))
-    if not number and not _inlined_rows(join, loads, _row_map(first, last, names), dtype):
+    if end is last and not number and not _inlined_rows(join, loads, _row_map(first, last, names), dtype):
         return None
     # Behind all shared names of the second kernel, which must not lie behind a load.
     body, tops = second.body, [(*access.loops, access.statement)[0] for access in loads]
     at = max((i for i, s in enumerate(body) if names_written(s) & kept), default=-1) + 1
     places = [next((i for i, s in enumerate(body) if s is top), -1) for top in tops]
-    if at > min(places, default=-1) or any(isinstance(s, ast.For) for s in body[:at]):
+    if at > min(places, default=len(body) - 1) or any(isinstance(s, ast.For) for s in body[:at]):
         return None
     join.edits.append(module.insert_before(body[at], "\n".join(lines)))
     return join.text()
 
 
-def _names(join: Join, first: SourceKernel, second: SourceKernel, end: ast.stmt) -> dict[str, str] | None:
+def _names(join: Join, first: SourceKernel, second: SourceKernel, end: ast.stmt | None) -> dict[str, str] | None:
     """What the names of the first kernel before `end` are called in the second; names that are overwritten stay."""
     mine, theirs, names = passes_of(first), passes_of(second), dict[str, str]()
     for parameter in [p.name for p in first.parameters if p.name != join.pair.out]:

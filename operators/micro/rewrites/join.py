@@ -29,13 +29,14 @@ from operators.micro.text import Edit
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two launches with a buffer between them."""
+    """Two launches with a buffer between them; or without one, that read the same tensor (`shared`)."""
 
     producer: SourceLaunch
     consumer: SourceLaunch
-    buffer: str
-    out: str  # the producer's parameter that is the buffer
-    into: str  # the consumer's
+    buffer: str = ""
+    out: str = ""  # the producer's parameter that is the buffer
+    into: str = ""  # the consumer's
+    shared: str = ""
 
 
 def pairs(module: KernelModule) -> Iterator[Pair]:
@@ -59,7 +60,23 @@ def pairs(module: KernelModule) -> Iterator[Pair]:
                     yield Pair(producer, consumer, buffer, out, into[0])
 
 
-def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunch, buffer: str) -> bool:
+def siblings(module: KernelModule) -> Iterator[Pair]:
+    """Launches of one suite that read the same tensor in loops and nothing of each other's, where nothing between them
+    minds if the first runs as late as the second."""
+    for number, first in enumerate(module.launches):
+        for second in module.launches[number + 1 :]:
+            if second.block is first.block and _movable(module, first, second):
+                both = _in_loops(module, first) & _in_loops(module, second)
+                yield from (Pair(first, second, shared=root) for root in sorted(both)[:1])
+
+
+def _in_loops(module: KernelModule, launch: SourceLaunch) -> set[str]:
+    """The tensors that a launch reads in loops."""
+    inside = {a.base for a in module.kernels[launch.kernel].accesses if a.kind == "load" and a.loops}
+    return {root for name, root in module.tensors(launch, "load").items() if name in inside}
+
+
+def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunch, buffer: str = "") -> bool:
     """Whether the producer may run where the consumer does, as one kernel with it, and the buffer may vanish."""
     inputs, outputs, also, ends = (
         set(module.tensors(launch, kind).values()) for launch in (producer, consumer) for kind in ("load", "store")
@@ -76,6 +93,15 @@ def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunc
             return False  # someone else needs the buffer, or what lies between
     if "?" in inputs | outputs | ends | also or inputs & outputs or ends & (inputs | outputs | also):
         return False
+    if not buffer:  # then what the producer leaves is for others: calls of the host among them
+        read = names_read(
+            *[
+                s
+                for s in producer.block[first + 1 : last]
+                if id(s) not in {id(one.statement) for one in module.launches}
+            ]
+        )
+        return not outputs & also and not outputs & read
     return not module.host_of(producer.call).buffers[buffer].returned and not (outputs & also - {buffer})
 
 
@@ -244,6 +270,8 @@ class Join:
         for kernel in {pair.producer.kernel, pair.consumer.kernel}:
             if all(launch in (pair.producer, pair.consumer) for launch in module.launches_of(kernel)):
                 yield module.delete_function(module.kernels[kernel].node)
+        if not pair.buffer:
+            return
         allocation = self.host.buffers[pair.buffer].statement
         ours = (pair.producer.statement, pair.consumer.statement, allocation)
         others = [s for s in statements(self.host.node.body) if s not in ours and not isinstance(s, ast.If)]
@@ -252,6 +280,8 @@ class Join:
 
     def _without_buffer(self, value: str) -> str:
         """A launch argument with the buffer's sizes and strides spelled by what it was allocated with."""
+        if not self.pair.buffer:
+            return value
         call = self.host.buffers[self.pair.buffer].call
         shape = call.args[0] if called(call) in ("torch.empty", "torch.zeros") and len(call.args) == 1 else None
         if not isinstance(shape, ast.Tuple | ast.List):  # a buffer allocated alike, before the launch, stands for it
