@@ -9,7 +9,7 @@ the buffer's dtype, so that a fusion changes where values live and never what th
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from evo_kernel.syntax import parse_module
@@ -37,13 +37,13 @@ DTYPES = {
 class _Fusion(Rewrite):
     family = "fusion"
 
-    def pairs(self, module: KernelModule) -> Iterator[Pair]:
-        return pairs(module)
-
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        return self.offered(module, task, pairs(module))
+
+    def offered(self, module: KernelModule, task: TaskCard, among: Iterable[Pair]) -> list[Strategy]:
         dtypes = _dtypes(module, task)
         found = []
-        for pair in self.pairs(module):
+        for pair in among:
             dtype = "" if pair.shared else dtypes.get(id(pair.producer.statement), {}).get(pair.out)
             if dtype in ("", *DTYPES) and self.fused(module, pair, dtype) is not None:
                 through = (("shared", pair.shared),) if pair.shared else (("buffer", pair.buffer), ("dtype", dtype))
@@ -54,7 +54,7 @@ class _Fusion(Rewrite):
     def changed(self, module: KernelModule, strategy: Strategy) -> str:
         through = {name: str(value) for name, value in strategy.parameters}
         wanted = (*kernels_of(strategy), through.get("buffer", ""), through.get("shared", ""))
-        for pair in self.pairs(module):
+        for pair in chain(pairs(module), siblings(module)):
             if (pair.producer.kernel, pair.consumer.kernel, pair.buffer, pair.shared) == wanted:
                 text = self.fused(module, pair, through.get("dtype", "float32"))
                 if text is not None:
@@ -72,8 +72,12 @@ class FuseProducer(_Fusion):
 
     name = "fuse-producer"
 
-    def pairs(self, module: KernelModule) -> Iterator[Pair]:
-        return chain(pairs(module), siblings(module))
+    def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
+        """Kernels that read the same tensor only where no buffer can go: what they leave could no longer be fused."""
+        found = super().offers(module, task)
+        busy = {kernel for one in (*found, *FuseConsumer().offers(module, task)) for kernel in kernels_of(one)}
+        free = [pair for pair in siblings(module) if not busy & {pair.producer.kernel, pair.consumer.kernel}]
+        return found + self.offered(module, task, free)
 
     def fused(self, module: KernelModule, pair: Pair, dtype: str) -> str | None:
         if pair.shared:
