@@ -162,13 +162,13 @@ class StepWalk:
         idle = set() if self.kept else _idle(self._brief.parent)
         return tuple(s for s in offered if s.key not in self._failed and not idle.intersection(kernels_of(s)))
 
-    def take(self, decision: Decision) -> bool:
-        """Carry out what was chosen. False when it was rolled back."""
+    def take(self, decision: Decision, passing: bool = False) -> bool:
+        """Carry out what was chosen. False when it was rolled back. `passing`: it may lead to a known candidate."""
         started = time.monotonic()
         self._calls.extend(decision.calls)
         strategy = decision.offered[decision.chosen]
         paid = len(self._calls)
-        source, reason = self._carry_out(strategy)
+        source, reason = self._carry_out(strategy, passing)
         free = len(self._calls) == paid  # what a model was paid for is judged
         if source is not None and free and strategy.family != "fusion" and (lost := self._lost_fusions(source)):
             source, reason = None, f"it rules out a fusion that was not tried, through {', '.join(lost)}"
@@ -225,7 +225,7 @@ class StepWalk:
 
         return sorted(buffers(self.source) - buffers(source))
 
-    def _carry_out(self, strategy: Strategy) -> tuple[Source | None, str]:
+    def _carry_out(self, strategy: Strategy, passing: bool) -> tuple[Source | None, str]:
         """The new source, or None and the reason."""
         try:
             coded = self._coder.carry_out(Job(self.source, strategy, self._brief, self._probe))
@@ -237,7 +237,7 @@ class StepWalk:
         self._calls.extend(coded.calls)
         self._probes += coded.probes
         source = Source(coded.text, self.source.language)
-        if source.sha256 in self._known:
+        if source.sha256 in self._known and not passing:
             return None, f"that is candidate {self._known[source.sha256]} again"
         return source, ""
 
