@@ -42,6 +42,8 @@ FORMULAS = {
         "torch.softmax(((x + b) * 0.125).masked_fill(mask, float('-inf')), -1)",
     ),
     "after": ("x, w", "draw(m, n), draw(n)", "torch.relu(torch.softmax(x, -1) * w) + x"),
+    "twice": ("x, w", "draw(m, n), draw(n)", "torch.log_softmax(torch.softmax(x, -1) * w, -1)"),
+    "beside": ("x, w", "draw(m, n), draw(n)", "((x * w).mean(-1), (x * w).amax(-1))"),
 }
 NOTHING = TaskCard("sample", "", "mixed", "ieee", False, ())
 
@@ -95,7 +97,7 @@ def ends_by_name(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str
 def test_every_order_of_fusions_ends_in_one_kernel_that_computes_the_same(name: str, ends_by_name) -> None:
     ends = ends_by_name[name]
     several = {" > ".join(path) for text, path in ends.items() if len(KernelModule.parse(text).launches) > 1}
-    assert len(ends) > 3 and not several
+    assert len(ends) > 3 * (name in ("masked", "after")) and not several
     answers = errors_of([(text, name) for text in ends])
     wrong = [
         (path, answer) for path, answer in zip(ends.values(), answers, strict=True) if answer[1] or answer[0] > 2e-6
