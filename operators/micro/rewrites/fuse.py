@@ -56,14 +56,15 @@ class _Fusion(Rewrite):
         wanted = (*kernels_of(strategy), through.get("buffer", ""), through.get("shared", ""))
         for pair in chain(pairs(module), siblings(module)):
             if (pair.producer.kernel, pair.consumer.kernel, pair.buffer, pair.shared) == wanted:
-                text = self.fused(module, pair, through.get("dtype", "float32"))
-                if text is not None:
-                    return text
+                join = self.fused(module, pair, through.get("dtype", "float32"))
+                if join is not None:
+                    return join.text()
         raise RewriteFailed(
             f"{' and '.join(wanted[:2])} cannot be fused through {wanted[2] or wanted[3]} in this source"
         )
 
-    def fused(self, module: KernelModule, pair: Pair, dtype: str) -> str | None:
+    def fused(self, module: KernelModule, pair: Pair, dtype: str) -> Join | None:
+        """What writes the new source; None when the two are no such pair."""
         raise NotImplementedError
 
 
@@ -74,12 +75,13 @@ class FuseProducer(_Fusion):
 
     def offers(self, module: KernelModule, task: TaskCard) -> list[Strategy]:
         """Kernels that read the same tensor only where no buffer can go: what they leave could no longer be fused."""
-        found = super().offers(module, task)
-        busy = {kernel for one in (*found, *FuseConsumer().offers(module, task)) for kernel in kernels_of(one)}
-        free = [pair for pair in siblings(module) if not busy & {pair.producer.kernel, pair.consumer.kernel}]
+        found, free = super().offers(module, task), list(siblings(module))
+        for others in (found, FuseConsumer().offers(module, task) if free else ()):
+            busy = {kernel for one in others for kernel in kernels_of(one)}
+            free = [pair for pair in free if not busy & {pair.producer.kernel, pair.consumer.kernel}]
         return found + self.offered(module, task, free)
 
-    def fused(self, module: KernelModule, pair: Pair, dtype: str) -> str | None:
+    def fused(self, module: KernelModule, pair: Pair, dtype: str) -> Join | None:
         if pair.shared:
             return _fused_rows(module, pair, "")
         flat = map_of(module.kernels[pair.producer.kernel])
@@ -95,7 +97,7 @@ class FuseProducer(_Fusion):
             if body is None:
                 return None
             _inline(join, access, body, DTYPES[dtype])
-        return join.text()
+        return join if join.fits() else None
 
 
 class FuseConsumer(_Fusion):
@@ -103,7 +105,7 @@ class FuseConsumer(_Fusion):
 
     name = "fuse-consumer"
 
-    def fused(self, module: KernelModule, pair: Pair, dtype: str) -> str | None:
+    def fused(self, module: KernelModule, pair: Pair, dtype: str) -> Join | None:
         flat = map_of(module.kernels[pair.consumer.kernel])
         kernel = module.kernels[pair.producer.kernel]
         stores = [a for a in kernel.accesses if a.base == pair.out]
@@ -121,7 +123,7 @@ class FuseConsumer(_Fusion):
             lines = [f"{value} = ({spell(access.value)}).to({DTYPES[dtype]})", *body[0]]
             lines.append(f"tl.store({target}, {body[1]}{tail})")
             join.edits.append(module.replace(access.statement, "\n".join(lines)))
-        return join.text()
+        return join if join.fits() else None
 
 
 def _dtypes(module: KernelModule, task: TaskCard) -> dict[int, dict[str, str]]:
@@ -145,11 +147,12 @@ def _inline(join: Join, access: Access, body: tuple[list[str], str], dtype: str)
     join.edits.append(join.module.replace(access.call, value))
 
 
-def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:
-    """The new source, or None when the kernels are not such a pair."""
+def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> Join | None:
+    """Row kernels in turn; None when the kernels are not such a pair."""
     first, second = module.kernels[pair.producer.kernel], module.kernels[pair.consumer.kernel]
     grids = [[spell(g) for g in launch.grid] for launch in (pair.producer, pair.consumer)]
-    jumps = any(isinstance(p, ast.Return | ast.If | ast.While) for p in ast.walk(first.node))
+    whole = (first, second) if pair.shared else (first,)
+    jumps = any(isinstance(p, ast.Return | ast.If | ast.While) for kernel in whole for p in ast.walk(kernel.node))
     if first is second or jumps or len(grids[0]) != 1 or grids[0] != grids[1]:
         return None
     store, load, last = _single(first, pair.out, "store"), _single(second, pair.into, "load"), first.body[-1]
@@ -181,7 +184,7 @@ def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> str | None:
     if at > min(places, default=len(body) - 1) or any(isinstance(s, ast.For) for s in body[:at]):
         return None
     join.edits.append(module.insert_before(body[at], "\n".join(lines)))
-    return join.text()
+    return join if join.fits() else None
 
 
 def _names(join: Join, first: SourceKernel, second: SourceKernel, end: ast.stmt | None) -> dict[str, str] | None:

@@ -219,14 +219,16 @@ class Join:
             return f"{pointer} + {self.index}"
         return f"{pointer} + {self.row} * {self.parameter(stride)} + {self.index}"
 
-    def text(self) -> str | None:
-        """The whole new source; None when the dropped pointer is used in other ways too."""
+    def fits(self) -> bool:
+        """Whether every argument is known, and the dropped pointer is used in no other way."""
+        kept = {p.name for p in self.keep.parameters} - {self.drop, *self.added.values()}
+        return kept <= set(self.host_keep.arguments) and self._aliases() is not None
+
+    def text(self) -> str:
+        """The whole new source, where it `fits`."""
         module, keep, moved, drop = self.module, self.keep, self.moved, self.drop
         kernel_names = {p.name for p in keep.parameters}
-        aliases = self._aliases()
-        if aliases is None:
-            return None
-        self.edits += [module.delete(statement) for statement in aliases]
+        self.edits += [module.delete(statement) for statement in self._aliases() or ()]
         joined = "_".join(k.removesuffix("_kernel") for k in (self.pair.producer.kernel, self.pair.consumer.kernel))
         name = module.fresh(f"{joined[:50].rstrip('_') if len(joined) > 50 else joined}_kernel")
         text = tidied(module.edited(self.edits), module)
@@ -244,8 +246,6 @@ class Join:
         }
         values |= {self.added[n]: spell(self.host_moved.arguments[n]) for n in self.added if self.added[n] in new}
         values = {n: self._without_buffer(value) for n, value in values.items()}
-        if set(values) != set(order):
-            return None
         constexprs |= new_constexprs
         body = "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"
         signature = ", ".join(f"{n}: tl.constexpr" if n in constexprs else n for n in order)
