@@ -91,6 +91,9 @@ class FuseProducer(_Fusion):
             return None
         if flat is None or flat.store.base != pair.out:
             return _fused_rows(module, pair, DTYPES[dtype])
+        taker = map_of(kernel) if flat.row else None
+        if taker is not None and taker.offsets and FuseConsumer().fused(module, pair, dtype) is not None:
+            return None  # a flat kernel would divide for its row, and no row kernel could be fused with it
         join = Join(module, pair, keep=kernel, moved=flat.kernel)
         for access in loads:
             body = join.body(flat, [flat.store], access, {})
@@ -155,9 +158,10 @@ def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> Join | None:
     jumps = any(isinstance(p, ast.Return | ast.If | ast.While) for kernel in whole for p in ast.walk(kernel.node))
     if first is second or jumps or len(grids[0]) != 1 or grids[0] != grids[1]:
         return None
-    store, load, last = _single(first, pair.out, "store"), _single(second, pair.into, "load"), first.body[-1]
-    loads = [a for a in second.accesses if a.base == pair.into]
-    number = store is not None and load is not None and store.mask is None and load.mask is None
+    stores, loads = ([a for a in k.accesses if a.base == end] for k, end in ((first, pair.out), (second, pair.into)))
+    number = len(stores) == 1 and not stores[0].loops and all(_at_row(first, a, "store") for a in stores)
+    number = number and all(_at_row(second, a, "load") for a in loads)
+    store, last = stores[0] if stores else None, first.body[-1]
     end = None if pair.shared else store.statement if number and store is not None else last
     join = Join(module, pair, keep=second, moved=first)
     names = _names(join, first, second, end)
@@ -170,7 +174,7 @@ def _fused_rows(module: KernelModule, pair: Pair, dtype: str) -> Join | None:
             if number and store is not None and store.value is not None:
                 value = join.fresh("row_value")
                 lines.append(f"{value} = ({_renamed(store.value, names)}).to({dtype})")
-                join.edits.append(module.replace(loads[0].call, value))
+                join.edits += [module.replace(load.call, value) for load in loads]
         elif pair.shared and statement is last and names_read(last) <= {*names, *kept, "tl"}:
             join.edits.append(module.insert_after(second.body[-1], _renamed(last, names)))  # stores part repeated loads
         elif not (names_written(statement) and names_written(statement) <= kept):
@@ -235,13 +239,10 @@ def _inlined_rows(join: Join, loads: list[Access], flat: Map | None, dtype: str)
     return bool(loads)
 
 
-def _single(kernel: SourceKernel, pointer: str, kind: str) -> Access | None:
-    """The only access to the pointer, at `pointer + row` outside all loops, the row being the program's."""
-    found = [a for a in kernel.accesses if a.base == pointer]
-    if len(found) != 1 or found[0].kind != kind or found[0].loops:
-        return None
+def _at_row(kernel: SourceKernel, access: Access, kind: str) -> bool:
+    """Whether it is an access of that kind, without a mask, to `pointer + row`, the row being the program's."""
     rows = set(named(kernel, ROW)) | set(ROW)
-    return found[0] if index_of(kernel, found[0]) in rows else None
+    return access.kind == kind and access.mask is None and index_of(kernel, access) in rows
 
 
 def _shared(first: SourceKernel, second: SourceKernel, names: dict[str, str]) -> set[str]:
