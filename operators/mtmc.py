@@ -23,7 +23,7 @@ from operators.micro.host_code import fused_through, fusion_gains
 
 GO_ON = 0.5  # probability of one more step, up to max_steps
 FUSE_FIRST = 0.9  # probability that fusions go first,
-FUSE_ON = 0.95  # and of one more after one
+FUSE_ON = 0.98  # and of one more after one
 TRIES = 4  # strategies that may fail in the coder's hands before the attempt is given up
 
 
