@@ -116,13 +116,13 @@ def test_fusion_refuses_a_row_taken_apart_by_another_size(tmp_path: Path, monkey
     text, task = lowered("after", tmp_path)
     step = "fuse-producer", "mul_rows_kernel -> relu_kernel"
 
-    def offered() -> list[Strategy]:
+    def steps() -> list[Strategy]:
         return [s for s in REWRITES[step[0]].offers(KernelModule.parse(text), task) if step[1] in s.region]
 
-    assert not offered(), "the row kernel takes the flat one, which then needs no division"
+    assert not steps(), "the row kernel takes the flat one, which then needs no division"
     with monkeypatch.context() as patched:
         patched.setattr(FuseConsumer, "fused", lambda *_: None)
-        fused = REWRITES[step[0]].apply(KernelModule.parse(text), offered()[0])
+        fused = REWRITES[step[0]].apply(KernelModule.parse(text), steps()[0])
     assert fused.count("softmax, softmax.stride(0), w") == 1
     other = fused.replace("softmax, softmax.stride(0), w", "softmax, n1 + 1, w")
     for source, offered in ((fused, True), (other, False)):
