@@ -1,8 +1,8 @@
 """Macro thinking, micro coding: a policy decides what to change, a coder changes it.
 
 By default one step a proposal, and no probe: the judge looks anyway, and a lineage of single steps tells a policy most.
-Fusions go first, all that are expected to pay: a buffer gone seldom harms, a rewrite takes milliseconds, a verdict
-seconds. Where a child of the parent has them already, another step follows.
+Fusions go first, all that are expected to pay: a buffer gone seldom harms, and rewriting costs less than a verdict.
+Where a child of the parent has them already, another step follows.
 A coder that works with a language model probes its own edits, and a policy that asks one spends calls; both end in the
 proposal. With `max_steps` above 1 the number of steps is drawn (each further one with probability 1/2), the policy may
 choose `stop` from the second on, and the proposal claims its *first* strategy; the rest is in its decisions and steps.
