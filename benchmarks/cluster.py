@@ -4,12 +4,12 @@
     python -m benchmarks.cluster --real          # a real spool on this machine beside its simulation
 
 An attempt waits for its model, takes the search's process (one core: Python's lock), waits in the spool, takes a core
-of a judge's host (record, compile) and then one of its GPUs (check, tune, time), and is counted by the search's process.
+of a judge's host (record, compile), then one of its GPUs (check, tune, time), and is counted by the search's process.
 Waits for models are exponential, all other times gamma-distributed with half their mean as standard deviation. A host
 that fails loses what it has in hand until its lease ends, and comes back later.
 
-`--real`: threads that ask a population and a spool, and servers whose judge sleeps. Processor seconds are measured at one
-point (one server), another one (`--servers`) is predicted from them.
+`--real`: threads that ask a population and a spool, and servers whose judge sleeps. Processor seconds are measured at
+one point (one server), another one (`--servers`) is predicted from them.
 """
 
 from __future__ import annotations
@@ -242,7 +242,8 @@ def real(arguments: argparse.Namespace) -> None:
     print("| servers | width | attempts/s | ms of the search's process | ms of servers |")
     print("|---|---|---|---|---|")
     for servers, point in ((1, known), (arguments.servers, found)):
-        print(f"| {servers} | {8 * servers} | {point.rate:.1f} | {point.driver_s * 1e3:.1f} | {point.server_s * 1e3:.1f} |")
+        spent = f"{point.driver_s * 1e3:.1f} | {point.server_s * 1e3:.1f}"
+        print(f"| {servers} | {8 * servers} | {point.rate:.1f} | {spent} |")
     for servers, point in ((1, known), (arguments.servers, found)):
         cluster = Cluster(
             servers, cores=4, width=8 * servers, model_s=0.0, driver_s=known.driver_s, core_s=known.server_s,

@@ -289,10 +289,12 @@ PAYS: Mapping[str, str] = MappingProxyType({
 """Strategy → where it pays, or does not: the heart of its guide, for those who choose."""
 
 USUAL_GAINS: Mapping[str, float] = MappingProxyType({
-    "one-pass-row": 0.2, "tile-2d": 0.3, "drop-masks": 0.01, "cache-hints": 0.0,
+    "one-pass-row": 0.2, "tile-2d": 0.3, "drop-masks": 0.01, "cache-hints": 0.0, "online-row": 0.15, "hoist": 0.03,
+    "persistent": 0.03, "software-pipeline": 0.01, "launch-options": 0.0,
 })  # fmt: skip
-"""Strategy → log gain that is expected of it, where it is offered, before a run tells: rounded means over kernels of
-torch.compile for the functions of `benchmarks/fused.py`, modeled, before tuning. The model does not see cache hints."""
+"""Strategy → log gain that is expected of it, where it is offered, before a run tells: rounded means. The first four
+are of kernels of torch.compile for the functions of `benchmarks/fused.py`, modeled, before tuning (the model sees no
+cache hints); `launch-options` of six steps in searches for these functions; the others of the shipped tree (H200)."""
 
 
 def usual_gains(offered: Iterable[Strategy]) -> dict[str, float]:

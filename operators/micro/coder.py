@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.types import Brief, Call, Decision, Probe, Proposal, ScoredCandidate, Source, Step, Strategy, TaskCard
+from operators.micro.host_code import fused_through
 from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites import REWRITES, Rewrite, RewriteFailed
 from operators.micro.rewrites.base import kernels_of
@@ -161,13 +162,13 @@ class StepWalk:
         idle = set() if self.kept else _idle(self._brief.parent)
         return tuple(s for s in offered if s.key not in self._failed and not idle.intersection(kernels_of(s)))
 
-    def take(self, decision: Decision) -> bool:
-        """Carry out what was chosen. False when it was rolled back."""
+    def take(self, decision: Decision, passing: bool = False) -> bool:
+        """Carry out what was chosen. False when it was rolled back. `passing`: it may lead to a known candidate."""
         started = time.monotonic()
         self._calls.extend(decision.calls)
         strategy = decision.offered[decision.chosen]
         paid = len(self._calls)
-        source, reason = self._carry_out(strategy)
+        source, reason = self._carry_out(strategy, passing)
         free = len(self._calls) == paid  # what a model was paid for is judged
         if source is not None and free and strategy.family != "fusion" and (lost := self._lost_fusions(source)):
             source, reason = None, f"it rules out a fusion that was not tried, through {', '.join(lost)}"
@@ -220,11 +221,11 @@ class StepWalk:
             fusions = (
                 s for s in self._coder.offer(one, self._brief.task) if s.family == "fusion" and s.key not in tried
             )
-            return {str(value) for s in fusions for name, value in s.parameters if name == "buffer"}
+            return {through for s in fusions if (through := fused_through(s))}
 
         return sorted(buffers(self.source) - buffers(source))
 
-    def _carry_out(self, strategy: Strategy) -> tuple[Source | None, str]:
+    def _carry_out(self, strategy: Strategy, passing: bool) -> tuple[Source | None, str]:
         """The new source, or None and the reason."""
         try:
             coded = self._coder.carry_out(Job(self.source, strategy, self._brief, self._probe))
@@ -236,7 +237,7 @@ class StepWalk:
         self._calls.extend(coded.calls)
         self._probes += coded.probes
         source = Source(coded.text, self.source.language)
-        if source.sha256 in self._known:
+        if source.sha256 in self._known and not passing:
             return None, f"that is candidate {self._known[source.sha256]} again"
         return source, ""
 

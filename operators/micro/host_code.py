@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,15 +71,22 @@ MOST = 0.8
 """A fusion is not expected to save a larger share of the time than this."""
 
 
+def fused_through(strategy: Strategy) -> str:
+    """The buffer that a fusion removes, or the tensor that it reads once for two; empty for other strategies."""
+    parameters = dict(strategy.parameters)
+    return str(parameters.get("buffer", parameters.get("shared", "")))
+
+
 def fusion_gains(
-    source: Source, task: TaskCard, parent: Evaluation | None, offered: Iterable[Strategy]
+    source: Source, task: TaskCard, parent: Evaluation | None, offered: Collection[Strategy]
 ) -> dict[str, float]:
     """Natural log of the expected gain by key, of each offered fusion whose buffer has a known size on a timed case.
 
     With t the parent's time on a case and b the buffer's bytes: log(t / (t - 2 b / bandwidth - launch)), averaged over
-    the search cases.
+    the search cases; b, not 2 b, for a tensor that is only read once less. 0 where a contraction would compute what it
+    loads again for every tile.
     """
-    wanted = {s.key: str(dict(s.parameters)["buffer"]) for s in offered if "buffer" in dict(s.parameters)}
+    wanted = {s.key: through for s in offered if (through := fused_through(s))}
     times = {m.case: m.median_us for m in parent.measurements} if parent is not None else {}
     if not wanted or not times:
         return {}
@@ -91,25 +98,27 @@ def fusion_gains(
                 continue
             for parameter, argument in one.launch.arguments.items():
                 tensor, root = one.values.get(parameter), module.root_of(argument)
-                if (
-                    root in module.host_of(argument).buffers
-                    and isinstance(tensor, HostTensor)
-                    and None not in tensor.shape
-                ):
+                if root in wanted.values() and isinstance(tensor, HostTensor) and None not in tensor.shape:
                     kind = tensor.dtype.removeprefix("torch.").replace("bfloat16", "float16")
                     item = 1 if kind.startswith("float8") else np.dtype(kind).itemsize
                     size = math.prod(size for size in tensor.shape if size is not None) * item
                     found[one.case.name, str(root)] = max(size, found.get((one.case.name, str(root)), 0))
-        sizes = found
     except SourceError:
         return {}
     gains: dict[str, float] = {}
-    for key, buffer in wanted.items():
+    for one in offered:
+        if (tensor := wanted.get(one.key)) is None:
+            continue
+        kernel = module.kernels.get(one.region.split(" -> ")[-1])
+        if one.name == "fuse-producer" and kernel is not None and kernel.calls("tl.dot"):
+            gains[one.key] = 0.0
+            continue
+        moves = 2 if "buffer" in dict(one.parameters) else 1
         shares = [
-            min(MOST, (2 * sizes[case, buffer] / BYTES_PER_US + LAUNCH_US) / us)
+            min(MOST, (moves * found[case, tensor] / BYTES_PER_US + LAUNCH_US) / us)
             for case, us in times.items()
-            if (case, buffer) in sizes
+            if (case, tensor) in found
         ]
         if shares:
-            gains[key] = -sum(math.log1p(-share) for share in shares) / len(shares)
+            gains[one.key] = -sum(math.log1p(-share) for share in shares) / len(shares)
     return gains

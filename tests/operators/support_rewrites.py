@@ -255,6 +255,8 @@ SHAPES = {
     "chain": [[(3, 64), (64,)], [(5, 100), (100,)]],
     "masked": [[(3, 64), (64,), (3, 64)], [(5, 100), (100,), (5, 100)], [(2, 1100), (1100,), (2, 1100)]],
     "after": [[(3, 64), (64,)], [(2, 1100), (1100,)]],
+    "twice": [[(3, 64), (64,)], [(2, 1100), (1100,)]],
+    "beside": [[(3, 64), (64,)], [(2, 1100), (1100,)]],
 }
 
 
@@ -291,7 +293,8 @@ for number, (path, name) in enumerate(json.load(open(sys.argv[1]))):
         for shapes in SHAPES[name]:
             inputs = draw(name, shapes)
             want = REFERENCES(name, *[t.double() if t.is_floating_point() else t for t in inputs])
-            got = module.run(*[t.clone() for t in inputs]).double()
+            got = module.run(*[t.clone() for t in inputs])
+            got = (torch.stack(got) if isinstance(got, tuple) else got).double()
             error = (got - want).abs().max().item() / max(want.abs().max().item(), 1e-30)
             worst = max(worst, error) if error == error else float("inf")
     except Exception as error:  # whatever the kernel does is the answer
@@ -325,6 +328,12 @@ def REFERENCES(name: str, *inputs):
     if name == "after":
         x, w = inputs
         return torch.relu(torch.softmax(x, -1) * w) + x
+    if name == "twice":
+        x, w = inputs
+        return torch.log_softmax(torch.softmax(x, -1) * w, -1)
+    if name == "beside":
+        x, w = inputs
+        return torch.stack(((x * w).mean(-1), (x * w).amax(-1)))
     if name == "softmax":
         return torch.softmax(inputs[0], -1)
     if name == "layernorm":

@@ -247,3 +247,13 @@ def test_a_step_waits_for_the_fusion_that_it_would_rule_out():
     assert not early.take(one_pass) and not early.kept
     assert early.failure("mtmc", "").steps[0].detail == "it rules out a fusion that was not tried, through silu"
     assert late.take(one_pass) and [strategy.name for strategy in late.kept] == ["one-pass-row"]
+
+
+def test_fusions_go_first_all_of_them_and_once():
+    text = lower_function(lambda x: (torch.nn.functional.silu(x).abs() + 1.0).sum(-1), [(torch.empty(64, 128),)])
+    parent, operator = relative(1, Source(text)), MtmcOperator(UniformPolicy(), CODER)
+    made = [kept_strategies(operator.propose(brief(parent, attempt), no_probe)) for attempt in range(4)]
+    whole = [kept for kept in made if [one.family for one in kept] == ["fusion"] * 3]
+    assert len(whole) >= 3 and len({one for kept in whole for one in kept}) == 3
+    again = [kept_strategies(operator.propose(brief(parent, n, tried=whole[0][:1]), no_probe)) for n in range(4)]
+    assert sum([one.family == "fusion" for one in kept] == [True] * 3 + [False] for kept in again) >= 3

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from evo_kernel.syntax import parse_expression, parse_module
 from operators.micro.kernels import Access, SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
+from operators.micro.rewrites.base import tidied
 from operators.micro.rewrites.flat import Map, Place, inlined_body, needed_by
 from operators.micro.rewrites.grids import arguments_in_order
 from operators.micro.rewrites.indices import (
@@ -28,13 +29,14 @@ from operators.micro.text import Edit
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two launches with a buffer between them."""
+    """Two launches with a buffer between them; or without one, that read the same tensor (`shared`)."""
 
     producer: SourceLaunch
     consumer: SourceLaunch
-    buffer: str
-    out: str  # the producer's parameter that is the buffer
-    into: str  # the consumer's
+    buffer: str = ""
+    out: str = ""  # the producer's parameter that is the buffer
+    into: str = ""  # the consumer's
+    shared: str = ""
 
 
 def pairs(module: KernelModule) -> Iterator[Pair]:
@@ -58,7 +60,23 @@ def pairs(module: KernelModule) -> Iterator[Pair]:
                     yield Pair(producer, consumer, buffer, out, into[0])
 
 
-def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunch, buffer: str) -> bool:
+def siblings(module: KernelModule) -> Iterator[Pair]:
+    """Launches of one suite that read the same tensor in loops and nothing of each other's, where nothing between them
+    minds if the first runs as late as the second."""
+    for number, first in enumerate(module.launches):
+        for second in module.launches[number + 1 :]:
+            if second.block is first.block and _movable(module, first, second):
+                both = _in_loops(module, first) & _in_loops(module, second)
+                yield from (Pair(first, second, shared=root) for root in sorted(both)[:1])
+
+
+def _in_loops(module: KernelModule, launch: SourceLaunch) -> set[str]:
+    """The tensors that a launch reads in loops."""
+    inside = {a.base for a in module.kernels[launch.kernel].accesses if a.kind == "load" and a.loops}
+    return {root for name, root in module.tensors(launch, "load").items() if name in inside}
+
+
+def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunch, buffer: str = "") -> bool:
     """Whether the producer may run where the consumer does, as one kernel with it, and the buffer may vanish."""
     inputs, outputs, also, ends = (
         set(module.tensors(launch, kind).values()) for launch in (producer, consumer) for kind in ("load", "store")
@@ -75,6 +93,15 @@ def _movable(module: KernelModule, producer: SourceLaunch, consumer: SourceLaunc
             return False  # someone else needs the buffer, or what lies between
     if "?" in inputs | outputs | ends | also or inputs & outputs or ends & (inputs | outputs | also):
         return False
+    if not buffer:  # then what the producer leaves is for others: calls of the host among them
+        read = names_read(
+            *[
+                s
+                for s in producer.block[first + 1 : last]
+                if id(s) not in {id(one.statement) for one in module.launches}
+            ]
+        )
+        return not outputs & also and not outputs & read
     return not module.host_of(producer.call).buffers[buffer].returned and not (outputs & also - {buffer})
 
 
@@ -192,17 +219,22 @@ class Join:
             return f"{pointer} + {self.index}"
         return f"{pointer} + {self.row} * {self.parameter(stride)} + {self.index}"
 
-    def text(self) -> str | None:
-        """The whole new source; None when the dropped pointer is used in other ways too."""
+    def fits(self) -> bool:
+        """Whether every argument is known, and the dropped pointer is used in no other way."""
+        kept = {p.name for p in self.keep.parameters} - {self.drop, *self.added.values()}
+        return kept <= set(self.host_keep.arguments) and self._aliases() is not None
+
+    def text(self) -> str:
+        """The whole new source, where it `fits`."""
         module, keep, moved, drop = self.module, self.keep, self.moved, self.drop
         kernel_names = {p.name for p in keep.parameters}
-        aliases = self._aliases()
-        if aliases is None:
-            return None
-        self.edits += [module.delete(statement) for statement in aliases]
+        self.edits += [module.delete(statement) for statement in self._aliases() or ()]
         joined = "_".join(k.removesuffix("_kernel") for k in (self.pair.producer.kernel, self.pair.consumer.kernel))
         name = module.fresh(f"{joined[:50].rstrip('_') if len(joined) > 50 else joined}_kernel")
-        order = [p.name for p in keep.parameters if p.name != drop]
+        text = tidied(module.edited(self.edits), module)
+        changed = KernelModule.parse(text).kernels[keep.name]
+        used = names_read(*changed.body) | set(keep.constexprs)
+        order = [p.name for p in keep.parameters if p.name != drop and p.name in used]
         constexprs = set(keep.constexprs)
         new = [n for n in dict.fromkeys(self.added.values()) if n not in kernel_names or n == drop]
         new_constexprs = {self.added[n] for n in self.added if _kind(moved, n) == "constexpr"}
@@ -214,11 +246,7 @@ class Join:
         }
         values |= {self.added[n]: spell(self.host_moved.arguments[n]) for n in self.added if self.added[n] in new}
         values = {n: self._without_buffer(value) for n, value in values.items()}
-        if set(values) != set(order):
-            return None
         constexprs |= new_constexprs
-        text = module.edited(self.edits)
-        changed = KernelModule.parse(text).kernels[keep.name]
         body = "\n".join(text.splitlines()[changed.node.body[0].lineno - 1 : changed.node.end_lineno]) + "\n"
         signature = ", ".join(f"{n}: tl.constexpr" if n in constexprs else n for n in order)
         kernel = f"@triton.jit\ndef {name}({signature}):\n{body}"
@@ -242,6 +270,8 @@ class Join:
         for kernel in {pair.producer.kernel, pair.consumer.kernel}:
             if all(launch in (pair.producer, pair.consumer) for launch in module.launches_of(kernel)):
                 yield module.delete_function(module.kernels[kernel].node)
+        if not pair.buffer:
+            return
         allocation = self.host.buffers[pair.buffer].statement
         ours = (pair.producer.statement, pair.consumer.statement, allocation)
         others = [s for s in statements(self.host.node.body) if s not in ours and not isinstance(s, ast.If)]
@@ -250,6 +280,8 @@ class Join:
 
     def _without_buffer(self, value: str) -> str:
         """A launch argument with the buffer's sizes and strides spelled by what it was allocated with."""
+        if not self.pair.buffer:
+            return value
         call = self.host.buffers[self.pair.buffer].call
         shape = call.args[0] if called(call) in ("torch.empty", "torch.zeros") and len(call.args) == 1 else None
         if not isinstance(shape, ast.Tuple | ast.List):  # a buffer allocated alike, before the launch, stands for it
