@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
-from unittest import mock
 
 import sympy
 import torch
@@ -272,13 +271,11 @@ def _refuse_unknown_sizes(graph: fx.GraphModule, symbols: Mapping[sympy.Symbol, 
 def _make_graph(
     function: Callable[..., Any], fakes: Sequence[Any], table: Mapping[Any, Callable[..., Any]]
 ) -> fx.GraphModule:
-    from torch.fx.experimental import proxy_tensor
+    from torch.fx.experimental.proxy_tensor import make_fx
 
-    # A third of a trace goes into a second description of every value, of which memory formats are asked: none here.
-    spared = mock.patch.object(proxy_tensor, "_extract_tensor_metadata", lambda _: None, create=True)
     try:
-        with quiet(), spared, Respelled():
-            traced = proxy_tensor.make_fx(
+        with quiet(), Respelled():
+            traced = make_fx(
                 lambda *arguments: flatten(function(*arguments)),
                 decomposition_table=table,
                 tracing_mode="symbolic",
