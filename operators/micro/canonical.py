@@ -259,7 +259,7 @@ def _kernels_by_name(source: ParsedText) -> Iterator[Edit]:
 def _given(part: ast.AST) -> Iterator[str]:
     """Names that are the arguments of a call, or defaults of a function's."""
     values: Sequence[ast.expr | None] = ()
-    if isinstance(part, ast.Call):
+    if isinstance(part, ast.Call) and called(part) != "staticmethod":
         values = [*part.args, *[keyword.value for keyword in part.keywords]]
     elif isinstance(part, ast.arguments):
         values = [*part.defaults, *part.kw_defaults]
