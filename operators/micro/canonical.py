@@ -164,8 +164,8 @@ def _decorated(source: ParsedText) -> Iterator[Edit]:
 def _functions_of_classes(source: ParsedText) -> Iterator[Edit]:
     """Kernels that are static methods, as functions of the module before their class, which keeps their names."""
     taken = source.names
-    for kind in source.tree.body:
-        inside = _defined_in(kind) if isinstance(kind, ast.ClassDef) and not kind.decorator_list else {}
+    for kind in [one for one in source.tree.body if isinstance(one, ast.ClassDef) and not one.decorator_list]:
+        inside = _defined_in(kind)
         for name, node in inside.items():
             static = [one for one in getattr(node, "decorator_list", ()) if spell(one) == "staticmethod"]
             if not isinstance(node, ast.FunctionDef) or not parts.is_jit(node) or not static:

@@ -301,6 +301,8 @@ def test_every_strategy_is_carried_out_on_a_published_kernel() -> None:
     assert "num_warps=SCALE_NUM_WARPS" in made and "maxnreg=SCALE_MAX_REGISTERS" in made
     assert "SCALE_MAX_REGISTERS = 64\n" in made and dict(options.parameters) == {"option": "registers"}
     assert not coder.why_nothing(source, card("softmax"))
+    product = Source(PUBLISHED.replace("start = tl.program_id", "tl.dot(n, n); start = tl.program_id"))
+    assert "SCALE_MAX_REGISTERS = 168\n" in coder.implement(product, options)
     for strategy in offered:
         assert KernelModule.parse(coder.implement(source, strategy)).text != canonical(PUBLISHED).text
 
