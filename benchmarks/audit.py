@@ -135,8 +135,8 @@ class Machine:
                     made[strategy.name].write_text(coder.implement(text, strategy), encoding="utf-8")
                 files = [str(file) for file in made.values()]
                 found = self._said(["verify", *files, "--task", str(task)], paths, CHILDREN_S)
-                several = found if isinstance(found, list) else [found] * len(made)
-                told = {n: f"{v['status']}: {v['reason']}"[:300] for n, v in zip(made, several, strict=True) if v}
+                judged = zip(made, found, strict=True) if isinstance(found, list) else ()  # else it ended without
+                told = {name: f"{one['status']}: {one['reason']}"[:300] for name, one in judged}
                 return before | {"strategies": sorted(offered)} | ({"children": told} if told else {})
             if before is not None:
                 words = ["run", str(task), "--seed", str(source), "--for", f"{seconds:g}s"]
