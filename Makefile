@@ -22,8 +22,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## Search softmax and matmul with the embedded default (2 minutes, no GPU, no key) and print what it found
 	$(BIN)/python -P benchmarks/demo.py
 
+# With compiled modules on disk, the second process of the tests that needs one loads it.
 test: $(READY) ## Run the tests (no GPU needed)
-	$(BIN)/python -m pytest -n 2 --dist=worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist=worksteal
 
 lint: $(READY) ## ruff, pyright and the import contracts
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports

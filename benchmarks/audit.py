@@ -1,12 +1,14 @@
 """Judges published Triton kernels, searches from each, and writes a page of the results.
 
 python -m benchmarks.audit CHECKOUTS [--only NAME,NAME] [--seconds 60] [--device cuda] [--gpus 4] [--for 580s]
+python -m benchmarks.audit CHECKOUTS --children [--only NAME,NAME] [--gpus 2] [--for 2h]
 python -m benchmarks.audit --page
 
 benchmarks/published.toml lists projects with their commits, and kernels: the call that is judged, inputs, a reference
 in plain PyTorch. CHECKOUTS holds a folder OWNER+NAME of each project at its commit (`git clone`, `git checkout`).
 A line of benchmarks/published.jsonl is one kernel: its verdict, and again when it was searched from; the last counts.
-All verdicts come first. A run goes on where the last one stopped.
+All verdicts come first. A run goes on where the last one stopped. `--children` judges, of each kernel that passed, one
+child of every strategy that the rewriter offers, cheap kernels first.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ HERE = Path(__file__).parent
 LIST, RESULTS, PAGE = HERE / "published.toml", HERE / "published.jsonl", HERE.parent / "docs" / "results" / "audit.md"
 WRONG = ("wrong", "runtime_error")
 LATE_S = 300.0  # beyond what a command was given
+CHILDREN_S = 600.0
 TASK = '''"""{name} of {project}."""
 
 import torch
@@ -124,13 +127,23 @@ class Machine:
             folder = Path(name)
             task, source = files_of(kernel, project, checkout, folder)
             paths = [checkout / root for root in project.get("roots", ["."])]
+            text, coder = Source(source.read_text(encoding="utf-8")), RewriteCoder()
+            offered = {one.name: one for one in reversed(coder.offer(text, load(task).card()))}  # the first of a name
+            if before is not None and not seconds:
+                made = {"": source} | {name: folder / f"{name}.py" for name in offered}
+                for strategy in offered.values():
+                    made[strategy.name].write_text(coder.implement(text, strategy), encoding="utf-8")
+                files = [str(file) for file in made.values()]
+                found = self._said(["verify", *files, "--task", str(task)], paths, CHILDREN_S)
+                judged = zip(made, found, strict=True) if isinstance(found, list) else ()  # else it ended without
+                told = {name: f"{one['status']}: {one['reason']}"[:300] for name, one in judged}
+                return before | {"strategies": sorted(offered)} | ({"children": told} if told else {})
             if before is not None:
                 words = ["run", str(task), "--seed", str(source), "--for", f"{seconds:g}s"]
                 found = self._said([*words, "--population", str(folder / "found.db")], paths, seconds)
                 ended = found and (found.get("stopped") or found.get("reason", "") or "?")
                 return found and before | {"seconds": seconds, "found": found.get("best") or {}, "search_ended": ended}
             verdict = self._said(["verify", str(source), "--task", str(task)], paths, 120.0)
-            offered = RewriteCoder().offer(Source(source.read_text(encoding="utf-8")), load(task).card())
         return verdict and {
             "name": kernel["name"],
             "project": kernel["project"],
@@ -140,10 +153,10 @@ class Machine:
             "status": verdict["status"],
             "reason": verdict["reason"],
             "cases": verdict.get("cases", []),
-            "strategies": sorted({one.name for one in offered}),
+            "strategies": sorted(offered),
         }
 
-    def _said(self, words: list[str], paths: list[Path], limit_s: float) -> dict[str, Any] | None:
+    def _said(self, words: list[str], paths: list[Path], limit_s: float) -> Any:
         """The JSON answer of a command; {"reason": ...} where it has none, None where the time was up."""
         seen = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
         start = "from evo_kernel.cli.main import main; main()"
@@ -203,6 +216,19 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
     if told := [row["strategies"] for row in passed if "strategies" in row]:
         several = sum(len(names) >= 3 for names in told)
         lines[-1] += f" The rewriter offers three strategies or more for {several} of {len(told)} that pass."
+    if judged := [row["children"] for row in passed if row.get("children", {}).get("", "").startswith("passed")]:
+        fates = [(name, fate.startswith("passed")) for one in judged for name, fate in one.items() if name]
+        rates = {
+            name: [right for other, right in fates if other == name] for name in sorted({name for name, _ in fates})
+        }
+        all_right = sum(all(fate.startswith("passed") for fate in one.values()) for one in judged)
+        lines[-1] += (
+            f" One child of each, judged without a GPU (`--children`) for {len(judged)} kernels that pass there too: "
+            f"{sum(right for _, right in fates)} of {len(fates)} are right, all of one kernel for {all_right}. "
+            + "By strategy: "
+            + ", ".join(f"{name} {sum(one)} of {len(one)}" for name, one in rates.items())
+            + "."
+        )
     lines += [
         "",
         "`python -m benchmarks.audit CHECKOUTS --device cuda` repeats it; `benchmarks/published.toml` has commits,",
@@ -260,11 +286,15 @@ def without_verdict(listed: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in listed["kernel"] if (one["name"], one["project"], _commit(one, listed)) not in known]
 
 
-def not_searched(chosen: list[dict[str, Any]], listed: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Kernels that passed, with their verdicts."""
+def without(
+    part: str, chosen: list[dict[str, Any]], listed: dict[str, Any]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Kernels that passed and lack a part of their row, with the rows; cheap kernels first."""
     known = {(row["name"], row["project"], row["commit"]): row for row in rows() if row["status"] == "passed"}
     found = [(one, known.get((one["name"], one["project"], _commit(one, listed)))) for one in chosen]
-    return [(one, row) for one, row in found if row and "found" not in row]
+    return sorted(
+        [(one, row) for one, row in found if row and part not in row], key=lambda job: job[1]["cases"][0]["us"]
+    )
 
 
 def _commit(kernel: dict[str, Any], listed: dict[str, Any]) -> str:
@@ -276,6 +306,7 @@ def main() -> None:
     parser.add_argument("checkouts", type=Path, nargs="?", help="folder with OWNER+NAME of each project")
     parser.add_argument("--only", default="", help="comma-separated names; all without a result if not given")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search; 0: none")
+    parser.add_argument("--children", action="store_true", help="judge children, and search nothing")
     parser.add_argument("--device", default="cpu", help="cpu: modeled; cuda: measured")
     parser.add_argument("--gpus", type=int, default=0, help="kernels judged at once, each alone on a GPU")
     parser.add_argument("--for", dest="limit", default="365d", help="stop after this time, like 580s or 2h")
@@ -291,20 +322,25 @@ def main() -> None:
         project = listed["project"][kernel["project"]]
         checkout = options.checkouts / kernel["project"].replace("/", "+")
         machine = free.get()
-        row = machine.judged(kernel, project, checkout, before, options.seconds) if time.monotonic() < end else None
+        seconds = 0.0 if options.children else options.seconds
+        go = options.children or time.monotonic() < end
+        row = machine.judged(kernel, project, checkout, before, seconds) if go else None
         free.put(machine)
-        if row is not None:
+        if row is not None and row != before:
             with writing, RESULTS.open("a", encoding="utf-8") as file:
                 print(json.dumps(row), file=file)
             told = _table_row(row) if row["status"] == "passed" else _short(row["reason"])
+            told = ", ".join(f"{name} {fate[:80]}" for name, fate in row.get("children", {}).items()) or told
             print(f"{kernel['name']:28} {row['status']:14} {told}", flush=True)
 
     if options.checkouts:
         chosen = [one for one in listed["kernel"] if not options.only or one["name"] in options.only.split(",")]
         with ThreadPoolExecutor(max(1, options.gpus)) as pool:
-            list(pool.map(work, chosen if options.only else without_verdict(listed)))
-            if options.seconds:
-                list(pool.map(lambda job: work(*job), not_searched(chosen, listed)))
+            if not options.children:
+                list(pool.map(work, chosen if options.only else without_verdict(listed)))
+            if options.children or options.seconds:
+                jobs = without("children" if options.children else "found", chosen, listed)
+                list(pool.map(lambda job: work(*job), jobs))
     if options.page:
         PAGE.write_text(page(rows(), listed), encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def begin(task: str | None, device: str | None, *, now: bool = True) -> None:
 
     What turns out not to be wanted ends with this process. `now`: nobody else uses the GPU.
     """
+    gc.set_threshold(50_000)  # importing torch makes a million objects, which stay
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads share the cores with those processes
     preloaded.start()
     has_gpu = device != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Nvml().arch

@@ -113,6 +113,20 @@ def main() -> None:
         sys.exit(141)
 
 
+def entry_point() -> None:
+    """`main` in a process of its own, which ends sooner."""
+    code: object = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code or 0
+    if isinstance(code, int) and "torch" in sys.modules:
+        from evo_kernel.processes import leave
+
+        leave(code)
+    sys.exit(code)  # pyright: ignore[reportArgumentType]  as it came
+
+
 def _terminated(number: int, frame: FrameType | None) -> None:
     """As Ctrl-C, so that children and files are closed on the way out; commands that do more have their own."""
     signal.signal(number, signal.SIG_IGN)
@@ -138,4 +152,4 @@ def _end(message: str, code: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    entry_point()

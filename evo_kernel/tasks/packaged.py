@@ -1,9 +1,9 @@
 """A function of an installed package as a kernel: `package.module:function`, or `package.module:Class.method`.
 
 Nothing of the package is executed here. The kernel's source is the text of the module that defines the function, with a
-line that names it `run`. Modules of the package with kernels, of which it imports names, stand before it, so that a
-search can rewrite them; other imports within the package are written out in full, so that the recorder finds them where
-they are installed.
+line that names it `run`. Modules of the package with kernels, of which it uses names, stand before it, so that a search
+can rewrite them; what has the name of something else there gets another. Other imports within the package are written
+out in full, so that the recorder finds them where they are installed.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import ast
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import accumulate, count
 from pathlib import Path
 
 from evo_kernel.errors import UserError
@@ -27,6 +28,7 @@ _MOST_STEPS = 16
 """From one module to the next that a name is imported from."""
 _ONCE = re.compile(r"torch\.library|custom_op|triton_op")
 """What may be done once only, and the package does too where it is imported for something else."""
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _FUTURE = "from __future__ import "
 _FROM = re.compile(rb"from\s+(\.+)\s*([\w.]*)\s*(?=import\b)")
 
@@ -45,7 +47,7 @@ def packaged_source(name: str) -> Source:
         found = _Module.find(module)
         origin = found.origin_of(first)
         if origin is None:
-            return Source(f"{_Bundle(found).text}\n\nrun = {first}{rest}\n")
+            return Source(f"{_Bundle(found, first).text}\n\nrun = {first}{rest}\n")
         module, first = origin
     raise UserError(f"{name}: {first} is imported from module to module: name the one that defines it.")
 
@@ -110,7 +112,9 @@ class _Module:
     def defined_at(self, statement: ast.ImportFrom, name: str) -> tuple[_Module, str] | None:
         """The module of the same package, and its name there, of a name that a statement imports; None where it is
         another package's, a module, or not found."""
-        module = self.absolute(statement)
+        return self._followed(self.absolute(statement), name)
+
+    def _followed(self, module: str, name: str) -> tuple[_Module, str] | None:
         if module.partition(".")[0] != self.name.partition(".")[0]:
             return None
         with contextlib.suppress(UserError):
@@ -138,10 +142,53 @@ class _Module:
         return {alias.asname or alias.name: (one, alias.name) for one in statements for alias in one.names}
 
     def place_of(self, name: str) -> tuple[_Module, str] | None:
-        """The module of the package that defines what a name is here, and its name there."""
+        """The module of the package that defines what a name, or `module.name`, is here, and its name there."""
         if name in self.definitions:
             return self, name
-        return self.defined_at(*self._imported[name]) if name in self._imported else None
+        owner, _, inner = name.rpartition(".")
+        if (owner or name) not in self._imported:
+            return None
+        statement, there = self._imported[owner or name]
+        found = self.defined_at(statement, there)
+        if not owner or found:  # what a package defines hides its module of that name
+            return found if not owner else None
+        return self._followed(f"{self.absolute(statement)}.{there}", inner)
+
+    def reached(self, name: str) -> Iterator[ast.stmt]:
+        """The definitions of its own that a name's definition needs, and that one."""
+        todo, seen = [name], {name}
+        while todo:
+            for statement in self.definitions.get(todo.pop(), ()):
+                yield statement
+                new = _words(statement) - seen
+                todo += new
+                seen |= new
+
+    @cached_property
+    def bound_inside(self) -> Set[str]:
+        """Names that mean something else in some function, class or comprehension, or may."""
+        found, top = set[str](), set(map(id, _statements(self.tree)))
+        for scope in ast.walk(self.tree):
+            match scope:
+                case ast.arg(arg=name) | ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name):
+                    found.add(name)
+                case ast.Global(names=names) | ast.Nonlocal(names=names):
+                    found |= set(names)
+                case ast.Import(names=aliases) | ast.ImportFrom(names=aliases) if id(scope) not in top:
+                    found |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if id(scope) not in top:
+                    found.add(name)
+            inner = isinstance(
+                scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.comprehension
+            )
+            if inner or isinstance(scope, ast.JoinedStr):  # places in these are unknown before Python 3.12
+                parts = [part for part in ast.walk(scope) if isinstance(part, ast.Name)]
+                found |= {part.id for part in parts if not inner or not isinstance(part.ctx, ast.Load)}
+        return found
+
+    @cached_property
+    def renamable(self) -> Set[str]:
+        return self.definitions.keys() - self._imported.keys() - self.bound_inside
 
     @cached_property
     def tuned_by(self) -> Set[str]:
@@ -170,29 +217,37 @@ class _Module:
                 meant[alias.asname or alias.name.partition(".")[0]] = f"import {alias.name if alias.asname else ''}"
         return meant
 
-    def standalone(self, instead: Mapping[ast.ImportFrom, str]) -> str:
-        """The text without relative imports, and with other text in place of some statements of its top level."""
-        lines = self.text.encode().splitlines(keepends=True)
-        for node in (node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom)):
-            line, start = lines[node.lineno - 1], node.col_offset
-            if node in instead:
-                end = (node.end_lineno or node.lineno) - 1
-                lines[node.lineno - 1 : end + 1] = [instead[node].encode() + lines[end][node.end_col_offset :]] + [
-                    b""
-                ] * (end + 1 - node.lineno)
-            elif node.level:
-                full = f"from {self.absolute(node)} ".encode()
-                lines[node.lineno - 1] = line[:start] + _FROM.sub(full, line[start:], count=1)
-        return b"".join(lines).decode()
+    def standalone(self, instead: Mapping[ast.AST, str], names: Mapping[str, str]) -> str:
+        """The text without relative imports, with other text in place of some nodes, and other names for its own."""
+        text = self.text.encode()
+        starts = list(accumulate(map(len, text.splitlines(keepends=True)), initial=0))
+        edits = list[tuple[int, int, str]]()
+        for node in ast.walk(self.tree):
+            start = starts[getattr(node, "lineno", 1) - 1] + getattr(node, "col_offset", 0)
+            end = starts[(getattr(node, "end_lineno", 0) or 1) - 1] + (getattr(node, "end_col_offset", 0) or 0)
+            match node:
+                case _ if node in instead:
+                    edits.append((start, end, instead[node]))
+                case ast.ImportFrom(level=level) if level and (words := _FROM.match(text, start)):
+                    edits.append((start, words.end(), f"from {self.absolute(node)} "))
+                case ast.Name(id=name) if name in names:
+                    edits.append((start, end, names[name]))
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if name in names:
+                    start = text.index(name.encode(), start + len("class" if isinstance(node, ast.ClassDef) else "def"))
+                    edits.append((start, start + len(name.encode()), names[name]))
+        for start, end, new in sorted(edits, reverse=True):
+            text = text[:start] + new.encode() + text[end:]
+        return text.decode()
 
 
 class _Bundle:
     """A module, behind those modules of its package from which it imports functions that lead to kernels."""
 
-    def __init__(self, first: _Module) -> None:
-        self._names = dict(first.meanings)
+    def __init__(self, first: _Module, wanted: str) -> None:
+        self._names, self._renamed = dict(first.meanings), dict[str, dict[str, str]]()
         self._texts, self._part, self._leading = dict[str, str](), {first.name: True}, dict[tuple[str, str], bool]()
-        self._add(first)
+        self._words = set(_WORD.findall(first.text))
+        self._add(first, first.reached(wanted))
 
     @property
     def text(self) -> str:
@@ -200,8 +255,9 @@ class _Bundle:
         future = sorted({line for line in lines if line.startswith(_FUTURE)}) if len(self._texts) > 1 else []
         return "".join([*future, *[line for line in lines if line not in future]])
 
-    def _add(self, module: _Module) -> None:
-        instead = dict[ast.ImportFrom, str]()
+    def _add(self, module: _Module, used: Iterable[ast.stmt]) -> None:
+        """A module's text. `used`: its statements in which names of imported modules are looked up."""
+        instead = dict[ast.AST, str]()
         for statement in module.tree.body:
             if not isinstance(statement, ast.ImportFrom):
                 continue
@@ -210,22 +266,36 @@ class _Bundle:
                 found = module.defined_at(statement, alias.name)
                 if found is None or not self._holds(*found, (alias.asname or alias.name) in module.tuned_by):
                     left.append(alias)
-                elif (name := alias.asname or alias.name) != found[1]:
-                    lines.append(f"{name} = {found[1]}")
+                elif (name := alias.asname or alias.name) != (here := self._here(*found)):
+                    lines.append(f"{name} = {here}")
             if len(left) < len(statement.names):
                 rest = [ast.unparse(ast.ImportFrom(module.absolute(statement), left, 0))] if left else []
                 instead[statement] = "; ".join([*lines, *rest])
-        self._texts[module.name] = module.standalone(instead)
+        for part in (part for statement in used for part in ast.walk(statement)):
+            owner, _, name = (word := _word(part)).partition(".")
+            found = module.place_of(word) if name and not {owner, name} & module.bound_inside else None
+            if found and self._holds(*found, word in module.tuned_by):
+                instead[part] = self._here(*found)
+        self._texts[module.name] = module.standalone(instead, self._renamed.get(module.name, {}))
+
+    def _here(self, module: _Module, name: str) -> str:
+        return self._renamed.get(module.name, {}).get(name, name)
 
     def _holds(self, module: _Module, name: str, needed: bool) -> bool:
-        """Whether a module is part of the text: from now on, if the name is `needed` or leads to a kernel, and no name
-        of the module means something else here."""
+        """Whether a module is part of the text: from now on, if the name is `needed` or leads to a kernel, and names of
+        it that mean something else here can have others."""
         if module.name not in self._part and (needed or self._leads(module, name)):
-            apart = any(self._names.get(own, meant) != meant for own, meant in module.meanings.items())
-            self._part[module.name] = not apart and not _ONCE.search(module.text)
+            apart = [own for own, meant in module.meanings.items() if self._names.get(own, meant) != meant]
+            fits = all(own in module.renamable for own in apart)
+            self._part[module.name] = fits and not _ONCE.search(module.text)
+            self._words |= set(_WORD.findall(module.text))
             if self._part[module.name]:
-                self._names |= module.meanings
-                self._add(module)
+                names = self._renamed[module.name] = dict[str, str]()
+                for own in apart:
+                    names[own] = next(new for n in count(2) if (new := f"{own}_{n}") not in self._words)
+                    self._words.add(names[own])
+                self._names |= {names.get(own, own): meant for own, meant in module.meanings.items()}
+                self._add(module, module.tree.body)
         return self._part.get(module.name, False)
 
     def _leads(self, module: _Module, name: str) -> bool:
@@ -243,7 +313,17 @@ class _Bundle:
 
 
 def _words(statement: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(statement) if isinstance(part, ast.Name)}
+    """Names that a statement mentions, and what it takes of them (`module.name`)."""
+    return {word for part in ast.walk(statement) if (word := _word(part))}
+
+
+def _word(part: ast.AST) -> str:
+    match part:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return f"{owner}.{name}"
+    return ""
 
 
 @lru_cache(maxsize=1024)

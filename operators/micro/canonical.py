@@ -1,7 +1,8 @@
 """The form of a source that rewrites read: what published kernels spell in many ways, spelled in one.
 
 `canonical` changes the text, never what it computes. Statements get lines of their own; `f = triton.jit(f)` becomes a
-decorator, `run = f` a function, a launch of `torch.library.wrap_triton(kernel)` one of the kernel.
+decorator, a kernel that is a static method a function, `run = f` a function too, and a launch of
+`torch.library.wrap_triton(kernel)` or of an argument one of the kernel that it is.
 One configuration of `@triton.autotune` becomes constants that launches pass, `@triton.heuristics` become arguments of
 launches. A grid given by a name or a lambda stands in the launch. Numbers of tiles, warps and stages get names, for the
 tuner to set. What cannot be told from the text stays as it is. A text in this form comes back byte for byte.
@@ -30,6 +31,7 @@ from operators.micro.syntax import (
     self_root,
     spell,
     statements,
+    substitute,
 )
 from operators.micro.text import Edit, TextMap, splice
 
@@ -43,7 +45,8 @@ def canonical(text: str) -> ParsedText:
     """The text in canonical form. Raises SyntaxError, ValueError, RecursionError."""
     source = ParsedText(text)
     for step in (
-        _own_lines, _decorated, _plain_run, _kernels_by_name, _untuned, _without_heuristics, _grids, _named_numbers,
+        _own_lines, _decorated, _functions_of_classes, _without_classes, _plain_run, _kernels_by_name, _untuned,
+        _without_heuristics, _grids, _named_numbers,
     ):  # fmt: skip
         if edits := list(step(source)):
             source = ParsedText(splice(source.text, edits))
@@ -158,6 +161,49 @@ def _decorated(source: ParsedText) -> Iterator[Edit]:
             yield from map(source.delete, wraps)
 
 
+def _functions_of_classes(source: ParsedText) -> Iterator[Edit]:
+    """Kernels that are static methods, as functions of the module before their class, which keeps their names."""
+    taken = source.names
+    for kind in [one for one in source.tree.body if isinstance(one, ast.ClassDef) and not one.decorator_list]:
+        inside = _defined_in(kind)
+        for name, node in inside.items():
+            static = [one for one in getattr(node, "decorator_list", ()) if spell(one) == "staticmethod"]
+            if not isinstance(node, ast.FunctionDef) or not parts.is_jit(node) or not static:
+                continue
+            given = [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
+            start, end = source.starts[node.decorator_list[0].lineno - 1], source.span(node)[1]
+            text = source.indented(source.text[start:end], 0)
+            if names_read(*given) & inside.keys() or re.search(r"\b__\w*[a-zA-Z0-9]\b", text) or text[0] != "@":
+                continue  # what stands in a class sees its names, has private ones, and strings stand where they do
+            function = fresh_name(f"{kind.name}_{name}", taken)
+            taken.add(function)
+            text = re.sub(r"^@staticmethod\n", "", text, count=1, flags=re.MULTILINE)
+            text = re.sub(rf"^def {name}\b", f"def {function}", text, count=1, flags=re.MULTILINE)
+            at = source.starts[kind.lineno - 1]
+            yield Edit(at, at, f"{text}\n\n\n")
+            yield Edit(start, end, f"{' ' * node.col_offset}{name} = staticmethod({function})")
+
+
+def _defined_in(kind: ast.ClassDef) -> dict[str, ast.stmt]:
+    """The statements of a class by the names that they define."""
+    found = {name: statement for statement in kind.body for name in names_written(_own(statement))}
+    return found | {s.name: s for s in kind.body if isinstance(s, ast.FunctionDef | ast.ClassDef)}
+
+
+def _without_classes(source: ParsedText) -> Iterator[Edit]:
+    """`Class.name`, where that is `staticmethod(kernel)`, as the kernel."""
+    kinds = {kind.name: _defined_in(kind) for kind in source.tree.body if isinstance(kind, ast.ClassDef)}
+    bound = names_written(source.tree) | {part.arg for part in walk(source.tree) if isinstance(part, ast.arg)}
+    for part in walk(source.tree):
+        match part:
+            case ast.Attribute(value=ast.Name(id=kind), attr=name, ctx=ast.Load()) if kind not in bound:
+                match kinds.get(kind, {}).get(name):
+                    case ast.Assign(value=ast.Call(func=ast.Name(id="staticmethod"), args=[ast.Name(id=kernel)])) if (
+                        kernel in source.kernels and kernel not in bound
+                    ):
+                        yield source.replace(part, kernel)
+
+
 def _plain_run(source: ParsedText) -> Iterator[Edit]:
     """`run = f` as a function that calls f."""
     if any(isinstance(s, ast.FunctionDef) and s.name == "run" for s in source.tree.body):
@@ -171,9 +217,23 @@ def _plain_run(source: ParsedText) -> Iterator[Edit]:
 def _kernels_by_name(source: ParsedText) -> Iterator[Edit]:
     """A launch of a kernel that a name stands for, by the kernel's own name."""
     kernels = source.kernels
+    passed = {name for part in walk(source.tree) for name in _given(part) if name in kernels}
     for host, _ in source.functions:
         for statement in statements(host.node.body):
             match statement:
+                case ast.Expr(value=ast.Call(func=ast.Subscript(value=ast.Name(id=name)))) if name in host.arguments:
+                    asked = {spell(s.test) for s in statements(host.node.body) if isinstance(s, ast.If)}
+                    known = passed - {*host.arguments, *names_written(host.node)}
+                    new = [kernel for kernel in sorted(known) if f"{name} is {kernel}" not in asked]
+                    start, end = source.span(statement)
+                    launch, margin = source.text[start:end], " " * statement.col_offset
+                    text = f"else:\n{source.indented(margin + launch, 4)}"
+                    for kernel in new:
+                        ours = source.indented(margin + kernel + launch.removeprefix(name), 4)
+                        text = f"if {name} is {kernel}:\n{ours}\n{'el' if text.startswith('if') else ''}{text}"
+                    if new:
+                        yield source.replace(statement, text)
+                    continue
                 case ast.Expr(value=ast.Call(func=ast.Subscript(value=ast.Name(id=name) as place))) if (
                     name not in kernels
                 ):
@@ -194,6 +254,16 @@ def _kernels_by_name(source: ParsedText) -> Iterator[Edit]:
                     pair = [source.indented(f"{head}{kernel}{tail}", 4) for kernel in (one, other)]
                     text = f"if {spell(chosen.test)}:\n{pair[0]}\nelse:\n{pair[1]}"
                     yield source.replace(statement, text)
+
+
+def _given(part: ast.AST) -> Iterator[str]:
+    """Names that are the arguments of a call, or defaults of a function's."""
+    values: Sequence[ast.expr | None] = ()
+    if isinstance(part, ast.Call) and called(part) != "staticmethod":
+        values = [*part.args, *[keyword.value for keyword in part.keywords]]
+    elif isinstance(part, ast.arguments):
+        values = [*part.defaults, *part.kw_defaults]
+    yield from (value.id for value in values if isinstance(value, ast.Name))
 
 
 def _only_value(host: HostFunction, name: str) -> ast.expr | None:
@@ -366,7 +436,15 @@ def _named_grid(name: str, host: HostFunction, launch: SourceLaunch, given: Mapp
     if not places or not any(any(places[-1] is s for s in suite) for suite in _around(host.node.body, launch)):
         return None
     match places[-1]:
-        case ast.FunctionDef(args=ast.arguments(args=[ast.arg(arg=meta)]), body=[ast.Return(value=ast.expr() as body)]):
+        case ast.FunctionDef(
+            args=ast.arguments(args=[ast.arg(arg=meta)]), body=[*before, ast.Return(value=ast.expr() as body)]
+        ):
+            values = dict[str, ast.expr | str]()
+            for one in before:
+                if not isinstance(one, ast.Assign) or not isinstance(one.targets[0], ast.Name) or len(one.targets) > 1:
+                    return None
+                values[one.targets[0].id] = substitute(one.value, values)
+            body = substitute(body, values)
             node: ast.expr = ast.Lambda(ast.arguments([], [ast.arg(meta)], None, [], [], None, []), body)
         case ast.Assign(targets=[ast.Name()], value=value):
             node = value

@@ -1,7 +1,8 @@
 """Evaluates host code by its text, over shapes: what `run` and the functions that it calls compute, without running.
 
 Whatever it does not know is None. A branch that it cannot decide is followed both ways, and what the two leave
-different is unknown. Loops are walked once, decorators taken for transparent. So an answer is a hint, never a proof.
+different is unknown. Loops are walked once, unless they make a list; decorators are taken for transparent. So an answer
+is a hint, never a proof.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice, product
 from typing import Any
 
 from operators.micro.syntax import called, spell
@@ -75,6 +76,8 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
     "max": max,
     "int": int,
     "len": len,
+    "range": lambda *bounds: tuple(range(*bounds)) if len(range(*bounds)) <= LONGEST else None,
+    "itertools.product": lambda *parts: tuple(islice(product(*parts), LONGEST)),
     "math.prod": math.prod,
     "math.ceil": math.ceil,
     "math.sqrt": math.sqrt,
@@ -82,8 +85,11 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
 _TARGET = {
     "triton.runtime.driver.active.get_current_target().backend": "cuda",
     "torch.cuda.is_available()": True,
+    "IS_AMD": False,
+    "IS_HIP": False,
+    "IS_NVIDIA": True,
 }
-"""Questions about the machine whose answer is known: kernels are judged for NVIDIA GPUs."""
+"""Questions about the machine whose answer is known, also by imported names: kernels are judged for NVIDIA GPUs."""
 _NOTHING = (TypeError, ValueError, ZeroDivisionError, IndexError, KeyError, OverflowError, AttributeError)
 """What an unknown operand raises, or a case that the code was not written for."""
 
@@ -171,17 +177,18 @@ class Evaluator:
                 self._assign(target, self.value(value))
             case ast.AugAssign(target=ast.Name() as target, op=op, value=value):
                 self._assign(target, self.value(ast.BinOp(ast.Name(target.id, ast.Load()), op, value)))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) as call) if (
+                isinstance(parts := self._name(name), tuple)
+            ):
+                self.values[name] = (*parts, *map(self.value, call.args)) if method == "append" else None
             case ast.Expr(value=value):
                 self.value(value)
             case ast.If():
                 return self._if(statement)
             case ast.With() | ast.Try():
                 return self.block([*statement.body, *getattr(statement, "orelse", ())])
-            case ast.For(target=target):
-                self._assign(target, None)
-                self.block(statement.body)
-            case ast.While():
-                self.block(statement.body)
+            case ast.For() | ast.While():
+                self._loop(statement)
             case ast.FunctionDef():
                 self.values[statement.name] = Callee(statement, self.values)
             case ast.Return(value=value):
@@ -190,6 +197,18 @@ class Evaluator:
             case ast.Raise():
                 return True
         return False
+
+    def _loop(self, statement: ast.For | ast.While) -> None:
+        parts = list(ast.walk(statement))
+        lists = {spell(part.value) for part in parts if isinstance(part, ast.Attribute) and part.attr == "append"}
+        leaves = any(isinstance(part, ast.Break | ast.Continue | ast.Return) for part in parts)
+        steps = self.value(statement.iter) if isinstance(statement, ast.For) and lists and not leaves else None
+        for step in steps if isinstance(steps, tuple) else (None,):
+            if isinstance(statement, ast.For):
+                self._assign(statement.target, step)
+            self.block(statement.body)
+        if not isinstance(steps, tuple):
+            self.values.update(dict.fromkeys(lists & self.values.keys()))
 
     def _if(self, statement: ast.If) -> bool:
         test = self.value(statement.test)
@@ -278,7 +297,7 @@ class Evaluator:
             outer, self.values = self.values, {}
             self._globals[name] = self.value(self._assigned[name])
             self.values = outer
-        return self._globals.get(name)
+        return self._globals.get(name, _TARGET.get(name))
 
     def _spread(self, node: ast.expr) -> tuple[Value, ...]:
         if not isinstance(node, ast.Starred):

@@ -202,7 +202,12 @@ def test_a_loop_that_waits_is_told_from_one_that_does_not():
     assert sorted(loop["ahead"] for loop in found) == [0, 0, 2]
 
 
-@pytest.mark.parametrize("name", ["softmax", "matmul"])
+@pytest.fixture(scope="module")
+def by_descriptors():
+    return cubin_of(matmul_plan(512, 512, 512, (128, 128, 64), num_warps=8, num_stages=4, text=TMA))
+
+
+@pytest.mark.parametrize("name", ["softmax", "matmul", "by_descriptors"])
 def test_the_table_of_opcodes_is_the_disassemblers(name, request, monkeypatch):
     cubin = request.getfixturevalue(name)
     named = dict(instructions.listing(instructions.disassemble(cubin)))

@@ -230,6 +230,68 @@ def run(x):
     assert "\nk = triton.jit(k)\n" in canonical(other).text  # somebody has the function as it was
 
 
+def test_kernels_of_classes_and_arguments_are_read_alike() -> None:
+    text = """import triton
+
+
+def configs():
+    found = []
+    for size in [16, 32]:
+        for warps in range(2, 4):
+            found.append(triton.Config({"BLOCK": size}, num_warps=warps))
+    return found
+
+
+class Ops:
+    @staticmethod
+    @util.autotune(configs(), ["n"])
+    @triton.jit
+    def scale(x, n, BLOCK: tl.constexpr):
+        tl.store(x, n)
+
+    size: tl.constexpr = 4
+
+    @staticmethod
+    @triton.jit
+    def sees_its_class(x, n=size):
+        tl.store(x, n)
+
+
+@triton.jit
+def plain(x, n, BLOCK: tl.constexpr = 8):
+    tl.store(x, n)
+
+
+def apply(x, kernel=plain):
+    def grid(meta):
+        rows = triton.cdiv(x.shape[0], meta["BLOCK"])
+        blocks = rows * 2
+        return (blocks,)
+
+    Ops.scale[grid](x, 3)
+    kernel[(1,)](
+        x, 3
+    )
+    Ops.sees_its_class[(1,)](x)
+
+
+def run(x):
+    apply(x)
+"""
+    read = canonical(text).text
+    assert canonical(read).text == read
+    assert "@triton.jit\ndef Ops_scale(x, n" in read and "    scale = staticmethod(Ops_scale)\n" in read
+    assert "OPS_SCALE_BLOCK = 16\nOPS_SCALE_NUM_WARPS = 2\n" in read
+    assert "    Ops_scale[(triton.cdiv(x.shape[0], OPS_SCALE_BLOCK) * 2,)](x, 3, BLOCK=OPS_SCALE_BLOCK" in read
+    assert (
+        "    if kernel is plain:\n        plain[(1,)](\n            x, 3\n        )\n    else:\n        kernel[(1,)]("
+        in read
+    )
+    assert "    Ops.sees_its_class[(1,)](x)\n" in read
+    left = canonical(text.replace("    for size", "    if odd(): found.append(triton.Config({}))\n    for size")).text
+    assert "autotune" in left  # a list of unknown length
+
+
 def test_every_strategy_is_carried_out_on_a_published_kernel() -> None:
     coder, source = RewriteCoder(), Source(PUBLISHED)
     offered = coder.offer(source, card("softmax"))
@@ -239,6 +301,8 @@ def test_every_strategy_is_carried_out_on_a_published_kernel() -> None:
     assert "num_warps=SCALE_NUM_WARPS" in made and "maxnreg=SCALE_MAX_REGISTERS" in made
     assert "SCALE_MAX_REGISTERS = 64\n" in made and dict(options.parameters) == {"option": "registers"}
     assert not coder.why_nothing(source, card("softmax"))
+    product = Source(PUBLISHED.replace("start = tl.program_id", "tl.dot(n, n); start = tl.program_id"))
+    assert "SCALE_MAX_REGISTERS = 168\n" in coder.implement(product, options)
     for strategy in offered:
         assert KernelModule.parse(coder.implement(source, strategy)).text != canonical(PUBLISHED).text
 

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 
 _REQUEST_BYTES = 1 << 17
 _SERVERS: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}  # by module: where it listens; it ends with its stdin
@@ -53,6 +54,8 @@ def _serve(module: str, listening: socket.socket) -> None:
         data, streams, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
         if data and os.fork() == 0:
             listening.close()
+            from evo_kernel.processes import leave
+
             _become(json.loads(data), streams, connection)
             code = 1
             try:
@@ -60,9 +63,10 @@ def _serve(module: str, listening: socket.socket) -> None:
                 code = 0
             except SystemExit as ended:
                 code = ended.code or 0
-            finally:
-                connection.send(str(code).encode())
-            return
+            except BaseException:  # noqa: BLE001
+                traceback.print_exc()
+            connection.send(str(code).encode())
+            leave(code)
         connection.close()
         for stream in streams:
             os.close(stream)

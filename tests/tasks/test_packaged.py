@@ -92,9 +92,12 @@ def test_modules_with_kernels_become_part_of_the_source(tmp_path):
         "kernels.py": "from .tuning import configs, other\n@triton.autotune(configs=configs(8), key=[])\n@triton.jit\n"
         "def k(x):\n    tl.program_id(0)\n",
         "tuning.py": "def configs(n): return [n]\nother = 1\n",
-        "clash.py": "import triton\ndef k(y):\n    tl.program_id(1)\n",
-        "layer.py": "from __future__ import annotations\nfrom .kernels import k as kernel\nfrom .clash import k as second\n"
-        "from .utils import block\ndef apply(x): kernel[(1,)](x); second[(1,)](x)\n",
+        "clash.py": "import triton\ndef k(y):\n    tl.program_id(1)\ndef call(): return k\n",
+        "hidden.py": "def k(y):\n    tl.program_id(1)\ndef f(k): return k\n",
+        "layer.py": "from __future__ import annotations\nfrom .kernels import k as kernel\nfrom . import clash, hidden\n"
+        "from .hidden import k as third\nfrom .utils import block\n"
+        "def apply(x): kernel[(1,)](x); clash.k[(1,)](x); third[(1,)](x); more()\ndef more(hidden): hidden.k\n"
+        "def unused(): clash.call()\n",
     }
     for name, text in parts.items():
         (tmp_path / "published" / name).write_text(text)
@@ -102,6 +105,9 @@ def test_modules_with_kernels_become_part_of_the_source(tmp_path):
     assert text.startswith("from __future__ import annotations\ndef configs(n)")
     assert text.index("def configs") < text.index("def k(x)") < text.index("\nkernel = k\n") < text.index("def apply")
     assert "published.tuning" not in text and "published.kernels" not in text
-    assert "from published.clash import k as second\n" in text  # another k is there already
+    assert "def k_2(y):\n    tl.program_id(1)\ndef call(): return k_2\n" in text  # another k is there already
+    assert "; k_2[(1,)](x); " in text and "clash.k" not in text
+    assert "hidden.k" in text and "clash.call" in text  # a parameter's name; not needed
+    assert "from published.hidden import k as third\n" in text  # its k cannot get another name
     assert "from published.utils import block\n" in text  # leads to no kernel
     compile(text, "layer", "exec")

@@ -13,12 +13,15 @@ from evo_kernel.types import TaskCard
 from operators.micro.kernels import SourceKernel, SourceLaunch
 from operators.micro.module import KernelModule
 from operators.micro.rewrites.base import Rewrite
+from operators.micro.rewrites.grids import contracts
 from operators.micro.syntax import called
 from operators.micro.text import Edit
 
 WARPS, REGISTERS = "warps", "registers"
 _OPTIONS = {WARPS: ("num_warps", "NUM_WARPS", 8), REGISTERS: ("maxnreg", "MAX_REGISTERS", 64)}
 """What Triton calls it; what the knob's name ends with; where the search starts, not at Triton's own 4, and no cap."""
+PRODUCT_REGISTERS = 168
+"""Where the search starts with products: with less than the 154 that one wgmma of 64 × 256 needs, none compiles."""
 
 
 class LaunchOptions(Rewrite):
@@ -33,6 +36,8 @@ class LaunchOptions(Rewrite):
         if form not in _OPTIONS or _decides(kernel) or _spreads(launches):
             return []
         option, ending, first = _OPTIONS[form]
+        if form == REGISTERS and any(map(contracts, module.kernels.values())):
+            first = PRODUCT_REGISTERS
         given = [launch.options.get(option) for launch in launches]
         knobs = any(isinstance(value, ast.Name) and value.id in module.constants for value in given)
         if knobs or option in {parameter.name for parameter in kernel.parameters}:

@@ -2,7 +2,7 @@
 
 import torch
 
-CASES = {"check": [{"n": 5, "steps": 40}, {"n": 64, "steps": 30}], "search": [{"n": 32, "steps": 1000}]}
+CASES = {"check": [{"n": 5, "steps": 40}, {"n": 64, "steps": 30}], "search": [{"n": 32, "steps": 300}]}
 SEED = "../honest/map_one_program.py"
 
 

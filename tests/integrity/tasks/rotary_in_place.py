@@ -4,7 +4,7 @@ import torch
 
 CASES = {
     "check": [{"rows": 7, "d": 32}, {"rows": 130, "d": 64}],
-    "search": [{"rows": 65536, "d": 128}],
+    "search": [{"rows": 16384, "d": 128}],
     "confirm": [{"rows": 4099, "d": 96}],
 }
 MUTATES = ("q",)
