@@ -112,7 +112,7 @@ def _walk(
     def run(observer: Counter, skips: bool) -> Launched:
         return launch(
             module, node.grid, node.args, memory, programs=programs, deadline=deadline, observer=observer,
-            skips_floats=skips, traits=traits,
+            skips_floats=skips, surveys=skips and traits.alone, counts_loads=True, traits=traits,
         )  # fmt: skip
 
     launched = run(counter, True)

@@ -6,6 +6,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
@@ -14,7 +15,10 @@ from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.types import IRError, Type
 
 JOIN_S = 10.0
-"""A thread of a program that has ended is waited for so long."""
+"""The threads of a program that has ended are waited for so long."""
+MOST_GROUPS = 16
+_THREADS = ThreadPoolExecutor(MOST_GROUPS, initializer=torch.set_num_threads, initargs=(1,))  # which each thread has
+"""They are used again: a confined process may start some 300 in its life."""
 
 
 class Product(Lanes):
@@ -136,17 +140,12 @@ class RunningProgram:
 
     def beside(self, works: Sequence[Callable[[], object]], own: Callable[[], Sequence[Lanes]]) -> Sequence[Lanes]:
         """Run works side by side with one of the caller's, whose results are returned when all have ended."""
-        if len(self._alive) > 1:
-            raise IRError("groups of warps within a group of warps")
+        if len(self._alive) > 1 or len(works) > MOST_GROUPS:
+            raise IRError("groups of warps within a group of warps, or too many of them")
         caller = self.now
         groups = [WarpGroup() for _ in works]
-        threads = [
-            threading.Thread(target=self._run, args=(group, work, caller), daemon=True)
-            for group, work in zip(groups, works, strict=True)
-        ]
         self._alive += groups
-        for thread in threads:
-            thread.start()
+        ends = [_THREADS.submit(self._run, group, work, caller) for group, work in zip(groups, works, strict=True)]
         try:
             results = own()
             self.wait(lambda: not any(group in self._alive for group in groups))
@@ -157,8 +156,7 @@ class RunningProgram:
                     self._pass_back(caller, group)
             raise
         finally:
-            for thread in threads:
-                thread.join(JOIN_S)
+            wait(ends, JOIN_S)
         return results
 
     def _pass_back(self, caller: WarpGroup, group: WarpGroup) -> None:
@@ -168,7 +166,6 @@ class RunningProgram:
         caller.turn.clear()
 
     def _run(self, group: WarpGroup, work: Callable[[], object], caller: WarpGroup) -> None:
-        torch.set_num_threads(1)  # it is a thread's own number
         group.turn.wait()
         group.turn.clear()
         try:

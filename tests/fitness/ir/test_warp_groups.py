@@ -49,7 +49,7 @@ def consume(c_desc, a_ring, b_ring, tile, full, empty, steps, FAULT: gl.constexp
         if FAULT == 3:
             mbarrier.arrive(empty.index(slot), count=1)
         acc = warpgroup_mma_wait(0 if FAULT != 5 else 1, deps=[acc])
-        if FAULT != 3 and FAULT != 4:
+        if FAULT < 3 or FAULT > 4:
             mbarrier.arrive(empty.index(slot), count=1)
     tile.store(acc.to(gl.float16))
     fence_async_shared()
