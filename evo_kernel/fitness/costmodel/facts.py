@@ -18,7 +18,7 @@ from types import MappingProxyType
 import numpy as np
 
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
-from evo_kernel.fitness.ir.counting import FREE, product_of
+from evo_kernel.fitness.ir.counting import DOTS, FREE, product_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
 from evo_kernel.fitness.ir.module import LOADS, IRBlock, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.parse import parse
@@ -53,6 +53,7 @@ class LaunchFacts:
     kinds: Mapping[str, Sequence[str]] = field(
         default_factory=dict
     )  # of the IR's loops with code of their own, likewise
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the IR's loops in groups of warps, likewise
 
     @property
     def threads(self) -> int:
@@ -105,6 +106,7 @@ def facts_of(
                 loops=binary.loops,
                 work=loop_work(module, 32 * binary.num_warps * binary.num_ctas) if module else {},
                 kinds=loop_kinds(module) if module else {},
+                shares=loop_shares(module, binary.num_warps) if module else {},
             )
         )
     others = ((n, node) for n, node in enumerate(compiled.plan.nodes) if not isinstance(node, Launch))
@@ -135,7 +137,10 @@ class Rounds:
             return launch.threads / 32 * (every - inside + inside * self._walked) + self._in_library(family, by)
         iterations = self._with_calls(launch.traffic.loops if by is None else by.iterations)
         outside = every - sum(loop.get(family, 0) for loop in self._named_loops)
-        taken = {name: amount * self._rates_of(family, name) for name, amount in iterations.items()}
+        taken = {
+            name: amount * launch.shares.get(name, 1.0) * self._rates_of(family, name)
+            for name, amount in iterations.items()
+        }
         dearest = {name: float(each.max(initial=0.0)) for name, each in taken.items()}
         own = [name for name in taken if name in launch.kinds]
         once = float(np.max([taken[name] for name in own], axis=0).sum()) if own else 0.0
@@ -254,8 +259,8 @@ class Rounds:
         return max([*mixed, *(cost for has, cost in points if has >= least)])
 
 
-_STORE_OPERATIONS = {"tt.store", "tt.descriptor_store"}
-_DOTS = {"tt.dot", "tt.dot_scaled"}
+_STORE_OPERATIONS = {"tt.store", "tt.descriptor_store", "ttng.async_tma_copy_local_to_global"}
+_DOTS = DOTS
 _KINDS_OF_IR = {"load": LOADS, "store": _STORE_OPERATIONS, "tensor": _DOTS}
 _PURE = frozenset(
     FREE | {f"tt.{name}" for name in (
@@ -263,6 +268,12 @@ _PURE = frozenset(
         "ptr_to_int", "reduce", "reduce.return", "return", "scan", "scan.return", "split", "unsplat",
     )}
 ) - LOADS - {"tt.call"}  # fmt: skip
+_IN_SHARED = frozenset({
+    "ttg.barrier", "ttg.convert_layout", "ttg.local_load", "ttg.local_store", "ttg.memdesc_index",
+    "ttg.memdesc_reshape", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttng.arrive_barrier", "ttng.wait_barrier",
+    "ttng.async_tma_store_wait", "ttng.barrier_expect", "ttng.fence_async_shared", "ttng.warp_group_dot_wait",
+})  # fmt: skip
+"""Neither accesses to global memory nor products."""
 _COMBINING = {"tt.reduce", "tt.scan"}
 _UNCOUNTED = {"arith.select", "arith.negf", "math.absf"}  # by modifiers of operands, or moves
 _INTEGERS = {"arith.fptosi": 1, "arith.fptoui": 1} | dict.fromkeys(
@@ -338,6 +349,7 @@ def loop_kinds(module: IRModule) -> dict[str, tuple[str, ...]]:
         for operation in block.operations:
             if operation.name in ("scf.for", "scf.while"):
                 found[begins[operation.ordinal]] = tuple(sorted(_kinds(operation)))
+            if operation.name in ("scf.for", "scf.while", "ttg.warp_specialize"):
                 for region in operation.regions:
                     walk(region.blocks[0])
 
@@ -346,9 +358,22 @@ def loop_kinds(module: IRModule) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def loop_shares(module: IRModule, warps: int) -> dict[str, float]:
+    """By the loops' names: the share of a program's warps that goes through it, of loops in groups of warps."""
+    begins = loops_of(module).begins
+    found: dict[str, float] = {}
+    for operation in module.operations():
+        if operation.name == "ttg.warp_specialize":
+            own = [int(text) for text in operation.attributes.get("warps", "").split("x") if text]
+            left = max(1, warps - -(-sum(own) // 4) * 4)  # the compiler adds idle warps up to four
+            for region, those in zip(operation.regions, (left, *own), strict=False):
+                found |= {begins[o.ordinal]: min(1.0, those / warps) for o in region.walk() if o.ordinal in begins}
+    return found
+
+
 def _kinds(loop: Operation) -> frozenset[str]:
     """What is not known to have no effect may become anything."""
-    names = {inner.name for region in loop.regions for inner in region.walk()} - _PURE
+    names = {inner.name for region in loop.regions for inner in region.walk()} - _PURE - _IN_SHARED
     names = {name for name in names if not name.startswith(("arith.", "math.", "scf.", "cf."))}
     if names - LOADS - _STORE_OPERATIONS - _DOTS:
         return frozenset(_KINDS_OF_IR)

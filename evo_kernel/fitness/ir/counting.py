@@ -211,12 +211,14 @@ def blocks_of(module: IRModule) -> frozenset[int]:
 
 def product_of(operation: Operation) -> tuple[str, float]:
     a = operation.types[0]
+    a = a.pointee if a.element == "memdesc" and a.pointee else a
     shape = operation.results[0].type.shape or (1, 1)
     depth = (a.shape or (1,))[-1]
     # No target multiplies scaled operands directly: they are converted first.
     kind = "bf16" if operation.name == "tt.dot_scaled" else _KINDS.get(a.element, "fp32")
     if kind == "fp32":
-        precision = operation.attributes.get("inputPrecision", "ieee")
+        in_groups = operation.name == "ttng.warp_group_dot"  # which writes its precision as a number
+        precision = "tf32" if in_groups else operation.attributes.get("inputPrecision", "ieee")
         kind = precision if precision in PARTED else "fp32"
     if operation.name == "tt.dot_scaled" and operation.attributes.get("lhs") == "e2m1":
         depth *= 2

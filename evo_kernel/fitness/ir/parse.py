@@ -41,7 +41,7 @@ _LINE = re.compile(rf'(?:(?P<results>{NAME}(?::\d+)?(?:, {NAME}(?::\d+)?)*) = )?
 _FRAME = re.compile(r'"(?P<file>[^"]*)":(?P<line>\d{1,7})|(?P<name>#\w+)')
 _FUNCTION = re.compile(r'tt\.func (public|private)? ?@("?)([\w.$<>(),: -]+?)\2\(')
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:\s*(?://.*)?$")
-_PARTITION = re.compile(r"partition\d+\((.*)\) num_warps\(\d+\) \{$")
+_PARTITION = re.compile(r"partition\d+\((.*)\) num_warps\((\d{1,2})\) \{$")
 _ARGUMENT = re.compile(rf"({NAME}): ")
 
 
@@ -171,11 +171,11 @@ class _Parser:
             operations.append(self._operation(line, number, depth))
 
     def _partitions(self, depth: int) -> tuple[list[Region], str]:
-        """The regions of groups of warps, and what follows the last one's bracket."""
+        """The regions of groups of warps; how many warps each has, and what follows the last one's bracket, as text."""
         if self._lines.next()[0] != "default {":
             raise IRError("groups of warps without a default")
         region, ending = self._region(depth + 1)
-        regions = [region]
+        regions, warps = [region], list[str]()
         while ending == "}":
             match = _PARTITION.match(self._lines.next()[0])
             if not match or len(regions) > MAX_PARTITIONS:
@@ -183,7 +183,8 @@ class _Parser:
             arguments = tuple(self._argument(part) for part in split_top(match[1], ",") if part)
             region, ending = self._region(depth + 1, arguments)
             regions.append(region)
-        return regions, ending[1:].strip()
+            warps.append(match[2])
+        return regions, f"{{warps = {'x'.join(warps)}}} {ending[1:].strip()}"
 
     def _operation(self, line: str, number: int, depth: int) -> Operation:
         self._count += 1
