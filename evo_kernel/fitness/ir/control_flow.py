@@ -30,12 +30,14 @@ _STORES = STORES | {"tt.call"}
 def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lanes]) -> bool:
     """Whether a survey may skip regions: they hold no stores that depend on skipped data.
 
-    After a write, they must hold no loads either: it would be unknown which programs' results are loaded. Nor where
-    loads are counted.
+    They must hold no loads either where these are counted, or, unless the machine says otherwise, after a write: it
+    would be unknown which programs' results are loaded.
     """
     if not machine.surveys or not any(v.undefined is not None and bool(v.undefined.any()) for v in deciding):
         return False
-    loads = machine.counts_loads or any(buffer.changed for buffer in machine.memory.buffers)
+    loads = machine.heeds_loads
+    if loads is None:
+        loads = any(buffer.changed for buffer in machine.memory.buffers)
     matter = _STORES | LOADS if loads else _STORES
     return not any(inner.name in matter for region in operation.regions for inner in region.walk())
 

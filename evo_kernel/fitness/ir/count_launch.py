@@ -88,7 +88,7 @@ def _needs_data(module: IRModule, node: Launch, memory: DeviceMemory, traits: Tr
     """Whether what a program loads depends on floating-point data."""
     launched = launch(
         module, node.grid, node.args, memory, programs=torch.arange(1), deadline=deadline, skips_floats=True,
-        surveys=True, counts_loads=True, traits=traits,
+        surveys=True, heeds_loads=True, traits=traits,
     )  # fmt: skip
     return launched.finding is not None and launched.finding.kind == "undefined"
 
@@ -125,7 +125,7 @@ def _walk(
     def run(observer: Counter, skips: bool) -> Launched:
         return launch(
             module, node.grid, node.args, memory, programs=programs, deadline=deadline, observer=observer,
-            skips_floats=skips, surveys=skips and traits.alone, counts_loads=True, traits=traits,
+            skips_floats=skips, surveys=skips and traits.alone, heeds_loads=True, traits=traits,
         )  # fmt: skip
 
     launched = run(counter, True)

@@ -85,7 +85,7 @@ class Machine:
     impatient: bool = False  # programs may run in an order that programs which wait for each other cannot
     skips_floats: bool = False  # floating-point data is neither loaded nor computed
     surveys: bool = False  # also skip what depends on skipped data, if it stores nothing
-    counts_loads: bool = False  # and loads nothing
+    heeds_loads: bool | None = None  # and loads nothing; None: where something was stored before
     conflicts: list[tuple[int, int]] = field(
         default_factory=list
     )  # (buffer, byte) that two programs store what was skipped

@@ -156,7 +156,7 @@ def launch(
     reverse: bool = False,
     skips_floats: bool = False,
     surveys: bool = False,
-    counts_loads: bool = False,
+    heeds_loads: bool | None = None,
     traits: Traits | None = None,
     shuffled: bool = False,
 ) -> Launched:
@@ -165,7 +165,7 @@ def launch(
     With `skips_floats`, floating-point data is neither loaded nor computed: addresses, masks and loops remain, which
     are cheap at any size. If addresses depend on such data, the launch ends with a finding of kind `undefined`. With
     `surveys`, branches and loops that depend on it and store nothing are skipped too, so that all stores are known;
-    with `counts_loads`, only what loads nothing either.
+    only what loads nothing either with `heeds_loads`, or, where it is None, after a store.
 
     Programs that wait for each other run in order; with `shuffled` in a random order, which ends with Stuck if one
     waits for a later one. Raises Unsupported, IRError, OutOfTime. `deadline` refers to time.monotonic.
@@ -174,7 +174,7 @@ def launch(
     shuffled = shuffled and traits.waits
     machine = Machine(
         module, memory, grid, deadline, observer, reverse, seed, learns=traits.in_order or traits.waits,
-        impatient=shuffled, skips_floats=skips_floats, surveys=surveys, counts_loads=counts_loads,
+        impatient=shuffled, skips_floats=skips_floats, surveys=surveys, heeds_loads=heeds_loads,
     )  # fmt: skip
     arguments = bind(module.entry, args)
     uses = {

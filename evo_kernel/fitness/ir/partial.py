@@ -160,11 +160,13 @@ class PartialExecution:
         marks = buffer.defined if stored is None else stored | buffer.defined
         return view.elements - int(elements_of(marks, buffer, view).sum())
 
-    def _skipping(self, number: int, observer: ExecutionObserver, programs: torch.Tensor | None) -> Launched:
+    def _skipping(
+        self, number: int, observer: ExecutionObserver, programs: torch.Tensor | None, heeds_loads: bool | None = None
+    ) -> Launched:
         node = self._launches[number]
         return launch(
             self._modules[number], node.grid, node.args, self._memory, programs=programs, deadline=self._deadline,
-            observer=observer, skips_floats=True, surveys=True,
+            observer=observer, skips_floats=True, surveys=True, heeds_loads=heeds_loads,
         )  # fmt: skip
 
     def _seek(
@@ -174,7 +176,7 @@ class PartialExecution:
         if programs is not None and not programs.numel():
             return programs
         seeker = Seeker(self._memory, math.prod(self._launches[number].grid), marked, loads=loads, marks=marks)
-        self._skipping(number, seeker, programs)
+        self._skipping(number, seeker, programs, None if loads else False)
         return seeker.found.nonzero().squeeze(1)
 
     # --- which programs -------------------------------------------------------------------------------------------
