@@ -152,4 +152,4 @@ def _end(message: str, code: int) -> None:
 
 
 if __name__ == "__main__":
-    entry_point()
+    main()

@@ -21,7 +21,7 @@ _THREADS = ThreadPoolExecutor(MOST_GROUPS, initializer=torch.set_num_threads, in
 """They are used again: a confined process may start some 300 in its life."""
 
 
-class Product(Lanes):
+class PendingProduct(Lanes):
     """A product that may not be ready: undefined until it was waited for."""
 
     __slots__ = ("_make", "made")
@@ -31,7 +31,7 @@ class Product(Lanes):
         super().__init__(type_, empty.data, undefined=empty.undefined)
         self._make, self.made = make, None
 
-    def rows(self, index: torch.Tensor) -> Product:
+    def rows(self, index: torch.Tensor) -> PendingProduct:
         """The same, because its program runs alone."""
         return self
 
@@ -74,7 +74,7 @@ class WarpGroup:
     def __init__(self) -> None:
         self.may_go_on: Callable[[], bool] = lambda: True
         self.turn = threading.Event()
-        self.products: deque[Product] = deque()
+        self.products: deque[PendingProduct] = deque()
         self.stores: deque[Callable[[], None]] = deque()
         self.copies: list[Callable[[], None]] = []  # of the group of copies that is not committed
         self.committed: deque[list[Callable[[], None]]] = deque()

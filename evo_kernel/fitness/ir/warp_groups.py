@@ -24,7 +24,7 @@ from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import IRValue, Operation
 from evo_kernel.fitness.ir.reductions import product_of
-from evo_kernel.fitness.ir.running_program import Barrier, Product, RunningProgram
+from evo_kernel.fitness.ir.running_program import Barrier, PendingProduct, RunningProgram
 from evo_kernel.fitness.ir.stores import store
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -340,12 +340,12 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
         left, right = (
             one.read(one.type.pointee) if isinstance(one, SharedMemory) and one.type.pointee else one for one in (a, b)
         )
-        whole = c.finish() if isinstance(c, Product) else c
+        whole = c.finish() if isinstance(c, PendingProduct) else c
         if not adds:
             whole = Lanes(type_, torch.zeros((1,) * (type_.rank + 1), dtype=type_.dtype))
         return product_of(left, right, whole, precision, type_)
 
-    product = Product(type_, made)
+    product = PendingProduct(type_, made)
     group.products.append(product)
     if operation.flag("isAsync"):
         return [product]
@@ -358,7 +358,7 @@ def _wait_products(machine: Machine, frame: Frame, operation: Operation, operand
     if machine.skips_floats:
         return list(operands)
     _running(machine, frame).now.finish_products(operation.integer("pendings", 0))
-    return [one.made if isinstance(one, Product) and one.made is not None else one for one in operands]
+    return [one.made if isinstance(one, PendingProduct) and one.made is not None else one for one in operands]
 
 
 # --- groups of warps ------------------------------------------------------------------------------------------------
