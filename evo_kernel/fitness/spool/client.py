@@ -271,7 +271,10 @@ class SpoolJudge:
             lonely = time.monotonic() - self._lonely_since >= LONELY_S
         if lonely:
             self._tell(self._lonely)
-        if lost and not self.folder.has(VERDICTS, f"{stem}.json"):
+        # In the order in which it moves on, so that it is not missed on its way.
+        name = f"{stem}.json"
+        there = self.folder.has(REQUESTS, name) or stem in self.folder.claims() if lost else True
+        if not there and not self.folder.has(VERDICTS, name):
             self._post(request, stem)
         at_work = [one for one in self._beats.at_work() if one.environment.key == self.environment.key]
         refusals = {one.refuses[stem] for one in at_work if stem in one.refuses}

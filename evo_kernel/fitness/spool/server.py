@@ -134,10 +134,11 @@ class SpoolServer:
         pause = FASTEST_S
         try:
             while not self._stopped.is_set() and (until is None or time.monotonic() < until):
+                finished = any(future.done() for future in self._hands)
                 claimed = self._claim(threads)
                 if until_empty and not claimed and not self._hands and self._is_empty():
                     break
-                pause = FASTEST_S if claimed else min(1.5 * pause, SLOWEST_S)
+                pause = FASTEST_S if claimed or finished else min(1.5 * pause, SLOWEST_S)
                 if len(self._hands) >= self._told.slots:
                     wait(self._hands, pause, return_when="FIRST_COMPLETED")
                 else:
@@ -156,7 +157,15 @@ class SpoolServer:
         """Fill the free slots; how many were filled."""
         for done in [future for future in self._hands if future.done()]:
             del self._hands[done]
-        self._look()
+        fresh = self._look()
+        claimed = self._claim_listed(threads)
+        if not claimed and not fresh and len(self._hands) < self._told.slots:  # others were first: see what is new
+            self._listed_at = -1e9
+            self._look()
+            claimed = self._claim_listed(threads)
+        return claimed
+
+    def _claim_listed(self, threads: ThreadPoolExecutor) -> int:
         claimed, left = 0, list[str]()
         while self._listed and len(self._hands) < self._told.slots:
             stem = self._listed.pop()
@@ -168,8 +177,8 @@ class SpoolServer:
         self._listed += left
         return claimed
 
-    def _look(self) -> None:
-        """List what waits, and free what dead servers had; both now and then."""
+    def _look(self) -> bool:
+        """List what waits, and free what dead servers had; both now and then. Whether it was listed now."""
         now = time.monotonic()
         if now - self._looked_at >= min(self._beat_s, self._lease_s / 4):
             self._looked_at = now
@@ -186,15 +195,17 @@ class SpoolServer:
                         self._listed_at = -1e9
                     else:
                         self._held.setdefault(stem, []).append(server)
-        if not self._listed or now - self._listed_at >= LISTED_S:
-            self._listed_at = now
-            every = self._folder.waiting()
-            ours = [stem for stem in every if told_by(stem)[0] == self._environment.key]
-            self.served.elsewhere = len(every) - len(ours)
-            with self._lock:
-                self._listed = [stem for stem in ours if stem not in self.served.refused and stem not in self._held]
-            self._listed.sort(key=self._order)
-            self._tasks = {told_by(stem)[1] for stem in self._listed}
+        if self._listed and now - self._listed_at < LISTED_S:
+            return False
+        self._listed_at = now
+        every = self._folder.waiting()
+        ours = [stem for stem in every if told_by(stem)[0] == self._environment.key]
+        self.served.elsewhere = len(every) - len(ours)
+        with self._lock:
+            self._listed = [stem for stem in ours if stem not in self.served.refused and stem not in self._held]
+        self._listed.sort(key=self._order)
+        self._tasks = {told_by(stem)[1] for stem in self._listed}
+        return True
 
     def _order(self, stem: str) -> tuple[bool, int]:
         """What is claimed first comes last: the tasks at hand, then in an order of this server's own, so that several
