@@ -76,12 +76,9 @@ class WarpGroup:
         self.turn = threading.Event()
         self.products: deque[PendingProduct] = deque()
         self.stores: deque[Callable[[], None]] = deque()
-        self.copies: list[Callable[[], None]] = []  # of the group of copies that is not committed
-        self.committed: deque[list[Callable[[], None]]] = deque()
 
     def finish(self) -> None:
         self.finish_products(0)
-        self.finish_copies(0)
         self.finish_stores(0)
 
     def finish_products(self, left: int) -> None:
@@ -91,11 +88,6 @@ class WarpGroup:
     def finish_stores(self, left: int) -> None:
         while len(self.stores) > left:
             self.stores.popleft()()
-
-    def finish_copies(self, left: int) -> None:
-        while len(self.committed) > left:
-            for copy in self.committed.popleft():
-                copy()
 
 
 class RunningProgram:
