@@ -2,7 +2,9 @@
 
 row: 48
 task: row_sums
-ends: wrong
+ends: wrong, honest
+no faster than: row_sums_loop
+says: stored in the same launch
 """
 
 import torch
