@@ -34,14 +34,15 @@ from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.packaged import names_function, packaged_source
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment, Judge, Recorded, Source
+from evo_kernel.types.gpus import is_hopper
 from populations.archive import PopulationSettings
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
 
 START_FROM = 8
 """Kernels taken over from another population."""
-ORIGINS: dict[Origin, str] = {"seed": "seed", "lowered": "seed", "template": "template", "compiled": "compiled"}
-"""What the lineage calls where a root comes from."""
+ORIGINS: dict[Origin, str] = {"seed": "seed", "lowered": "seed"}
+"""What the lineage calls where a first kernel comes from, where it has another name for it."""
 FIRST_KERNEL = "first kernel"
 BARREN = {False: 200, True: 60}
 """Attempts in a row with nothing new judged that end a run: without models, where they take milliseconds, and with."""
@@ -144,11 +145,14 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
             judge.know(population.verdicts(judge.environment.key))
             keep_ceilings(judge, population)
             if first is not None:
-                population.plant(first.source, ORIGINS[first.origin])
+                population.plant(first.source, ORIGINS.get(first.origin, first.origin))
             for source in seeds.values():
                 population.plant(source, "seed")
             for source in leaders:
                 population.plant(source, "start-from")
+
+            if "template" in makers and is_hopper(judge.environment.device):
+                makers["gluon"] = lambda: template_of(task, "gluon")
 
             def late_root(origin: str, within_s: float) -> Recorded | None:
                 if origin not in made:

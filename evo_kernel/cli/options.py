@@ -82,11 +82,11 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obje
 FIRST = click.option(
     "--first",
     "wanted",
-    type=click.Choice(["auto", "template", "compiled"]),
+    type=click.Choice(["auto", "template", "gluon", "compiled"]),
     default="auto",
     show_default=True,
     help="The first kernel. auto: the task's seed, else a lowered one; template: a persistent kernel, for products; "
-    "compiled: torch.compile's kernels.",
+    "gluon: the same with warp groups, for Hopper; compiled: torch.compile's kernels.",
 )
 TREE_FILE = click.option(
     "--tree",

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.child import compiled, compiled_baseline
 from evo_kernel.tasks.task import Task, TensorSpec, describe
 from evo_kernel.types import CaseKind, Source
 
-Wanted = Literal["auto", "template", "compiled"]
+if TYPE_CHECKING:
+    from evo_kernel.tasks.lowering.product import Form
+
+Wanted = Literal["auto", "template", "gluon", "compiled"]
 """How a first kernel is chosen: by `first_of`'s order, or this one whatever else there is."""
-Origin = Literal["seed", "lowered", "template", "compiled"]
+Origin = Literal["seed", "lowered", "template", "gluon", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,10 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
     """
     if wanted == "compiled":
         return First(compiled(task), "compiled")
-    if wanted == "template":
+    if wanted in ("template", "gluon"):
         from evo_kernel.tasks.lowering.product import product_template
 
-        return First(product_template(task), "template")
+        return First(product_template(task, "gluon" if wanted == "gluon" else "triton"), wanted)
     if task.seed is not None:
         return First(task.seed, "seed")
     from evo_kernel.tasks.lowering.lower import lower  # only here: a task with a seed need not pay for tracing
@@ -86,10 +89,10 @@ def beside_first(task: Task, first: First) -> Source | None:
     return None
 
 
-def template_of(task: Task) -> Source | None:
+def template_of(task: Task, form: Form = "triton") -> Source | None:
     """A persistent kernel for Hopper where the reference is one product of 16-bit matrices and what follows it.
 
-    None for other references.
+    None for other references, and for what follows that `form` lacks.
     """
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
     tensors = [spec for spec in task.input_specs(case) if isinstance(spec, TensorSpec)]
@@ -98,7 +101,7 @@ def template_of(task: Task) -> Source | None:
     from evo_kernel.tasks.lowering.product import product_template
 
     try:
-        return product_template(task)
+        return product_template(task, form)
     except LoweringError:
         return None
 

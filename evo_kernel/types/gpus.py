@@ -25,3 +25,8 @@ def modeled_gpu(device: str) -> str:
     if not name:
         return device
     return f"{'an' if name[0] in _SPOKEN_WITH_A_VOWEL else 'a'} {name} ({device})"
+
+
+def is_hopper(device: str) -> bool:
+    """Whether a GPU of this name, as its driver tells it, has compute capability 9.0."""
+    return device.startswith(("NVIDIA H100", "NVIDIA H200", "NVIDIA H20", "NVIDIA H800", "NVIDIA GH200"))

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from evo_kernel.errors import LoweringError
+from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.tasks.first import template_of
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.product import product_template
+from evo_kernel.types import Purpose, Status
 from tests.support.scripts import script
 from tests.tasks.test_lowering import CHILD, relative
 
@@ -74,6 +76,21 @@ def test_templates_compute_the_reference(tmp_path):
             scope = dict(zip(names.split(", "), (value.double() for value in inputs), strict=True))
             truth = eval(reference.replace(".float()", ""), {"F": F, "torch": torch}, scope)
             assert mine.shape == truth.shape and relative(mine, truth) < 0.01, name
+
+
+def test_the_gluon_form_passes_the_judge(tmp_path):
+    one = task(tmp_path, "scaled_rows", *SERVED["scaled_rows"])
+    setattr(one.reference_function, "compiled_baseline", False)
+    source = product_template(one, "gluon")
+    assert "warp_specialize" in source.text
+    with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
+        evaluation = judge.evaluate(source, Purpose.SCORE)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+def test_gluon_lacks_some_operations(tmp_path):
+    other = task(tmp_path, "acos", "a, b", "(m, k), (k, n)", "torch.acos(a @ b)")
+    assert template_of(other) is not None and template_of(other, "gluon") is None
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,11 +1,15 @@
-"""A template for a matrix product and the pointwise operations that follow it: one persistent kernel for Hopper."""
+"""Templates for a matrix product and the pointwise operations that follow it: one persistent kernel for Hopper.
+
+Two forms: `triton`, with tensor descriptors, which rewrites change; `gluon`, with a warp that loads and warp groups
+that multiply.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -15,6 +19,7 @@ from evo_kernel.tasks.lowering.layout import LoweredValue, align, same
 from evo_kernel.tasks.lowering.lower import lower
 from evo_kernel.tasks.lowering.module import LoweredModule, tl_type
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, literal
+from evo_kernel.tasks.lowering.product_gluon import GLUON, in_gluon
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import Traced, trace
 from evo_kernel.tasks.task import Task, functional, without_data
@@ -22,12 +27,14 @@ from evo_kernel.types import CaseKind, Source
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16)
+Form = Literal["triton", "gluon"]
 
 
-def product_template(task: Task) -> Source:
+def product_template(task: Task, form: Form = "triton") -> Source:
     """A first kernel for a reference that is one product of 16-bit matrices and pointwise operations on it.
 
-    Sizes that tensor descriptors cannot serve go to what `lower` writes. Raises LoweringError for other references.
+    Sizes that tensor descriptors cannot serve go to what `lower` writes. Raises LoweringError for other references, and
+    for operations that a form lacks.
     """
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
     inputs = [without_data(spec) for spec in task.input_specs(case)]
@@ -38,7 +45,7 @@ def product_template(task: Task) -> Source:
     except NotLowered as reason:
         raise LoweringError(f"The reference is not one product and pointwise operations on it: {reason}.") from reason
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
-    return Source(plain + product.text())
+    return Source(plain + product.text(form))
 
 
 @dataclass
@@ -170,12 +177,15 @@ class Product:
             raise NotLowered("its result has other dimensions than its left matrix")
         self.result, self.dtype, self.rank = value.name, value.dtype, len(value.shape)
 
-    def text(self) -> str:
+    def text(self, form: Form) -> str:
         """The kernel and `run`."""
+        kernel, statements = KERNEL, self.statements
+        if form == "gluon":
+            kernel, statements = GLUON, [in_gluon(line) for line in self.statements]
         text = re.sub(
             r"^( *)EPILOGUE\n",
-            lambda place: "".join(f"{place[1]}{line}\n" for line in self.statements),
-            re.sub(r"\bacc\b", self.acc, KERNEL),
+            lambda place: "".join(f"{place[1]}{line}\n" for line in statements),
+            re.sub(r"\bacc\b", self.acc, kernel),
             flags=re.MULTILINE,
         )
         pointers = "".join(f"{name}_ptr, " for name in self.extras.values())

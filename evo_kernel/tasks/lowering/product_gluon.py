@@ -1,0 +1,216 @@
+"""The text of a product's template in Gluon: a warp that loads by TMA, one or two warp groups with wgmma."""
+
+from __future__ import annotations
+
+import re
+
+from evo_kernel.errors import LoweringError
+
+GLUON_NAMES = {
+    *("load", "where", "maximum", "minimum", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf"),
+    *("PropagateNan", "abs", "floor", "ceil", "float32", "float16", "bfloat16", "int1", "int32", "int64"),
+}
+
+
+def in_gluon(line: str) -> str:
+    """A statement of Triton in Gluon's words. Raises LoweringError for functions that Gluon lacks."""
+    line = line.replace("tl.sigmoid(", "sigmoid(")
+    for name in re.findall(r"\btl\.(\w+)", line):
+        if name not in GLUON_NAMES:
+            raise LoweringError(f"Gluon has no {name}.")
+    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", line)
+
+
+GLUON = '''
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+# Names of Triton 3.9, or of 3.6.
+load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+store_tile = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
+FORMS = (
+    # warp groups of 64 rows, columns and depth of a tile, slots of the ring, parts of the result that are stored one
+    # after the other, and the speed of such tiles on an H200
+    (2, 256, 64, 3, 2, 1.0),
+    (2, 128, 64, 6, 1, 0.96),
+    (1, 128, 64, 8, 1, 0.8),
+    (1, 64, 128, 6, 1, 0.5),
+)
+GROUP_M = 8
+ROWS = gl.constexpr(64)
+
+
+@gluon.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + gl.exp(-x))
+
+
+@gluon.jit
+def following(slot, phase, SLOTS: gl.constexpr):
+    """The slot after `slot`, and the parity of its barriers."""
+    last = slot == SLOTS - 1
+    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def place(tile, row_tiles, col_tiles, GROUP_M: gl.constexpr):
+    """Row and column of a tile: GROUP_M rows of tiles at a time, column by column, so that they share b in L2."""
+    group = tile // (GROUP_M * col_tiles)
+    inner = tile - group * (GROUP_M * col_tiles)
+    wide = gl.minimum(row_tiles - group * GROUP_M, GROUP_M)
+    return group * GROUP_M + inner % wide, inner // wide
+
+
+@gluon.jit
+def produce(
+    a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+    GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr, GROUP_M: gl.constexpr,
+):
+    """One warp: loads tiles of both matrices into the ring."""
+    slot = 0
+    phase = 0
+    for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
+        row, col = place(tile, row_tiles, col_tiles, GROUP_M)
+        for j in range(steps):
+            mbarrier.wait(empty.index(slot), phase ^ 1)
+            mbarrier.expect(full.index(slot), (GROUPS * ROWS + BLOCK_N) * BLOCK_K * 2)
+            for g in gl.static_range(GROUPS):
+                load_tile(
+                    a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], full.index(slot), a_smem.index(slot * GROUPS + g)
+                )
+            load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], full.index(slot), b_smem.index(slot))  # TURNED
+            load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], full.index(slot), b_smem.index(slot))  # STRAIGHT
+            slot, phase = following(slot, phase, SLOTS)
+
+
+@gluon.jit
+def finish(acc, c_desc, POINTERS, c_smem, row, col, m, n, WIDTH: gl.constexpr, LAYOUT: gl.constexpr):
+    """A part of the result: what follows the product, and its store."""
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
+    EPILOGUE
+    tma.store_wait(0)
+    c_smem.store(RESULT.to(c_desc.dtype))
+    fence_async_shared()
+    store_tile(c_desc, [row, col], c_smem)
+
+
+@gluon.jit
+def consume(
+    c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+    G: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, SLOTS: gl.constexpr, GROUP_M: gl.constexpr,
+    PARTS: gl.constexpr,
+):
+    """Warp group G: 64 rows of each tile. One product is in flight while the next one's tiles are awaited."""
+    MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    PART: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // PARTS, 16])
+    slot = 0
+    phase = 0
+    for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
+        row, col = place(tile, row_tiles, col_tiles, GROUP_M)
+        acc = gl.zeros([ROWS, BLOCK_N], gl.float32, MMA)
+        before = slot + 0
+        for j in range(steps):
+            mbarrier.wait(full.index(slot), phase)
+            b = b_smem.index(slot).permute((1, 0))  # TURNED
+            b = b_smem.index(slot)  # STRAIGHT
+            acc = warpgroup_mma(a_smem.index(slot * GROUPS + G), b, acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=[acc])
+            mbarrier.arrive(empty.index(before), count=1, pred=j > 0)
+            before = slot + 0
+            slot, phase = following(slot, phase, SLOTS)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(empty.index(before), count=1)
+        first_row = (row * GROUPS + G) * ROWS
+        out = c_smem.index(G)
+        if PARTS == 1:
+            finish(acc, c_desc, POINTERS, out, first_row, col * BLOCK_N, m, n, BLOCK_N, MMA)
+        else:
+            left, right = gl.split(acc.reshape([ROWS, 2, BLOCK_N // 2]).permute((0, 2, 1)))
+            left, right = gl.convert_layout(left, PART), gl.convert_layout(right, PART)
+            finish(left, c_desc, POINTERS, out, first_row, col * BLOCK_N, m, n, BLOCK_N // 2, PART)
+            right_col = col * BLOCK_N + BLOCK_N // 2
+            finish(right, c_desc, POINTERS, out, first_row, right_col, m, n, BLOCK_N // 2, PART)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def product_kernel(
+    a_desc, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n,
+    GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr, GROUP_M: gl.constexpr,
+    PARTS: gl.constexpr,
+):
+    barriers: gl.constexpr = mbarrier.MBarrierLayout()
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, [SLOTS * GROUPS, ROWS, BLOCK_K], a_desc.layout)
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_N, BLOCK_K], b_desc.layout)  # TURNED
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_K, BLOCK_N], b_desc.layout)  # STRAIGHT
+    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS, ROWS, BLOCK_N // PARTS], c_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
+    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
+    for i in gl.static_range(SLOTS):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=GROUPS)
+    fence_async_shared()
+    if GROUPS == 2:
+        gl.warp_specialize([
+            (consume, (
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                0, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
+            )),
+            (consume, (
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                1, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
+            )),
+            (produce, (
+                a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+                GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M,
+            )),
+        ], [4, 1], [232, 24])
+    else:
+        gl.warp_specialize([
+            (consume, (
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                0, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
+            )),
+            (produce, (
+                a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+                GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M,
+            )),
+        ], [1], [24])
+
+
+def descriptor(x, block):
+    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[x.dtype]
+    return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+
+
+def product(a, b, EXTRAS, out):
+    (m, k), n = a.shape, out.shape[1]
+    processors = torch.cuda.get_device_properties(a.device).multi_processor_count
+
+    def tiles(form):
+        return triton.cdiv(m, form[0] * 64) * triton.cdiv(n, form[1])
+
+    form = min(FORMS, key=lambda form: triton.cdiv(tiles(form), processors) * form[0] * form[1] / form[5])
+    groups, block_n, block_k, slots, parts, _ = form
+    if out.dtype == torch.float32:
+        slots -= 1
+    product_kernel[(min(processors, tiles(form)),)](
+        descriptor(a, [64, block_k]),
+        descriptor(b, [block_n, block_k]),  # TURNED
+        descriptor(b, [block_k, block_n]),  # STRAIGHT
+        descriptor(out, [64, block_n // parts]), EXTRAS, triton.cdiv(m, groups * 64), triton.cdiv(n, block_n),
+        triton.cdiv(k, block_k), m, n,
+        GROUPS=groups, BLOCK_N=block_n, BLOCK_K=block_k, SLOTS=slots, GROUP_M=GROUP_M, PARTS=parts, num_warps=4,
+    )
+'''
