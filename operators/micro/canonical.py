@@ -280,7 +280,10 @@ def _only_value(host: HostFunction, name: str) -> ast.expr | None:
 
 
 def _untuned(source: ParsedText) -> Iterator[Edit]:
-    """The first configuration of `@triton.autotune` as constants that the launches pass."""
+    """The first configuration of `@triton.autotune` as constants that the launches pass. Nothing where the module asks
+    for what was chosen (`kernel.best_config`): a plain kernel cannot say."""
+    if any(isinstance(part, ast.Attribute) and part.attr == "best_config" for part in ast.walk(source.tree)):
+        return
     taken, constants = source.names, dict[str, int]()
     for kernel, launches in source.launches():
         decorator = _decorator(kernel.node, "autotune")

@@ -195,6 +195,8 @@ def test_what_is_not_in_the_text_stays_as_it_is() -> None:
     unknown = PUBLISHED.replace("configs=configurations()", "configs=elsewhere.configurations()")
     text = canonical(unknown).text
     assert "@triton.autotune" in text and "@triton.heuristics" in text and "scale_kernel[grid](flat, y, n)" in text
+    asked = PUBLISHED.replace("return y.view(", "flat.size = scale_kernel.best_config.kwargs; return y.view(")
+    assert "@triton.autotune" in canonical(asked).text
 
 
 def test_a_kernel_that_a_name_stands_for_is_launched_by_its_own() -> None:
