@@ -55,10 +55,13 @@ def clamp(module: LoweredModule, node: AtenNode) -> LoweredValue:
 
 @lowers(aten.gelu)
 def gelu(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    inner = f"{math.sqrt(2 / math.pi)!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}})"
     name, lines = "gelu", (f"0.5 * {{0}} * (1.0 + tl.erf({{0}} * {math.sqrt(0.5)!r}))",)
     if node.raw(1, "approximate", "none") == "tanh":
-        name, lines = "gelu_tanh", (f"inner = {inner}", "{0} * tl.sigmoid(2.0 * inner)")
+        twice = 2 * math.sqrt(2 / math.pi)  # 0.5 * (1 + tanh(u)) is the sigmoid of 2 u
+        name, lines = (
+            "gelu_tanh",
+            (f"{{0}} * tl.sigmoid({{0}} * ({twice!r} + {0.044715 * twice!r} * ({{0}} * {{0}})))",),
+        )
     return write(module, node, result_job(node, name, operands_of(node, 1), lines))
 
 

@@ -51,8 +51,16 @@ ROWS = gl.constexpr(64)
 
 
 @gluon.jit
+def approximate(x, INSTRUCTION: gl.constexpr):
+    return gl.inline_asm_elementwise(
+        INSTRUCTION + ".approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
 def sigmoid(x):
-    return 1.0 / (1.0 + gl.exp(-x))
+    """1 / (1 + exp(-x)) in four instructions: tensor cores idle meanwhile."""
+    return approximate(1.0 + approximate(x * -1.4426950408889634, "ex2"), "rcp")
 
 
 @gluon.jit
@@ -94,12 +102,14 @@ def produce(
 
 
 @gluon.jit
-def finish(acc, c_desc, POINTERS, c_smem, row, col, m, n, WIDTH: gl.constexpr, LAYOUT: gl.constexpr):
+def finish(
+    acc, c_desc, POINTERS, c_smem, row, col, m, n, OUTS: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr
+):
     """A part of the result: what follows the product, and its store."""
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
     EPILOGUE
-    tma.store_wait(0)
+    tma.store_wait(OUTS - 1)
     c_smem.store(RESULT.to(c_desc.dtype))
     fence_async_shared()
     store_tile(c_desc, [row, col], c_smem)
@@ -109,7 +119,7 @@ def finish(acc, c_desc, POINTERS, c_smem, row, col, m, n, WIDTH: gl.constexpr, L
 def consume(
     c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
     G: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, SLOTS: gl.constexpr, GROUP_M: gl.constexpr,
-    PARTS: gl.constexpr,
+    PARTS: gl.constexpr, OUTS: gl.constexpr,
 ):
     """Warp group G: 64 rows of each tile. One product is in flight while the next one's tiles are awaited."""
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -132,15 +142,16 @@ def consume(
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(before), count=1)
         first_row = (row * GROUPS + G) * ROWS
-        out = c_smem.index(G)
+        out = c_smem.index(G * OUTS)
         if PARTS == 1:
-            finish(acc, c_desc, POINTERS, out, first_row, col * BLOCK_N, m, n, BLOCK_N, MMA)
+            finish(acc, c_desc, POINTERS, out, first_row, col * BLOCK_N, m, n, OUTS, BLOCK_N, MMA)
         else:
             left, right = gl.split(acc.reshape([ROWS, 2, BLOCK_N // 2]).permute((0, 2, 1)))
             left, right = gl.convert_layout(left, PART), gl.convert_layout(right, PART)
-            finish(left, c_desc, POINTERS, out, first_row, col * BLOCK_N, m, n, BLOCK_N // 2, PART)
+            finish(left, c_desc, POINTERS, out, first_row, col * BLOCK_N, m, n, OUTS, BLOCK_N // 2, PART)
             right_col = col * BLOCK_N + BLOCK_N // 2
-            finish(right, c_desc, POINTERS, out, first_row, right_col, m, n, BLOCK_N // 2, PART)
+            out = c_smem.index(G * OUTS + OUTS - 1)
+            finish(right, c_desc, POINTERS, out, first_row, right_col, m, n, OUTS, BLOCK_N // 2, PART)
     tma.store_wait(0)
 
 
@@ -148,13 +159,13 @@ def consume(
 def product_kernel(
     a_desc, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n,
     GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr, GROUP_M: gl.constexpr,
-    PARTS: gl.constexpr,
+    PARTS: gl.constexpr, OUTS: gl.constexpr,
 ):
     barriers: gl.constexpr = mbarrier.MBarrierLayout()
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [SLOTS * GROUPS, ROWS, BLOCK_K], a_desc.layout)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_N, BLOCK_K], b_desc.layout)  # TURNED
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_K, BLOCK_N], b_desc.layout)  # STRAIGHT
-    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS, ROWS, BLOCK_N // PARTS], c_desc.layout)
+    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS * OUTS, ROWS, BLOCK_N // PARTS], c_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
     empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
     for i in gl.static_range(SLOTS):
@@ -165,11 +176,11 @@ def product_kernel(
         gl.warp_specialize([
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                0, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
+                0, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS,
             )),
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                1, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
+                1, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS,
             )),
             (produce, (
                 a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
@@ -180,7 +191,7 @@ def product_kernel(
         gl.warp_specialize([
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                0, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS,
+                0, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS,
             )),
             (produce, (
                 a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
@@ -211,6 +222,7 @@ def product(a, b, EXTRAS, out):
         descriptor(b, [block_k, block_n]),  # STRAIGHT
         descriptor(out, [64, block_n // parts]), EXTRAS, triton.cdiv(m, groups * 64), triton.cdiv(n, block_n),
         triton.cdiv(k, block_k), m, n,
-        GROUPS=groups, BLOCK_N=block_n, BLOCK_K=block_k, SLOTS=slots, GROUP_M=GROUP_M, PARTS=parts, num_warps=4,
+        GROUPS=groups, BLOCK_N=block_n, BLOCK_K=block_k, SLOTS=slots, GROUP_M=GROUP_M, PARTS=parts,
+        OUTS=parts if out.element_size() == 2 else 1, num_warps=4,
     )
 '''
