@@ -233,7 +233,8 @@ class Machine:
 _EFFECTS = {
     "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_store",
     "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "tt.make_tensor_descriptor", "scf.for",
-    "scf.while", "scf.if", "tt.call", "ttg.local_store", "ttng.async_tma_copy_local_to_global", "ttg.warp_specialize",
+    "scf.while", "scf.if", "tt.call", "ttg.local_alloc", "ttg.local_store", "ttg.memdesc_index",
+    "ttng.async_tma_copy_global_to_local", "ttng.async_tma_copy_local_to_global", "ttg.warp_specialize",
 }  # fmt: skip
 
 

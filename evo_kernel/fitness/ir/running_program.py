@@ -71,11 +71,13 @@ class Barrier:
 class WarpGroup:
     """What one group of warps has begun and not waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
         self.may_go_on: Callable[[], bool] = lambda: True
         self.turn = threading.Event()
         self.products: deque[PendingProduct] = deque()
-        self.stores: deque[Callable[[], None]] = deque()
+        self.stores: deque[Callable[[], Callable[[], None]]] = deque()  # each reads, and returns what then stores
+        self._read: list[Callable[[], None]] = []  # stores without a certain order
 
     def finish(self) -> None:
         self.finish_products(0)
@@ -85,9 +87,11 @@ class WarpGroup:
         while len(self.products) > left:
             self.products.popleft().finish()
 
-    def finish_stores(self, left: int) -> None:
+    def finish_stores(self, left: int, reads_only: bool = False) -> None:
         while len(self.stores) > left:
-            self.stores.popleft()()
+            self._read.append(self.stores.popleft()())
+        while self._read and not reads_only:
+            self._read.pop(self.draw.randrange(len(self._read)))()
 
 
 class RunningProgram:
@@ -97,7 +101,7 @@ class RunningProgram:
         self.program = program
         self.draw = random.Random(seed * 1_000_003 + program)
         self.barriers: dict[int, Barrier] = {}  # by address of the barrier's element
-        self.now = WarpGroup()
+        self.now = WarpGroup(self.draw)
         self._alive = [self.now]
         self._failure: BaseException | None = None
 
@@ -135,10 +139,12 @@ class RunningProgram:
         if len(self._alive) > 1 or len(works) > MOST_GROUPS:
             raise IRError("groups of warps within a group of warps, or too many of them")
         caller = self.now
-        groups = [WarpGroup() for _ in works]
+        groups = [WarpGroup(self.draw) for _ in works]
         self._alive += groups
         ends = [_THREADS.submit(self._run, group, work, caller) for group, work in zip(groups, works, strict=True)]
         try:
+            if self.draw.randrange(len(self._alive)):
+                self._let_others()
             results = own()
             self.wait(lambda: not any(group in self._alive for group in groups))
         except BaseException as error:

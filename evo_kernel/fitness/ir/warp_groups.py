@@ -2,8 +2,9 @@
 
 Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as the
 program allows, in an order that is drawn: a copy when somebody waits for its barrier, a product and a store when they
-are waited for. Until a copy has arrived its place is undefined, and so is a product that was not waited for. A program
-that relies on less than it waits for is wrong here, as it may be on a GPU.
+are waited for. Until a copy has arrived its place is undefined, and so is a product that was not waited for. What a
+product or a store reads from shared memory is undefined where it changes after it was begun. A program that relies on
+less than it waits for is wrong here, as it may be on a GPU.
 
 Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
 them wait, the program would hang. Without floating-point data nothing waits: groups run one after the other, for all
@@ -17,11 +18,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from evo_kernel.fitness.ir.access_checks import none_if_false
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles, split_rows
-from evo_kernel.fitness.ir.lanes import Lanes, nothing
+from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
 from evo_kernel.fitness.ir.loads import load
-from evo_kernel.fitness.ir.memory import MemoryFault
+from evo_kernel.fitness.ir.memory import RAW_DTYPES, MemoryFault
 from evo_kernel.fitness.ir.module import IRValue, Operation
 from evo_kernel.fitness.ir.reductions import product_of
 from evo_kernel.fitness.ir.running_program import Barrier, PendingProduct, RunningProgram
@@ -50,6 +52,17 @@ class SharedMemory(Lanes):
     def read(self, type_: Type) -> Lanes:
         """What it holds now."""
         return Lanes(type_, self.view.clone().unsqueeze(0), undefined=_marks_of(self.marks_))
+
+    def read_later(self, type_: Type) -> Callable[[], Lanes]:
+        """What is read from now until the result is called: undefined where it changes meanwhile."""
+        begun = self.read(type_)
+        bits = RAW_DTYPES[begun.data.element_size()]
+
+        def read() -> Lanes:
+            changed = none_if_false((self.view.view(bits) != begun.data[0].view(bits)).unsqueeze(0))
+            return Lanes(type_, begun.data, undefined=any_marked(begun.undefined, _marks_of(self.marks_), changed))
+
+        return read
 
     def write(self, value: Lanes) -> None:
         if tuple(self.view.shape) != value.type.shape:
@@ -156,6 +169,8 @@ def _local_store(machine: Machine, frame: Frame, operation: Operation, operands:
 def _index(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     whole, slots = _shared(operands[0]), operands[1]
     if slots.undefined is not None and bool(slots.undefined.any()):
+        if machine.skips_floats:
+            return [_blank(operation.results[0])]
         raise MemoryFault("undefined", "uses a slot of shared memory whose number is undefined")
     if slots.sum.low < 0 or slots.sum.high >= whole.view.shape[0]:
         raise MemoryFault("out_of_bounds", f"uses a slot beyond the {whole.view.shape[0]} of shared memory")
@@ -255,19 +270,21 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
         raise Unsupported(f"{operation.name} {' '.join(operation.words)}")
     descriptor, *indices, place, barrier, predicate = operands
     place, block = _shared(place), block_of(descriptor.type)
-    if block.elements != place.view.numel():
-        raise IRError(f"{operation.name} of {block.elements} elements into {place.view.numel()}")
+    if _long_axes(block.shape or ()) != _long_axes(place.view.shape):  # else layouts decide what lies where
+        raise Unsupported(f"{operation.name} of {block.shape} into {tuple(place.view.shape)}")
     if machine.skips_floats:
         return _copied_in_part(machine, frame, operation, operands)
     if not _holds(predicate):
         return []
-    awaited = _barrier(machine, frame, barrier)
+    running, awaited = _running(machine, frame), _barrier(machine, frame, barrier)
     known = used_descriptor(machine, frame, descriptor, indices)
     pointer, mask = described(known, indices)
     fill = torch.full((1,) * (block.rank + 1), 0.0 if known.zeros else torch.nan).to(block.dtype)
     place.marks_.fill_(True)
 
     def arrives() -> int:
+        if not bool(place.marks_.all()):
+            raise MemoryFault("race", "writes to shared memory into which a copy is on its way", running.program)
         loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
         place.view.copy_(loaded.full()[0].reshape(place.view.shape))
         place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
@@ -275,6 +292,10 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
     awaited.copies.append(arrives)
     return []
+
+
+def _long_axes(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size > 1]
 
 
 def _copied_in_part(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
@@ -302,20 +323,23 @@ def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Se
         store(machine, frame, operation, pointer, nothing(type_), mask)
         return []
 
-    def arrives() -> None:
-        value = place.read(type_)
-        if value.data.shape[1:] != (block.shape or ()):
-            raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
-        store(machine, frame, operation, pointer, value, mask)
+    if tuple(place.view.shape) != (block.shape or ()):
+        raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
+    read = place.read_later(type_)
 
-    _running(machine, frame).now.stores.append(arrives)
+    def is_read() -> Callable[[], None]:
+        value = read()
+        return lambda: store(machine, frame, operation, pointer, value, mask)
+
+    _running(machine, frame).now.stores.append(is_read)
     return []
 
 
 @handles("ttng.async_tma_store_wait")
 def _wait_stores(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     if not machine.skips_floats:
-        _running(machine, frame).now.finish_stores(operation.integer("pendings", 0))
+        group = _running(machine, frame).now
+        group.finish_stores(operation.integer("pendings", 0), operation.flag("read_only"))
     return []
 
 
@@ -335,11 +359,13 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
         raise IRError(f"{operation.name} with a precision {number}")
     precision = PRECISIONS[number]
     group = _running(machine, frame).now
+    reads = [
+        one.read_later(one.type.pointee) if isinstance(one, SharedMemory) and one.type.pointee else lambda one=one: one
+        for one in (a, b)
+    ]
 
     def made() -> Lanes:
-        left, right = (
-            one.read(one.type.pointee) if isinstance(one, SharedMemory) and one.type.pointee else one for one in (a, b)
-        )
+        left, right = (read() for read in reads)
         whole = c.finish() if isinstance(c, PendingProduct) else c
         if not adds:
             whole = Lanes(type_, torch.zeros((1,) * (type_.rank + 1), dtype=type_.dtype))
