@@ -234,12 +234,17 @@ class Rounds:
     def _ahead(self, loop: Mapping[str, int]) -> float:
         """Rounds by which a loop's copies are ahead of their use.
 
-        A ring of TMA reaches as far as shared memory holds what rounds bring, but for the round in use.
+        A ring of TMA reaches as far as shared memory holds what rounds bring, but for the round in use, and as what was
+        on its way beside each round when it was executed.
         """
         launch, seen = self._launch, self._launch.traffic
         if not loop.get("tma.load", 0) or not launch.loops:
             return float(loop["ahead"])
-        ring = launch.shared_bytes * launch.num_ctas * seen.rounds / max(seen.load_bytes, 1.0) - 1.0
+        rounds_a_byte = seen.rounds / max(seen.load_bytes, 1.0)
+        ring = launch.shared_bytes * launch.num_ctas * rounds_a_byte - 1.0
+        if seen.in_flight_bytes is not None:
+            flying = seen.in_flight_bytes * rounds_a_byte
+            ring = min(ring, flying, 2.0 * (flying - 1.0))  # a round alone hides nothing
         return ring if launch.instructions.get("warp-specialise", 0) else min(float(loop["ahead"]), ring)
 
     def _most(self, loops: Sequence[Mapping[str, int]], costs: Sequence[float]) -> float:

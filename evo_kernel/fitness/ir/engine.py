@@ -50,6 +50,10 @@ class ExecutionObserver(Protocol):
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
 
+    def arrived(self, program: int, size: int, begun: int) -> None:
+        """A copy into shared memory was waited for; `begun`: bytes of copies since, with its own `size`."""
+        ...
+
     def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
         """Loops inside a library function, for a tensor of `elements`: `instructions` of a warp, for 32 of them."""
         ...

@@ -256,7 +256,7 @@ def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     parity = _number(operands[1], "a phase")
     machine.check_time()
     running.pause()
-    running.wait(lambda: barrier.is_over(parity & 1, running.draw))
+    running.wait(lambda arrives: barrier.is_over(parity & 1, running.draw, arrives))
     return []
 
 
@@ -282,13 +282,19 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     fill = torch.full((1,) * (block.rank + 1), 0.0 if known.zeros else torch.nan).to(block.dtype)
     place.marks_.fill_(True)
 
+    size = block.elements * block.item_bytes
+    running.begun_bytes += size
+    before, running.now.copies = running.begun_bytes - size, True
+
     def arrives() -> int:
+        if machine.observer is not None:
+            machine.observer.arrived(running.program, size, running.begun_bytes - before)
         if not bool(place.marks_.all()):
             raise MemoryFault("race", "writes to shared memory into which a copy is on its way", running.program)
         loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
         place.view.copy_(loaded.full()[0].reshape(place.view.shape))
         place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
-        return block.elements * block.item_bytes
+        return size
 
     awaited.copies.append(arrives)
     return []
