@@ -66,11 +66,14 @@ class Traits:
 
 
 def unsupported(module: IRModule) -> str:
-    """The first unsupported operation; empty if all are supported."""
+    """The first unsupported operation, or clusters: each block has barriers of its own; empty if all is supported."""
     known = HANDLERS.keys() | {"ttg.warp_yield", "ttg.warp_return", "scf.yield", "tt.return", "tt.reduce.return",
                                "tt.scan.return",
                                "tt.map_elementwise.return", "scf.condition", "cf.br", "cf.cond_br"}  # fmt: skip
-    return next((o.name for o in module.operations() if o.name not in known), "")
+    names = [o.name for o in module.operations()]
+    unknown = next((name for name in names if name not in known), "")
+    shares = module.blocks > 1 and any(name.startswith("ttng.") for name in names)
+    return unknown or ("clusters of blocks" if shares else "")
 
 
 def traits_of(module: IRModule) -> Traits:

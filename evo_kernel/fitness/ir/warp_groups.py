@@ -1,10 +1,10 @@
 """Handlers of Gluon's operations: shared memory, barriers, asynchronous copies and products, groups of warps.
 
 Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as the
-program allows, in an order that is drawn: a copy when somebody waits for its barrier, a product and a store when they
-are waited for. Until a copy has arrived its place is undefined, and so is a product that was not waited for. What a
-product or a store reads from shared memory is undefined where it changes after it was begun. A program that relies on
-less than it waits for is wrong here, as it may be on a GPU.
+program allows, in an order that is drawn: a copy when somebody waits for its barrier, a product when it is waited for,
+a store then or when it begins. Until a copy has arrived its place is undefined, and so is a product that was not waited
+for. What a product or a store reads from shared memory is undefined where it changes after it was begun. A program that
+relies on less than it waits for is wrong here, as it may be on a GPU.
 
 Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
 them wait, the program would hang. Without floating-point data nothing waits: groups run one after the other, for all
@@ -20,6 +20,7 @@ import torch
 
 from evo_kernel.fitness.ir.access_checks import none_if_false
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
+from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles, split_rows
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
 from evo_kernel.fitness.ir.loads import load
@@ -146,7 +147,7 @@ def _alloc(machine: Machine, frame: Frame, operation: Operation, operands: Seque
     return [made]
 
 
-@handles("ttg.local_dealloc", "ttng.fence_async_shared", "ttg.barrier", "gpu.barrier", "ttng.inval_barrier")
+@handles("ttg.local_dealloc", "ttng.fence_async_shared", "ttg.barrier", "gpu.barrier")
 def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """Barriers within a group of warps, and fences, which the compiler inserts where they lack."""
     return []
@@ -219,7 +220,7 @@ def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
 def _barrier(machine: Machine, frame: Frame, value: Lanes) -> Barrier:
     found = _running(machine, frame).barriers.get(_shared(value).view.data_ptr())
-    if found is None:
+    if found is None or not bool(_shared(value).marks_.all()):  # or something was stored over it
         raise MemoryFault("undefined", "uses a barrier that was not initialised")
     return found
 
@@ -227,7 +228,18 @@ def _barrier(machine: Machine, frame: Frame, value: Lanes) -> Barrier:
 @handles("ttng.init_barrier")
 def _init(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     if not machine.skips_floats:
-        _running(machine, frame).barriers[_shared(operands[0]).view.data_ptr()] = Barrier(_literal(operation))
+        barriers, place = _running(machine, frame).barriers, _shared(operands[0])
+        if (before := barriers.get(place.view.data_ptr())) is not None and before.copies:
+            raise MemoryFault("race", "initialises a barrier to which copies are on their way")
+        barriers[place.view.data_ptr()] = Barrier(_literal(operation))
+        place.marks_.fill_(True)
+    return []
+
+
+@handles("ttng.inval_barrier")
+def _invalidate(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if not machine.skips_floats:
+        _running(machine, frame).barriers.pop(_shared(operands[0]).view.data_ptr(), None)
     return []
 
 
@@ -292,7 +304,8 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
         if not bool(place.marks_.all()):
             raise MemoryFault("race", "writes to shared memory into which a copy is on its way", running.program)
         loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
-        place.view.copy_(loaded.full()[0].reshape(place.view.shape))
+        data = tf32(loaded.data) if known.round_tf32 and block.element == "f32" else loaded.data
+        place.view.copy_(data.expand(1, *(block.shape or ()))[0].reshape(place.view.shape))
         place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
         return size
 
@@ -331,13 +344,17 @@ def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Se
 
     if tuple(place.view.shape) != (block.shape or ()):
         raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
-    read = place.read_later(type_)
+    running, read = _running(machine, frame), place.read_later(type_)
+    if early := running.draw.random() < 0.5:
+        store(machine, frame, operation, pointer, read(), mask)
 
     def is_read() -> Callable[[], None]:
         value = read()
+        if early and value.undefined is None:
+            return lambda: None
         return lambda: store(machine, frame, operation, pointer, value, mask)
 
-    _running(machine, frame).now.stores.append(is_read)
+    running.now.stores.append(is_read)
     return []
 
 
