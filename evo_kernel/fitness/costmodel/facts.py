@@ -94,6 +94,7 @@ def facts_of(
     for launch, seen in zip(compiled.plan.launches, traffic, strict=True):
         binary = compiled.binaries[launch.kernel]
         module = parse(binary.ir) if seen.loops else None
+        shares = loop_shares(module, binary.num_warps) if module else {}
         launches.append(
             LaunchFacts(
                 registers=binary.registers,
@@ -104,9 +105,9 @@ def facts_of(
                 traffic=seen,
                 num_ctas=binary.num_ctas,
                 loops=binary.loops,
-                work=loop_work(module, 32 * binary.num_warps * binary.num_ctas) if module else {},
+                work=loop_work(module, 32 * binary.num_warps * binary.num_ctas, shares) if module else {},
                 kinds=loop_kinds(module) if module else {},
-                shares=loop_shares(module, binary.num_warps) if module else {},
+                shares=shares,
             )
         )
     others = ((n, node) for n, node in enumerate(compiled.plan.nodes) if not isinstance(node, Launch))
@@ -146,6 +147,14 @@ class Rounds:
         once = float(np.max([taken[name] for name in own], axis=0).sum()) if own else 0.0
         by_loop = outside + sum(dearest.values()) - max(0.0, sum(dearest[name] for name in own) - once)
         return launch.threads / 32 * by_loop + self._in_library(family, by)
+
+    def in_one_warp(self, warps: float, by: ProgramWork | None = None) -> float:
+        """Instructions of a warp in the longest loop of a group of warps, a program's share of those that run together
+        as `warps`."""
+        launch, iterations = self._launch, self._launch.traffic.loops if by is None else by.iterations
+        longest = (n * float(self._rates_of("all", name).max(initial=0.0)) for name, n in iterations.items()
+                   if name in launch.shares)  # fmt: skip
+        return max(longest, default=0.0) * launch.num_warps / warps
 
     def _rates_of(self, family: str, name: str) -> np.ndarray:
         """Instructions of one iteration of a loop of the IR, for each loop of the code that it may be; computed once,
@@ -234,12 +243,17 @@ class Rounds:
     def _ahead(self, loop: Mapping[str, int]) -> float:
         """Rounds by which a loop's copies are ahead of their use.
 
-        A ring of TMA reaches as far as shared memory holds what rounds bring, but for the round in use.
+        A ring of TMA reaches as far as shared memory holds what rounds bring, but for the round in use, and as what was
+        on its way beside each round when it was executed.
         """
         launch, seen = self._launch, self._launch.traffic
         if not loop.get("tma.load", 0) or not launch.loops:
             return float(loop["ahead"])
-        ring = launch.shared_bytes * launch.num_ctas * seen.rounds / max(seen.load_bytes, 1.0) - 1.0
+        rounds_a_byte = seen.rounds / max(seen.load_bytes, 1.0)
+        ring = launch.shared_bytes * launch.num_ctas * rounds_a_byte - 1.0
+        if seen.in_flight_bytes is not None:
+            flying = seen.in_flight_bytes * rounds_a_byte
+            ring = min(ring, flying, 2.0 * (flying - 1.0))  # a round alone hides nothing
         return ring if launch.instructions.get("warp-specialise", 0) else min(float(loop["ahead"]), ring)
 
     def _most(self, loops: Sequence[Mapping[str, int]], costs: Sequence[float]) -> float:
@@ -303,11 +317,14 @@ _OF_ANGLES, _SCALED = 2, 3
 which `.ftz` leaves out."""
 
 
-def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
+def loop_work(
+    module: IRModule, threads: int, shares: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, dict[str, float]]:
     """By the loops' names, of a thread and one iteration: `load_bytes`, `arithmetic` operations, and `all` results.
 
     Each thread holds an element of a tensor that has fewer than `threads`, and every scalar. `calls`: of a loop in a
-    function of elements, which is in the code once for each of a thread's calls. Raises IRError.
+    function of elements, which is in the code once for each of a thread's calls. `shares`: of the threads, see
+    `loop_shares`. Raises IRError.
     """
     around = loops_of(module).around
     combined = {
@@ -331,7 +348,8 @@ def loop_work(module: IRModule, threads: int) -> dict[str, dict[str, float]]:
             if made and name != around.get(made[0]):  # a loop in the function: its text is of one call
                 calls[name] = {"calls": made[1]}
             each = made[1] if made and name not in calls else 1.0
-            work = {kind: each * n for kind, n in _work(operation, threads).items()}
+            those = max(1, round(threads * shares.get(around[operation.ordinal], 1.0)))
+            work = {kind: each * n for kind, n in _work(operation, those).items()}
             found.setdefault(name, Counter()).update(work)
     return {name: dict(work) | calls.get(name, {}) for name, work in found.items()}
 

@@ -241,6 +241,7 @@ def _cycles(walked: Rounds, target: Target, c: Constants, warps: float, by: Prog
         max(map(on, ("special", "mufu", "alu", "imad", "double"))) / used,  # old data have no units but "mufu"
         shared * c.shared_cycles + on("shuffle") + on("atoms"),
         on("sync"),
+        walked.in_one_warp(warps, by) / c.issue_efficiency,  # which issues one a clock
     )
     return cycles + walked.instructions("spill", by) * c.spill_cycles
 

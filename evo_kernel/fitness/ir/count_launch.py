@@ -178,8 +178,8 @@ def _summary(
         library={n[8:]: mean_of(everyone, n, counted) for n in sorted(everyone.by_program) if n.startswith("library.")},
         elements={kind: everyone.elements[kind] / counted.numel() for kind in ("fp", "mufu", "int", "reduce")},
         loops=loops_in(everyone, counted),
-        few_load_bytes=near.footprints.different("load", few),
-        few_store_bytes=near.footprints.different("store", few),
+        few_load_bytes=near.footprints.expanded("load", few, min(FEW, total)),  # as many as of executed ones
+        few_store_bytes=near.footprints.expanded("store", few, min(FEW, total)),
         busiest=busiest_of(everyone, counted),
     )
 

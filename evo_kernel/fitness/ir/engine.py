@@ -50,6 +50,10 @@ class ExecutionObserver(Protocol):
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
 
+    def arrived(self, program: int, size: int, begun: int) -> None:
+        """A copy into shared memory was waited for; `begun`: bytes of copies since, with its own `size`."""
+        ...
+
     def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
         """Loops inside a library function, for a tensor of `elements`: `instructions` of a warp, for 32 of them."""
         ...
@@ -233,7 +237,8 @@ class Machine:
 _EFFECTS = {
     "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_load", "tt.descriptor_store",
     "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "tt.make_tensor_descriptor", "scf.for",
-    "scf.while", "scf.if", "tt.call", "ttg.local_store", "ttng.async_tma_copy_local_to_global", "ttg.warp_specialize",
+    "scf.while", "scf.if", "tt.call", "ttg.local_alloc", "ttg.local_store", "ttg.memdesc_index",
+    "ttng.async_tma_copy_global_to_local", "ttng.async_tma_copy_local_to_global", "ttg.warp_specialize",
 }  # fmt: skip
 
 

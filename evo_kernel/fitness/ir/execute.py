@@ -59,18 +59,21 @@ class Traits:
     updates: bool  # atomic operations, through which programs may affect each other
     in_order: bool  # it uses their results
     waits: bool  # a loop waits for other programs: one program at a time
-    alone: bool  # it has shared memory of its own: one program at a time
+    alone: bool  # it has shared memory of its own, or groups of warps: one program at a time
     loaded: frozenset[int]  # arguments that it may load through
     indexed: frozenset[int]  # arguments through which it may load other types than floating-point
     stored: frozenset[int]  # arguments that it may store through
 
 
 def unsupported(module: IRModule) -> str:
-    """The first unsupported operation; empty if all are supported."""
+    """The first unsupported operation, or clusters: each block has barriers of its own; empty if all is supported."""
     known = HANDLERS.keys() | {"ttg.warp_yield", "ttg.warp_return", "scf.yield", "tt.return", "tt.reduce.return",
                                "tt.scan.return",
                                "tt.map_elementwise.return", "scf.condition", "cf.br", "cf.cond_br"}  # fmt: skip
-    return next((o.name for o in module.operations() if o.name not in known), "")
+    names = [o.name for o in module.operations()]
+    unknown = next((name for name in names if name not in known), "")
+    shares = module.blocks > 1 and any(name.startswith("ttng.") for name in names)
+    return unknown or ("clusters of blocks" if shares else "")
 
 
 def traits_of(module: IRModule) -> Traits:
@@ -79,7 +82,7 @@ def traits_of(module: IRModule) -> Traits:
     used = {name for o in operations for name in (*o.operands, *(n for s in o.successors for n in s.operands))}
     atomics = [o for o in operations if o.name in ATOMICS]
     in_order = any(o.results and o.results[0].name in used for o in atomics)
-    alone = any(o.name == "ttg.local_alloc" for o in operations)
+    alone = any(o.name in ("ttg.local_alloc", "ttg.warp_specialize") for o in operations)
     updates = bool(atomics) or any(o.name == "tt.descriptor_reduce" for o in operations)
     return Traits(largest, updates, in_order, bool(spins_of(module)), alone, *_roots(module))
 

@@ -113,6 +113,7 @@ class IRModule:
 
     entry: Function
     functions: Mapping[str, Function]
+    blocks: int = 1  # of a program, if the text says so: a cluster
 
     def operations(self) -> Iterator[Operation]:
         """All operations of all functions, outer before inner."""

@@ -106,8 +106,8 @@ class _Parser:
         self._count = 0
 
     def module(self) -> IRModule:
-        line, _ = self._lines.next()
-        if not line.startswith("module") or not line.endswith("{"):
+        line_of_module, _ = self._lines.next()
+        if not line_of_module.startswith("module") or not line_of_module.endswith("{"):
             raise IRError("the text does not start with a module")
         functions: dict[str, Function] = {}
         while (line := self._lines.next()[0]) != "}":
@@ -120,7 +120,8 @@ class _Parser:
         public = [f for f in functions.values() if f.public]
         if len(public) != 1:
             raise IRError(f"a module of {len(public)} public functions; one is the kernel")
-        return IRModule(public[0], functions)
+        blocks = re.search(r'"ttg\.num-ctas" = (\d{1,3}) ', line_of_module)
+        return IRModule(public[0], functions, int(blocks[1]) if blocks else 1)
 
     def _function(self, line: str) -> Function:
         match = _FUNCTION.match(line)

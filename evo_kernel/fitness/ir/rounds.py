@@ -173,7 +173,11 @@ class _Flow:
         self, function: str, operation: Operation, operands: _Values, scope: _Scope, control: _Values
     ) -> None:
         name, results = operation.name, _made(scope, operation.results)
-        if name in LOADS or name in STORES:
+        if name == "ttng.async_tma_copy_global_to_local":
+            self.accesses[operation.ordinal] = (*operands[:-3], *operands[-1:], *control)
+            self.loads[made := next(self._numbers)] = operation.ordinal
+            self._join(operands[-3:-2], (made,))
+        elif name in LOADS or name in STORES:
             self.accesses[operation.ordinal] = (*(operands[:2] if name == "tt.load" else operands), *control)
             if name in LOADS or (name in ATOMICS and operation.results and operation.results[0].name in self._used):
                 self.loads |= dict.fromkeys(results, operation.ordinal)
@@ -181,10 +185,14 @@ class _Flow:
             self._calls.append((operation.attributes["callee"], operands, results, control))
         elif name == "tt.return":
             self._returns[function].append(operands)
-        elif name in ("scf.for", "scf.while", "scf.if"):
+        elif name in ("scf.for", "scf.while", "scf.if", "ttg.warp_specialize"):
             self._nested(function, operation, operands, scope, control)
+        elif name == "ttg.local_store":
+            self._join(operands[1:], operands)
         else:
             self._mix(results, operands)
+            if name.startswith("ttg.memdesc_"):  # a view of the same memory
+                self._join(operands, results)
             for region in operation.regions:
                 self._region(function, region, scope, control)
 
@@ -212,6 +220,11 @@ class _Flow:
             self._join(passed[1], yielded[0][1:])
             for values in (operands, yielded[1]):
                 self._join(passed[0], values)
+        elif kind == "ttg.warp_specialize":
+            self._join(results, yielded[0])
+            for values in passed[1:]:
+                self._join(values, operands)
+                self._join(operands, values)  # of shared memory
         else:
             for values in yielded:
                 self._join(results, values)

@@ -60,9 +60,9 @@ class Barrier:
         if self.missing == 0 and self.bytes == 0:
             self.missing, self.parity = self.count, 1 - self.parity
 
-    def is_over(self, parity: int, draw: random.Random) -> bool:
-        """Whether the phase of this parity has ended, if what is on its way arrives now."""
-        while self.parity == parity and self.copies:
+    def is_over(self, parity: int, draw: random.Random, arrives: bool) -> bool:
+        """Whether the phase of this parity has ended; `arrives`: if what is on its way arrives now."""
+        while arrives and self.parity == parity and self.copies:
             self.bytes -= self.copies.pop(draw.randrange(len(self.copies)))()
             self._end_phase()
         return self.parity != parity
@@ -71,11 +71,14 @@ class Barrier:
 class WarpGroup:
     """What one group of warps has begun and not waited for."""
 
-    def __init__(self) -> None:
-        self.may_go_on: Callable[[], bool] = lambda: True
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self.may_go_on: Callable[[bool], bool] = lambda arrives: True  # if what is on its way arrives
         self.turn = threading.Event()
+        self.copies = False  # it has begun copies into shared memory
         self.products: deque[PendingProduct] = deque()
-        self.stores: deque[Callable[[], None]] = deque()
+        self.stores: deque[Callable[[], Callable[[], None]]] = deque()  # each reads, and returns what then stores
+        self._read: list[Callable[[], None]] = []  # stores without a certain order
 
     def finish(self) -> None:
         self.finish_products(0)
@@ -85,9 +88,11 @@ class WarpGroup:
         while len(self.products) > left:
             self.products.popleft().finish()
 
-    def finish_stores(self, left: int) -> None:
+    def finish_stores(self, left: int, reads_only: bool = False) -> None:
         while len(self.stores) > left:
-            self.stores.popleft()()
+            self._read.append(self.stores.popleft()())
+        while self._read and not reads_only:
+            self._read.pop(self.draw.randrange(len(self._read)))()
 
 
 class RunningProgram:
@@ -97,30 +102,38 @@ class RunningProgram:
         self.program = program
         self.draw = random.Random(seed * 1_000_003 + program)
         self.barriers: dict[int, Barrier] = {}  # by address of the barrier's element
-        self.now = WarpGroup()
+        self.now = WarpGroup(self.draw)
+        self.begun_bytes = 0  # of copies into shared memory
         self._alive = [self.now]
+        self._copies_first = self.draw.random() < 0.5  # what is on its way arrives when nobody can go on without
         self._failure: BaseException | None = None
 
-    def wait(self, ready: Callable[[], bool]) -> None:
-        """Let others run until something holds."""
+    def wait(self, ready: Callable[[bool], bool]) -> None:
+        """Let others run until something holds, perhaps only if what is on its way arrives."""
         own = self.now
         own.may_go_on = ready
-        while not ready():
-            if not self._let_others():
+        while not ready(not self._copies_first):
+            if not (self._let_others() or ready(True) or self._let_others(arrives=True)):
                 raise MemoryFault("stuck", "waits for a barrier that nobody completes: it would hang", self.program)
-        own.may_go_on = lambda: True
+        own.may_go_on = lambda arrives: True
 
     def pause(self) -> None:
         """Let others run, or not: as it is drawn."""
-        if len(self._alive) > 1 and self.draw.random() < 0.5:
-            self._let_others()
+        if len(self._alive) > 1 and (self._copies_first or self.draw.random() < 0.5):
+            self._let_others(only_copies=self._copies_first)
 
-    def _let_others(self) -> bool:
+    def _let_others(self, arrives: bool = False, only_copies: bool = False) -> bool:
         """Whether another group of warps can go on; then it has."""
-        others = [one for one in self._alive if one is not self.now and one.may_go_on()]
+        others = self._able(arrives)
+        if only_copies:
+            others = [one for one in others if one.copies]
         if others:
             self._pass_to(self.draw.choice(others))
         return bool(others)
+
+    def _able(self, arrives: bool) -> list[WarpGroup]:
+        arrives = arrives or not self._copies_first
+        return [one for one in self._alive if one is not self.now and one.may_go_on(arrives)]
 
     def _pass_to(self, other: WarpGroup) -> None:
         own, self.now = self.now, other
@@ -135,12 +148,14 @@ class RunningProgram:
         if len(self._alive) > 1 or len(works) > MOST_GROUPS:
             raise IRError("groups of warps within a group of warps, or too many of them")
         caller = self.now
-        groups = [WarpGroup() for _ in works]
+        groups = [WarpGroup(self.draw) for _ in works]
         self._alive += groups
         ends = [_THREADS.submit(self._run, group, work, caller) for group, work in zip(groups, works, strict=True)]
         try:
+            if self.draw.randrange(len(self._alive)):
+                self._let_others()
             results = own()
-            self.wait(lambda: not any(group in self._alive for group in groups))
+            self.wait(lambda arrives: not any(group in self._alive for group in groups))
         except BaseException as error:
             self._failure = self._failure or error
             for group in groups:  # each ends at the failure, one after the other
@@ -167,7 +182,7 @@ class RunningProgram:
         except BaseException as error:  # noqa: BLE001  the caller's thread raises it
             self._failure = self._failure or error
         self._alive.remove(group)
-        others = [one for one in self._alive if one.may_go_on()]
+        others = self._able(arrives=False) or self._able(arrives=True)
         if self._failure is not None or not others:
             others = [caller]  # which raises the failure, or finds that nobody goes on
         self.now = self.draw.choice(others)

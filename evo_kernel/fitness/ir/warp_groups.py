@@ -1,9 +1,10 @@
 """Handlers of Gluon's operations: shared memory, barriers, asynchronous copies and products, groups of warps.
 
 Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as the
-program allows, in an order that is drawn: a copy when somebody waits for its barrier, a product and a store when they
-are waited for. Until a copy has arrived its place is undefined, and so is a product that was not waited for. A program
-that relies on less than it waits for is wrong here, as it may be on a GPU.
+program allows, in an order that is drawn: a copy when somebody waits for its barrier, a product when it is waited for,
+a store then or when it begins. Until a copy has arrived its place is undefined, and so is a product that was not waited
+for. What a product or a store reads from shared memory is undefined where it changes after it was begun. A program that
+relies on less than it waits for is wrong here, as it may be on a GPU.
 
 Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
 them wait, the program would hang. Without floating-point data nothing waits: groups run one after the other, for all
@@ -17,11 +18,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from evo_kernel.fitness.ir.access_checks import none_if_false
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
+from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles, split_rows
-from evo_kernel.fitness.ir.lanes import Lanes, nothing
+from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
 from evo_kernel.fitness.ir.loads import load
-from evo_kernel.fitness.ir.memory import MemoryFault
+from evo_kernel.fitness.ir.memory import RAW_DTYPES, MemoryFault
 from evo_kernel.fitness.ir.module import IRValue, Operation
 from evo_kernel.fitness.ir.reductions import product_of
 from evo_kernel.fitness.ir.running_program import Barrier, PendingProduct, RunningProgram
@@ -50,6 +53,17 @@ class SharedMemory(Lanes):
     def read(self, type_: Type) -> Lanes:
         """What it holds now."""
         return Lanes(type_, self.view.clone().unsqueeze(0), undefined=_marks_of(self.marks_))
+
+    def read_later(self, type_: Type) -> Callable[[], Lanes]:
+        """What is read from now until the result is called: undefined where it changes meanwhile."""
+        begun = self.read(type_)
+        bits = RAW_DTYPES[begun.data.element_size()]
+
+        def read() -> Lanes:
+            changed = none_if_false((self.view.view(bits) != begun.data[0].view(bits)).unsqueeze(0))
+            return Lanes(type_, begun.data, undefined=any_marked(begun.undefined, _marks_of(self.marks_), changed))
+
+        return read
 
     def write(self, value: Lanes) -> None:
         if tuple(self.view.shape) != value.type.shape:
@@ -133,7 +147,7 @@ def _alloc(machine: Machine, frame: Frame, operation: Operation, operands: Seque
     return [made]
 
 
-@handles("ttg.local_dealloc", "ttng.fence_async_shared", "ttg.barrier", "gpu.barrier", "ttng.inval_barrier")
+@handles("ttg.local_dealloc", "ttng.fence_async_shared", "ttg.barrier", "gpu.barrier")
 def _nothing(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """Barriers within a group of warps, and fences, which the compiler inserts where they lack."""
     return []
@@ -156,6 +170,8 @@ def _local_store(machine: Machine, frame: Frame, operation: Operation, operands:
 def _index(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     whole, slots = _shared(operands[0]), operands[1]
     if slots.undefined is not None and bool(slots.undefined.any()):
+        if machine.skips_floats:
+            return [_blank(operation.results[0])]
         raise MemoryFault("undefined", "uses a slot of shared memory whose number is undefined")
     if slots.sum.low < 0 or slots.sum.high >= whole.view.shape[0]:
         raise MemoryFault("out_of_bounds", f"uses a slot beyond the {whole.view.shape[0]} of shared memory")
@@ -204,7 +220,7 @@ def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
 def _barrier(machine: Machine, frame: Frame, value: Lanes) -> Barrier:
     found = _running(machine, frame).barriers.get(_shared(value).view.data_ptr())
-    if found is None:
+    if found is None or not bool(_shared(value).marks_.all()):  # or something was stored over it
         raise MemoryFault("undefined", "uses a barrier that was not initialised")
     return found
 
@@ -212,7 +228,18 @@ def _barrier(machine: Machine, frame: Frame, value: Lanes) -> Barrier:
 @handles("ttng.init_barrier")
 def _init(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     if not machine.skips_floats:
-        _running(machine, frame).barriers[_shared(operands[0]).view.data_ptr()] = Barrier(_literal(operation))
+        barriers, place = _running(machine, frame).barriers, _shared(operands[0])
+        if (before := barriers.get(place.view.data_ptr())) is not None and before.copies:
+            raise MemoryFault("race", "initialises a barrier to which copies are on their way")
+        barriers[place.view.data_ptr()] = Barrier(_literal(operation))
+        place.marks_.fill_(True)
+    return []
+
+
+@handles("ttng.inval_barrier")
+def _invalidate(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if not machine.skips_floats:
+        _running(machine, frame).barriers.pop(_shared(operands[0]).view.data_ptr(), None)
     return []
 
 
@@ -241,7 +268,7 @@ def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     parity = _number(operands[1], "a phase")
     machine.check_time()
     running.pause()
-    running.wait(lambda: barrier.is_over(parity & 1, running.draw))
+    running.wait(lambda arrives: barrier.is_over(parity & 1, running.draw, arrives))
     return []
 
 
@@ -255,26 +282,39 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
         raise Unsupported(f"{operation.name} {' '.join(operation.words)}")
     descriptor, *indices, place, barrier, predicate = operands
     place, block = _shared(place), block_of(descriptor.type)
-    if block.elements != place.view.numel():
-        raise IRError(f"{operation.name} of {block.elements} elements into {place.view.numel()}")
+    if _long_axes(block.shape or ()) != _long_axes(place.view.shape):  # else layouts decide what lies where
+        raise Unsupported(f"{operation.name} of {block.shape} into {tuple(place.view.shape)}")
     if machine.skips_floats:
         return _copied_in_part(machine, frame, operation, operands)
     if not _holds(predicate):
         return []
-    awaited = _barrier(machine, frame, barrier)
+    running, awaited = _running(machine, frame), _barrier(machine, frame, barrier)
     known = used_descriptor(machine, frame, descriptor, indices)
     pointer, mask = described(known, indices)
     fill = torch.full((1,) * (block.rank + 1), 0.0 if known.zeros else torch.nan).to(block.dtype)
     place.marks_.fill_(True)
 
+    size = block.elements * block.item_bytes
+    running.begun_bytes += size
+    before, running.now.copies = running.begun_bytes - size, True
+
     def arrives() -> int:
+        if machine.observer is not None:
+            machine.observer.arrived(running.program, size, running.begun_bytes - before)
+        if not bool(place.marks_.all()):
+            raise MemoryFault("race", "writes to shared memory into which a copy is on its way", running.program)
         loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
-        place.view.copy_(loaded.full()[0].reshape(place.view.shape))
+        data = tf32(loaded.data) if known.round_tf32 and block.element == "f32" else loaded.data
+        place.view.copy_(data.expand(1, *(block.shape or ()))[0].reshape(place.view.shape))
         place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
-        return block.elements * block.item_bytes
+        return size
 
     awaited.copies.append(arrives)
     return []
+
+
+def _long_axes(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size > 1]
 
 
 def _copied_in_part(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
@@ -302,20 +342,27 @@ def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Se
         store(machine, frame, operation, pointer, nothing(type_), mask)
         return []
 
-    def arrives() -> None:
-        value = place.read(type_)
-        if value.data.shape[1:] != (block.shape or ()):
-            raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
-        store(machine, frame, operation, pointer, value, mask)
+    if tuple(place.view.shape) != (block.shape or ()):
+        raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
+    running, read = _running(machine, frame), place.read_later(type_)
+    if early := running.draw.random() < 0.5:
+        store(machine, frame, operation, pointer, read(), mask)
 
-    _running(machine, frame).now.stores.append(arrives)
+    def is_read() -> Callable[[], None]:
+        value = read()
+        if early and value.undefined is None:
+            return lambda: None
+        return lambda: store(machine, frame, operation, pointer, value, mask)
+
+    running.now.stores.append(is_read)
     return []
 
 
 @handles("ttng.async_tma_store_wait")
 def _wait_stores(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     if not machine.skips_floats:
-        _running(machine, frame).now.finish_stores(operation.integer("pendings", 0))
+        group = _running(machine, frame).now
+        group.finish_stores(operation.integer("pendings", 0), operation.flag("read_only"))
     return []
 
 
@@ -335,11 +382,13 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
         raise IRError(f"{operation.name} with a precision {number}")
     precision = PRECISIONS[number]
     group = _running(machine, frame).now
+    reads = [
+        one.read_later(one.type.pointee) if isinstance(one, SharedMemory) and one.type.pointee else lambda one=one: one
+        for one in (a, b)
+    ]
 
     def made() -> Lanes:
-        left, right = (
-            one.read(one.type.pointee) if isinstance(one, SharedMemory) and one.type.pointee else one for one in (a, b)
-        )
+        left, right = (read() for read in reads)
         whole = c.finish() if isinstance(c, PendingProduct) else c
         if not adds:
             whole = Lanes(type_, torch.zeros((1,) * (type_.rank + 1), dtype=type_.dtype))

@@ -73,6 +73,8 @@ class Watcher:
 
     def library(self, programs, elements, instructions): ...
 
+    def arrived(self, program, size, begun): ...
+
     def access(self, operation, pointer, mask, programs, item, shape):
         self.seen.append(max(term.data.numel() for term in pointer.sum.terms))
 

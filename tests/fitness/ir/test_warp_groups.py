@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from evo_kernel.fitness.ir.counting import Counter, most_of
 from evo_kernel.fitness.ir.execute import launch
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.nodes import undefined_of
@@ -21,7 +22,8 @@ from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Descriptor, Scalar, View
 from tests.support.boundary import Subject, ir_of
 
-SIZE, SLOTS, STEPS = 64, 2, 5
+SIZE, STEPS = 64, 5
+AT_ONCE = gl.constexpr(10)
 _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
@@ -35,6 +37,11 @@ def produce(a_desc, b_desc, a_ring, b_ring, full, empty, steps, FAULT: gl.conste
         mbarrier.expect(full.index(slot), 2 * 64 * 64 * 2)
         _load(a_desc, [0, j * 64], full.index(slot), a_ring.index(slot))
         _load(b_desc, [j * 64, 0], full.index(slot), b_ring.index(slot))
+        if FAULT == 9:
+            layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
+            a_ring.index(slot).store(gl.zeros([64, 64], gl.float16, layout))
+        if FAULT == AT_ONCE:
+            mbarrier.wait(full.index(slot), (j // 2) & 1)
 
 
 @gluon.jit
@@ -43,17 +50,22 @@ def consume(c_desc, a_ring, b_ring, tile, full, empty, steps, FAULT: gl.constexp
     acc = gl.zeros([64, 64], gl.float32, layout)
     for j in range(steps):
         slot = j % 2
-        if FAULT != 1:
+        if FAULT != 1 and FAULT != 7:  # noqa: PLR1714  what Gluon compiles
             mbarrier.wait(full.index(slot), (j // 2) & 1)
         acc = warpgroup_mma(a_ring.index(slot), b_ring.index(slot), acc, is_async=True)
+        if FAULT == 7:
+            mbarrier.wait(full.index(slot), (j // 2) & 1)
         if FAULT == 3:
             mbarrier.arrive(empty.index(slot), count=1)
         acc = warpgroup_mma_wait(0 if FAULT != 5 else 1, deps=[acc])
-        if FAULT < 3 or FAULT > 4:
+        if FAULT != 3 and FAULT != 4:  # noqa: PLR1714
             mbarrier.arrive(empty.index(slot), count=1)
+    if FAULT == 8:
+        _store(c_desc, [0, 0], tile)
     tile.store(acc.to(gl.float16))
     fence_async_shared()
-    _store(c_desc, [0, 0], tile)
+    if FAULT != 8:
+        _store(c_desc, [0, 0], tile)
     if FAULT == 6:
         tile.store(gl.zeros([64, 64], gl.float16, layout))
     tma.store_wait(0)
@@ -86,11 +98,14 @@ FAULTS = {
     4: "never gives a slot back",
     5: "uses a product that it has not waited for",
     6: "overwrites what a store has yet to read",
+    7: "begins a product before its copies have arrived",
+    8: "begins a store before it writes what is stored",
+    9: "writes where a copy is on its way",
 }
 
 
 def launched(fault: int, seed: int, skips_floats: bool = False):
-    """(what was found, the result with NaN where it is undefined, what is right)"""
+    """(what was found, the result with NaN where it is undefined, what is right, counts)"""
     a, b = torch.randn(SIZE, STEPS * SIZE).half(), torch.randn(STEPS * SIZE, SIZE).half()
     layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
     kinds = dict.fromkeys(("a_desc", "b_desc", "c_desc"), f"tensordesc<fp16[64, 64],{layout!r}>")
@@ -102,30 +117,40 @@ def launched(fault: int, seed: int, skips_floats: bool = False):
         shape = tuple(tensor.shape)
         args.append(Descriptor(buffer=number, dtype="float16", shape=shape, strides=(shape[1], 1), block=(64, 64)))
     args.append(Scalar(type="i32", value=STEPS))
-    done = launch(parse(text), (1, 1, 1), args, memory, seed=seed, skips_floats=skips_floats)
+    counter = Counter(module := parse(text), memory, 1, footprints=False)
+    done = launch(module, (1, 1, 1), args, memory, seed=seed, skips_floats=skips_floats, observer=counter)
     buffer = memory.buffers[2]
     made = buffer.data.view(torch.float16).reshape(SIZE, SIZE).float()
     view = View(buffer=2, dtype="float16", shape=(SIZE, SIZE), strides=(SIZE, 1))
     undefined = undefined_of(buffer, view) if not skips_floats and done.finding is None else None
     if undefined is not None:
         made[undefined.reshape(SIZE, SIZE)] = torch.nan
-    return done.finding, made, a.float() @ b.float()
+    return done.finding, made, a.float() @ b.float(), counter
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_right_kernel_is_right_in_every_order(seed):
-    finding, made, right = launched(0, seed)
+    finding, made, right, _ = launched(0, seed)
     assert finding is None
     torch.testing.assert_close(made, right, rtol=2e-3, atol=2e-2)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=FAULTS.get)
 def test_a_fault_is_found(fault):
-    finding, made, right = launched(fault, 1)
+    finding, made, right, _ = launched(fault, 1)
     assert finding is not None or not torch.allclose(made, right, rtol=2e-3, atol=2e-2), FAULTS[fault]
     if fault == 4:
         assert finding.kind == "stuck" and "would hang" in finding.sentence and finding.program == (0, 0, 0)
 
 
 def test_addresses_are_looked_at_without_data():
-    assert launched(0, 1, skips_floats=True)[0] is None
+    finding, _, _, counter = launched(0, 1, skips_floats=True)
+    assert finding is None and float(counter.by_program["rounds"]) == STEPS
+
+
+def test_copies_are_as_far_ahead_as_they_are_waited_for():
+    a_round = 2 * 64 * 64 * 2
+    ring, at_once = (
+        max(most_of(launched(fault, seed)[3])["in_flight"] for seed in range(4)) for fault in (0, AT_ONCE.value)
+    )
+    assert ring > 1.25 * a_round and at_once < a_round
