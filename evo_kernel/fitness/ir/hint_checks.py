@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
+from evo_kernel.fitness.ir.memory import RAW_DTYPES
 from evo_kernel.fitness.ir.module import Operation
-from evo_kernel.fitness.ir.types import Type
+from evo_kernel.fitness.ir.types import IRError, Type
 
 VECTOR_BYTES = 16
 _NAMES = ("tt.contiguity", "tt.constancy", "tt.divisibility")
@@ -24,11 +25,13 @@ _KNOWN = {
     "tt.addptr", "tt.bitcast", "tt.broadcast", "tt.cat", "tt.expand_dims", "tt.int_to_ptr", "tt.join", "tt.ptr_to_int",
     "tt.reshape", "tt.splat", "tt.split", "tt.trans", "tt.unsplat", "ttg.convert_layout",
 }  # fmt: skip
+_OF_FLOATS = re.compile(r"arith\.(\w+f|fpto[su]i)")
 
 
 def follows(operation: Operation) -> bool:
     """Whether the compiler derives properties of this operation's result from its operands."""
-    return operation.name.startswith("arith.") or operation.name in _KNOWN
+    arithmetic = operation.name.startswith("arith.") and not _OF_FLOATS.fullmatch(operation.name)
+    return arithmetic or operation.name in _KNOWN
 
 
 def made_by(operation: Operation) -> bool:
@@ -37,21 +40,26 @@ def made_by(operation: Operation) -> bool:
 
 
 def believed(operation: Operation, value: Lanes) -> Lanes:
-    """The value, with the value that the compiler assumes if that differs."""
+    """The value, with the value that the compiler assumes if that differs: of floats their bits, which a bitcast may
+    turn into an address or a mask. Raises IRError for contiguous booleans."""
     type_ = value.type
-    if not (type_.is_integer or type_.element == "ptr") or type_.element == "i1":
+    if not (type_.is_integer or type_.is_float or type_.element == "ptr"):
         return value
     before = value if value.promised is None else value.promised
-    data = before.data.long()
+    bits = before.data.view(RAW_DTYPES[type_.item_bytes]) if type_.is_float else before.data
+    data = bits.long()
     promises = [_numbers(operation, name, max(1, type_.rank)) for name in _NAMES]
+    if type_.element == "i1" and max(promises[0]) > 1:
+        raise IRError("tl.max_contiguous of booleans")
     if type_.rank == 0:
         data = data - data % promises[2][0]
     for axis, (contiguity, constancy, divisor) in enumerate(zip(*promises, strict=True)):
         if axis < type_.rank:
             data = _along(data, axis + 1, type_, contiguity, constancy, divisor)
-    if torch.equal(*torch.broadcast_tensors(data, before.data.long())):
+    if torch.equal(*torch.broadcast_tensors(data, bits.long())):
         return value
-    return value.taken_for(Lanes(type_, data.to(type_.dtype), undefined=value.undefined))
+    data = data.to(bits.dtype).view(type_.dtype)
+    return value.taken_for(Lanes(type_, data, undefined=value.undefined))
 
 
 def _numbers(operation: Operation, name: str, count: int) -> list[int]:
@@ -113,7 +121,8 @@ def torn(pointer: Lanes, mask: Lanes | None, item: int, shape: Sequence[int]) ->
     taken_at = at if pointer.promised is None else pointer.promised.data.expand(tuple(shape))
     torn_lanes = None
     for axis in range(1, len(shape)):
-        width = _width(taken_at, taken_on, axis, shape[axis], item)
+        # What is promised to be constant stays contiguous for the compiler where it can see that it is.
+        width = max(_width(addresses, taken_on, axis, shape[axis], item) for addresses in (at, taken_at))
         if width == 1:
             continue
         lanes, active = (_groups(data, axis, shape[axis], width) for data in (at, on))
@@ -122,6 +131,25 @@ def torn(pointer: Lanes, mask: Lanes | None, item: int, shape: Sequence[int]) ->
         wrong = torch.where(leads, elsewhere | ~active, active).flatten(-2).movedim(-1, axis)
         torn_lanes = wrong if torn_lanes is None else torn_lanes | wrong
     return torn_lanes if torn_lanes is not None and bool(torn_lanes.any()) else None
+
+
+def loaded(pointer: Lanes, mask: Lanes | None, value: Lanes) -> Lanes:
+    """A loaded value, with the one that the compiler assumes: constant where it takes address and mask for constant."""
+    given = [lanes.promised or lanes for lanes in (pointer, mask) if lanes is not None]
+    if pointer.promised is None and (mask is None or mask.promised is None):
+        return value
+    data = value.data
+    for axis, size in enumerate(value.type.shape or (), 1):
+        group = 1
+        while size % (2 * group) == 0:
+            groups = [_groups(lanes.data, axis, size, 2 * group) for lanes in given]
+            if not all(bool((grouped == grouped[..., :1]).all()) for grouped in groups):
+                break
+            group *= 2
+        if group > 1:
+            grouped = _groups(data, axis, size, group)
+            data = grouped[..., :1].expand(grouped.shape).flatten(-2).movedim(-1, axis)
+    return value if data is value.data else value.taken_for(Lanes(value.type, data, undefined=value.undefined))
 
 
 def _width(at: torch.Tensor, on: torch.Tensor, axis: int, size: int, item: int) -> int:

@@ -79,6 +79,28 @@ def test_one_mask_stands_for_a_vector(n, constancy, found, stores):
 
 
 @triton.jit
+def kept(x, y, keep, count, B: tl.constexpr, PROMISED: tl.constexpr):
+    lanes, address = tl.arange(0, B), keep + tl.arange(0, B)
+    if PROMISED == "the index":
+        lanes = tl.max_constancy(lanes, 4)
+    number = tl.load(tl.max_constancy(address, 4) if PROMISED == "the address" else address)
+    if PROMISED == "bits":
+        number = tl.max_constancy(number.to(tl.float32, bitcast=True), 4).to(tl.int32, bitcast=True)
+    mask = lanes < count if PROMISED == "the index" else number > 0
+    if PROMISED == "the mask":
+        mask = tl.max_constancy(mask, 4)
+    tl.store(y + lanes, tl.load(x + lanes), mask=mask)
+
+
+@pytest.mark.parametrize("promised", ["the address", "the index", "bits", "the mask"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_masks_are_constant_by_what_they_are_made_of(promised, wrong):
+    keep = torch.tensor([1] * 4 + [0] * 4 + [1] * 4 + [0, wrong, 0, 0], dtype=torch.int32)
+    found = fault(kept, 1, torch.ones(16), torch.zeros(16), keep, 12 + wrong, B=16, PROMISED=promised)
+    assert found == ("undefined" if wrong else "")
+
+
+@triton.jit
 def divided(x, y, rows, size, B: tl.constexpr):
     """Of programs that go different ways, in a loop."""
     lanes = tl.arange(0, B)
