@@ -15,7 +15,7 @@ from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe.formatting import busy_text, progress_text, stages_text, state_text
-from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Purpose, Recorded, ScoredCandidate
+from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Purpose, Recorded, ScoredCandidate, escaped
 
 PIPED_COLUMNS = 10_000  # rich crops and wraps to a width; text that goes to no terminal has none
 
@@ -29,7 +29,7 @@ def open_console(*, stderr: bool = False) -> Console:
 def say(console: Console, *lines: str, style: str = "") -> None:
     """Lines as they are: nothing in them is markup, and none is broken."""
     for line in lines:
-        console.print(Text(line, style=style), soft_wrap=True)
+        console.print(Text(escaped(line), style=style), soft_wrap=True)
 
 
 LINES = 8  # last events on screen
