@@ -21,9 +21,12 @@ PIPED_COLUMNS = 10_000  # rich crops and wraps to a width; text that goes to no 
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; without one, plain text whose lines are as long as they are."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=PIPED_COLUMNS, color_system=None)
+    """A console as wide as the terminal; without one, plain text whose lines are as long as they are. Names of files
+    and cases are no markup."""
+    console = Console(stderr=stderr, markup=False)
+    if console.is_terminal:
+        return console
+    return Console(stderr=stderr, markup=False, width=PIPED_COLUMNS, color_system=None)
 
 
 def say(console: Console, *lines: str, style: str = "") -> None:

@@ -9,6 +9,7 @@ values and must not store.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ _KNOWN = {
     "tt.addptr", "tt.bitcast", "tt.broadcast", "tt.cat", "tt.expand_dims", "tt.int_to_ptr", "tt.join", "tt.ptr_to_int",
     "tt.reshape", "tt.splat", "tt.split", "tt.trans", "tt.unsplat", "ttg.convert_layout",
 }  # fmt: skip
+_WRAPS = "a promise about numbers that wrap around"
 _OF_FLOATS = re.compile(r"arith\.(\w+f|fpto[su]i)")
 
 
@@ -41,7 +43,7 @@ def made_by(operation: Operation) -> bool:
 
 def believed(operation: Operation, value: Lanes) -> Lanes:
     """The value, with the value that the compiler assumes if that differs: of floats their bits, which a bitcast may
-    turn into an address or a mask. Raises IRError for contiguous booleans."""
+    turn into an address or a mask. Raises IRError for contiguous booleans, and numbers that wrap around."""
     type_ = value.type
     if not (type_.is_integer or type_.is_float or type_.element == "ptr"):
         return value
@@ -50,7 +52,7 @@ def believed(operation: Operation, value: Lanes) -> Lanes:
     data = bits.long()
     promises = [_numbers(operation, name, max(1, type_.rank)) for name in _NAMES]
     if type_.element == "i1" and max(promises[0]) > 1:
-        raise IRError("tl.max_contiguous of booleans")
+        raise IRError("a promise that booleans are contiguous")
     if type_.rank == 0:
         data = data - data % promises[2][0]
     for axis, (contiguity, constancy, divisor) in enumerate(zip(*promises, strict=True)):
@@ -58,8 +60,21 @@ def believed(operation: Operation, value: Lanes) -> Lanes:
             data = _along(data, axis + 1, type_, contiguity, constancy, divisor)
     if torch.equal(*torch.broadcast_tensors(data, bits.long())):
         return value
-    data = data.to(bits.dtype).view(type_.dtype)
-    return value.taken_for(Lanes(type_, data, undefined=value.undefined))
+    narrow = data.to(bits.dtype)
+    if not torch.equal(narrow.long(), data):
+        raise IRError(_WRAPS)
+    return value.taken_for(Lanes(type_, narrow.view(type_.dtype), undefined=value.undefined))
+
+
+def refuse_wraps(operation: Operation, operands: Sequence[Lanes], result: Lanes) -> None:
+    """Raise IRError if what is promised to be contiguous wraps around between two lanes: not for the compiler."""
+    if operation.name not in ("arith.addi", "arith.subi", "arith.trunci") or result.type.bits == 64:
+        return
+    for axis in range(1, result.data.dim()):
+        steps = [value.data.long().diff(dim=axis) for value in (*operands, result)]
+        wraps = steps[-1].abs() >= 1 << (result.type.bits - 1)
+        if any(bool((wraps & (step.abs() == 1)).any()) for step in steps[:-1] if step.shape[axis] > 0):
+            raise IRError(_WRAPS)
 
 
 def _numbers(operation: Operation, name: str, count: int) -> list[int]:
@@ -121,8 +136,9 @@ def torn(pointer: Lanes, mask: Lanes | None, item: int, shape: Sequence[int]) ->
     taken_at = at if pointer.promised is None else pointer.promised.data.expand(tuple(shape))
     torn_lanes = None
     for axis in range(1, len(shape)):
-        # What is promised to be constant stays contiguous for the compiler where it can see that it is.
-        width = max(_width(addresses, taken_on, axis, shape[axis], item) for addresses in (at, taken_at))
+        # What is promised to be constant stays contiguous for the compiler where it can see that it is; or vice versa.
+        pairs = itertools.product((at, taken_at), (on, taken_on))
+        width = max(_width(*pair, axis, shape[axis], item) for pair in pairs)
         if width == 1:
             continue
         lanes, active = (_groups(data, axis, shape[axis], width) for data in (at, on))

@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from evo_kernel.fitness.ir.types import IRError
 from tests.fitness.ir.support import fault, fine
 
 
@@ -98,6 +99,26 @@ def test_masks_are_constant_by_what_they_are_made_of(promised, wrong):
     keep = torch.tensor([1] * 4 + [0] * 4 + [1] * 4 + [0, wrong, 0, 0], dtype=torch.int32)
     found = fault(kept, 1, torch.ones(16), torch.zeros(16), keep, 12 + wrong, B=16, PROMISED=promised)
     assert found == ("undefined" if wrong else "")
+
+
+@triton.jit
+def turned(x, y, B: tl.constexpr, HOW: tl.constexpr):
+    lanes = tl.arange(0, B)
+    if HOW == "constant too":
+        at = tl.max_contiguous(tl.multiple_of(lanes // 4 * 4, 4), 4)
+    else:
+        at = tl.max_contiguous(lanes ^ 3, 4)
+        if HOW == "wraps":
+            at = tl.multiple_of(at.to(tl.int8).to(tl.int32), 4)
+    if tl.sum(tl.load(x + at, mask=(at & 3) >= 0 if HOW == "wraps" else (at & 3) == 0, other=0.0), 0) >= 0:
+        tl.store(y + lanes, 1.0)
+
+
+def test_contiguous_for_the_compiler_whatever_else_is_promised():
+    assert fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW="constant too") == "undefined"
+    assert not fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW="not aligned")
+    with pytest.raises(IRError, match="wrap"):
+        fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW="wraps")
 
 
 @triton.jit
