@@ -27,6 +27,7 @@ _KNOWN = {
     "tt.reshape", "tt.splat", "tt.split", "tt.trans", "tt.unsplat", "ttg.convert_layout",
 }  # fmt: skip
 _WRAPS = "a promise about numbers that wrap around"
+_BOTH = "a promise that numbers are contiguous, and that they are equal"
 _OF_FLOATS = re.compile(r"arith\.(\w+f|fpto[su]i)")
 
 
@@ -43,7 +44,7 @@ def made_by(operation: Operation) -> bool:
 
 def believed(operation: Operation, value: Lanes) -> Lanes:
     """The value, with the value that the compiler assumes if that differs: of floats their bits, which a bitcast may
-    turn into an address or a mask. Raises IRError for contiguous booleans, and numbers that wrap around."""
+    turn into an address or a mask. Raises IRError for what no value is, such as contiguous booleans."""
     type_ = value.type
     if not (type_.is_integer or type_.is_float or type_.element == "ptr"):
         return value
@@ -57,7 +58,12 @@ def believed(operation: Operation, value: Lanes) -> Lanes:
         data = data - data % promises[2][0]
     for axis, (contiguity, constancy, divisor) in enumerate(zip(*promises, strict=True)):
         if axis < type_.rank:
-            data = _along(data, axis + 1, type_, contiguity, constancy, divisor)
+            already, data = data, _along(data, axis + 1, type_, contiguity, constancy, divisor)
+            anew = value.promised is not None and not torch.equal(*torch.broadcast_tensors(already, data))
+            if constancy > 1 and (contiguity > 1 or anew):
+                raise IRError(_BOTH)
+            if contiguity > 1 and anew and _constant(already, axis + 1) and not _constant(value.data, axis + 1):
+                raise IRError(_BOTH)
     if torch.equal(*torch.broadcast_tensors(data, bits.long())):
         return value
     narrow = data.to(bits.dtype)
@@ -102,6 +108,12 @@ def _along(data: torch.Tensor, axis: int, type_: Type, contiguity: int, constanc
     return data
 
 
+def _constant(data: torch.Tensor, axis: int) -> bool:
+    """Whether lanes are equal in pairs along an axis."""
+    size = data.shape[axis]
+    return size == 1 or torch.equal(*_groups(data, axis, size, 2).unbind(-1))
+
+
 def _power_of_two(number: int, most: int) -> int:
     return 1 << (min(number, most).bit_length() - 1)
 
@@ -134,10 +146,12 @@ def torn(pointer: Lanes, mask: Lanes | None, item: int, shape: Sequence[int]) ->
     taken_on = on if mask is None or mask.promised is None else mask.promised.data.expand(tuple(shape))
     at = pointer.data.expand(tuple(shape))
     taken_at = at if pointer.promised is None else pointer.promised.data.expand(tuple(shape))
+    # What is promised to be constant stays contiguous for the compiler where it can see that it is; or vice versa.
+    addresses = (at,) if pointer.promised is None else (at, taken_at)
+    masks = (on,) if mask is None or mask.promised is None else (on, taken_on)
+    pairs = list(itertools.product(addresses, masks))[1:]
     torn_lanes = None
     for axis in range(1, len(shape)):
-        # What is promised to be constant stays contiguous for the compiler where it can see that it is; or vice versa.
-        pairs = itertools.product((at, taken_at), (on, taken_on))
         width = max(_width(*pair, axis, shape[axis], item) for pair in pairs)
         if width == 1:
             continue

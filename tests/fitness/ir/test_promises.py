@@ -108,17 +108,20 @@ def turned(x, y, B: tl.constexpr, HOW: tl.constexpr):
         at = tl.max_contiguous(tl.multiple_of(lanes // 4 * 4, 4), 4)
     else:
         at = tl.max_contiguous(lanes ^ 3, 4)
+        if HOW == "equal too":
+            at = tl.max_constancy(tl.multiple_of(at, 4), 4)
         if HOW == "wraps":
             at = tl.multiple_of(at.to(tl.int8).to(tl.int32), 4)
-    if tl.sum(tl.load(x + at, mask=(at & 3) >= 0 if HOW == "wraps" else (at & 3) == 0, other=0.0), 0) >= 0:
+    if tl.sum(tl.load(x + at, mask=(at & 3) == 0 if HOW == "constant too" else (at & 3) >= 0, other=0.0), 0) >= 0:
         tl.store(y + lanes, 1.0)
 
 
 def test_contiguous_for_the_compiler_whatever_else_is_promised():
     assert fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW="constant too") == "undefined"
     assert not fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW="not aligned")
-    with pytest.raises(IRError, match="wrap"):
-        fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW="wraps")
+    for how, says in (("wraps", "wrap"), ("equal too", "equal")):
+        with pytest.raises(IRError, match=says):
+            fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW=how)
 
 
 @triton.jit
