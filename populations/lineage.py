@@ -121,7 +121,8 @@ def lines(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 
 def graph(connection: sqlite3.Connection) -> nx.DiGraph:
     """The lineage as a networkx graph, which answers what is asked of it: `nx.ancestors`, `nx.descendants`,
-    `nx.shortest_path`, `nx.immediate_dominators`. Attributes as in `nodes`, those that are empty left out, as XML can hold them."""
+    `nx.shortest_path`, `nx.immediate_dominators`. Attributes as in `nodes`, as XML can hold them; empty ones left out.
+    """
     import networkx as nx  # 0.2 s: not for who only reads a status
 
     found = nx.DiGraph()
