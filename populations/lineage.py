@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import Strategy
+from evo_kernel.types import Strategy, escaped
 from populations.connect import fetch_dicts, fetch_one
 from populations.rows import decode_strategy, fetch_parents
 
@@ -121,12 +121,14 @@ def lines(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 
 def graph(connection: sqlite3.Connection) -> nx.DiGraph:
     """The lineage as a networkx graph, which answers what is asked of it: `nx.ancestors`, `nx.descendants`,
-    `nx.shortest_path`, `nx.immediate_dominators`. Attributes as in `nodes`, those that are empty left out."""
+    `nx.shortest_path`, `nx.immediate_dominators`. Attributes as in `nodes`, as XML can hold them; empty ones left out.
+    """
     import networkx as nx  # 0.2 s: not for who only reads a status
 
     found = nx.DiGraph()
     for node in nodes(connection):
-        found.add_node(node["candidate"], **{key: value for key, value in node.items() if value not in (None, "")})
+        told = {key: escaped(value) if isinstance(value, str) else value for key, value in node.items()}
+        found.add_node(node["candidate"], **{key: value for key, value in told.items() if value not in (None, "")})
     sql = "SELECT p.candidate, c.id, p.role FROM parents p JOIN candidates c ON c.attempt = p.attempt"
     for parent, child, role in connection.execute(sql):
         found.add_edge(parent, child, role=role)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.observe.formatting import against, denominator, fault_lines, held_texts, score_text
-from evo_kernel.types import CaseKind, CheckResult, Environment, Evaluation, Gain, Measurement, Rival
+from evo_kernel.types import CaseKind, CheckResult, Environment, Evaluation, Gain, Measurement, Rival, escaped
 from evo_kernel.types.bottleneck import bottleneck_text
 from evo_kernel.types.gpus import modeled_gpu
 from evo_kernel.types.promotion import FIRST
@@ -105,7 +105,7 @@ def show_evaluations(variants: Sequence[Variant], evaluations: Sequence[Evaluati
         times = {m.case: f"{m.median_us:.1f}" for m in one.measurements}
         score = f"{one.score:.3f}" if one.score is not None else "-"
         table.add_row(
-            variant.file, variant.setting, str(one.status), score, *(times.get(case, "-") for case in measured)
+            escaped(variant.file), variant.setting, str(one.status), score, *(times.get(case, "-") for case in measured)
         )
     table.add_section()
     for name in sorted({name for m in measured.values() for name in m.baselines_us}):

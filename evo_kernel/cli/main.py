@@ -147,7 +147,9 @@ def refuse_impostors() -> None:
 
 
 def _end(message: str, code: int) -> None:
-    click.echo(message, err=True)
+    from evo_kernel.types import escaped
+
+    click.echo(escaped(message), err=True)
     sys.exit(code)
 
 

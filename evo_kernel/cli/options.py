@@ -132,7 +132,7 @@ def read_source(file: Path) -> Source:
         return packaged_source(str(file))
     name = "standard input" if str(file) == "-" else str(file)
     try:
-        with click.open_file(str(file), encoding="utf-8") as stream:
+        with click.open_file(str(file), encoding="utf-8-sig") as stream:
             text = stream.read(LONGEST + 1)
     except OSError as error:
         raise UserError(f"cannot read {name}: {(error.strerror or str(error)).lower()}") from error

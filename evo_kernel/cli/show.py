@@ -38,7 +38,7 @@ from evo_kernel.observe.formatting import (
     source_diff,
     stages_text,
 )
-from evo_kernel.types import Evaluation
+from evo_kernel.types import Evaluation, escaped
 from evo_kernel.types.gpus import label_of
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
         path, confirmation = reader.critical_path(number), reader.confirmation(number)
     diff = source_diff(parent.source.text if parent else "", view.source.text, view.parent, number)
     if only_source:
-        click.echo(view.source.text)
+        _echo_text(view.source.text)
     elif only_diff:
-        click.echo(diff)
+        _echo_text(diff)
     elif as_json:
         held = {"baseline_faults": faults} | ceilings_data(made_in, ceilings)
         click.echo(json.dumps(_view_data(view, path, confirmation, diff) | held))
@@ -143,6 +143,11 @@ def _show(
         _show_text(console, text, language)
 
 
+def _echo_text(text: str) -> None:
+    """Source text as it is, but on a terminal, which it could command."""
+    click.echo(escaped(text) if sys.stdout.isatty() else text)
+
+
 def _show_text(console: Console, text: str, language: str) -> None:
     """Source text whole: coloured and wrapped on a terminal, as it is anywhere else."""
     if not text:
@@ -152,7 +157,7 @@ def _show_text(console: Console, text: str, language: str) -> None:
         return
     from rich.syntax import Syntax
 
-    console.print(Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True))
+    console.print(Syntax(escaped(text), language, theme="ansi_dark", background_color="default", word_wrap=True))
 
 
 @click.command()
@@ -169,7 +174,7 @@ def status(population: Path, as_json: bool) -> None:
         return
     label = found.environment.label if found.environment else "not judged yet"
     for name, value in [*_counts(found, label), *_machine(found)]:
-        click.echo(f"{name:<12} {value}")
+        click.echo(escaped(f"{name:<12} {value}"))
 
 
 def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
@@ -287,7 +292,7 @@ def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:
         mark = " *" if node["candidate"] in path else ""
         text = f"{node['candidate']}  {node['strategy'] or node['operator']}  {score}{mark}"
         above = branches.get(node["parent"] or 0, root)
-        branches[node["candidate"]] = above.add(text, highlight=False)
+        branches[node["candidate"]] = above.add(escaped(text), highlight=False)
     open_console().print(root, soft_wrap=True)
 
 

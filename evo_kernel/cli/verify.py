@@ -121,12 +121,13 @@ def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as
     evo-kernel replay plans/m4096-n4096.plan --task softmax
     """
     from evo_kernel.fitness.replay import replay_plan
+    from evo_kernel.types import escaped
 
     found = replay_plan(plan, task_name, device, deadline_s)
     if as_json:
         click.echo(json.dumps(found.as_data()))
     else:
-        click.echo("\n".join(found.lines()))
+        click.echo(escaped("\n".join(found.lines())))
     if not found.passed:
         sys.exit(1)
 

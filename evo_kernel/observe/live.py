@@ -15,21 +15,24 @@ from rich.text import Text
 
 from evo_kernel.errors import OperatorFailed
 from evo_kernel.observe.formatting import busy_text, progress_text, stages_text, state_text
-from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Purpose, Recorded, ScoredCandidate
+from evo_kernel.types import Brief, Environment, Evaluation, PipelineState, Purpose, Recorded, ScoredCandidate, escaped
 
 PIPED_COLUMNS = 10_000  # rich crops and wraps to a width; text that goes to no terminal has none
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; without one, plain text whose lines are as long as they are."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=PIPED_COLUMNS, color_system=None)
+    """A console as wide as the terminal; without one, plain text whose lines are as long as they are. Names of files
+    and cases are no markup."""
+    console = Console(stderr=stderr, markup=False)
+    if console.is_terminal:
+        return console
+    return Console(stderr=stderr, markup=False, width=PIPED_COLUMNS, color_system=None)
 
 
 def say(console: Console, *lines: str, style: str = "") -> None:
     """Lines as they are: nothing in them is markup, and none is broken."""
     for line in lines:
-        console.print(Text(line, style=style), soft_wrap=True)
+        console.print(Text(escaped(line), style=style), soft_wrap=True)
 
 
 LINES = 8  # last events on screen

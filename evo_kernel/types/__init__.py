@@ -26,6 +26,7 @@ from evo_kernel.types.evaluations import (
     PlanVerdict,
     Purpose,
     Status,
+    escaped,
 )
 from evo_kernel.types.kernels import KernelFeatures, Knobs, PlanFeatures, Source, content_hash
 from evo_kernel.types.notes import PipelineState

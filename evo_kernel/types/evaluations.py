@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -149,6 +150,15 @@ class Measurement:
         return None if self.light_share is None else self.light_share * self.median_us
 
 
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def escaped(text: str) -> str:
+    """Text of others, such as a candidate's exception, with what commands a terminal written out: it could clear a
+    verdict and print another one."""
+    return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """The verdict on one case: how far from the float64 reference, in units of what is allowed (1.0 = the limit)."""
@@ -157,6 +167,9 @@ class CheckResult:
     passed: bool
     error: float  # the worst over seeds and regimes, as a multiple of what is allowed
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", escaped(self.reason))
 
 
 @dataclass(frozen=True)
@@ -169,6 +182,9 @@ class PlanVerdict:
     reason: str = ""
     check: CheckResult | None = None
     measurement: Measurement | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", escaped(self.reason))
 
 
 @dataclass(frozen=True)
@@ -195,6 +211,7 @@ class Evaluation:
     wall_s: float = 0.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", escaped(self.reason))
         if self.score is not None and self.status is not Status.PASSED:
             raise ValueError(f"a score needs status passed, not {self.status}")
         if self.score is not None and not (math.isfinite(self.score) and self.score > 0):

@@ -87,19 +87,19 @@ def test_several_sources_stand_above_baselines_and_floor(capsys: pytest.CaptureF
         times = {"eager": 90.0, "torch.compile": 75.0}
         measured = replace(one.measurements[0], baselines_us=times, light_share=20.0 / one.measurements[0].median_us)
         found.append(replace(one, measurements=(measured,)))
-    broken = Evaluation(SLOW.sha256, "task", Purpose.SCORE, ENVIRONMENT, Status.WRONG, "row 3 differs")
+    broken = Evaluation(SLOW.sha256, "task", Purpose.SCORE, ENVIRONMENT, Status.WRONG, "row 3 differs\x1b[2J")
     variants = [
         Variant("slow.py", (), SLOW),
-        Variant("broken.py", (), SLOW),
+        Variant("[/]broken.py", (), SLOW),
         Variant("fast.py", (("BLOCK", 64),), FAST),
     ]
     show_evaluations(variants, [found[0], broken, found[1]])
     shown = capsys.readouterr().out
-    assert "score: torch.compile / kernel" in shown and "broken.py: wrong: row 3 differs" in shown
+    assert "score: torch.compile / kernel" in shown and "[/]broken.py: wrong: row 3 differs\\x1b[2J\n" in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith("│")]
     assert rows[0][3] == "BLOCK=64"
     assert [(row[1], row[-2]) for row in rows] == [
-        ("fast.py", "40.0"), ("slow.py", "50.0"), ("broken.py", "-"), ("eager", "90.0"), ("torch.compile", "75.0"),
+        ("fast.py", "40.0"), ("slow.py", "50.0"), ("[/]broken.py", "-"), ("eager", "90.0"), ("torch.compile", "75.0"),
         ("floor", "20.0"),
     ]  # fmt: skip
 

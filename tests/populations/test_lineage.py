@@ -77,7 +77,8 @@ def test_the_graph_answers_what_is_asked_of_a_lineage(grown):
 
 
 def test_export(grown, tmp_path):
-    _, reader = grown
+    population, reader = grown
+    population.record(population.ask(), Proposal(Source("# \n"), "of \x1b others"))
     to = tmp_path / "lineage.graphml"
     reader.export_graph(to)
     back, graph = nx.read_graphml(to, node_type=int), reader.graph()

@@ -164,7 +164,9 @@ class Machine:
     ) -> Sequence[Lanes]:
         """Results, with the values that the compiler assumes because of hints."""
         if any(value.promised is not None for value in operands) and hint_checks.follows(operation):
-            taken = handler(self, frame, operation, [value.promised or value for value in operands])
+            believed = [value.promised or value for value in operands]
+            taken = handler(self, frame, operation, believed)
+            hint_checks.refuse_wraps(operation, believed, taken[0])
             results = [value.taken_for(other) for value, other in zip(results, taken, strict=True)]
         if hint_checks.made_by(operation):
             results = [hint_checks.believed(operation, value) for value in results]

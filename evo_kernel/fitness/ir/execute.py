@@ -21,6 +21,8 @@ from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
 CHUNK_ELEMENTS = 1 << 18
 """Elements of the largest tensor of a chunk, so that temporaries fit the CPU's caches."""
 MAX_CHUNK = 1 << 14
+SURVEYED_ELEMENTS = 1 << 26
+"""Likewise without floating-point data, when most tensors are addresses, which stay small: integers may not."""
 
 _LOADS = LOADS | ATOMICS | {"tt.descriptor_reduce"}
 
@@ -208,11 +210,15 @@ def launch(
 
 def chunk_size(traits: Traits) -> int:
     """Number of programs that run at once."""
-    return 1 if traits.waits or traits.alone else max(1, min(MAX_CHUNK, CHUNK_ELEMENTS // max(1, traits.largest)))
+    return 1 if traits.waits or traits.alone else _fitting(traits, CHUNK_ELEMENTS)
+
+
+def _fitting(traits: Traits, elements: int) -> int:
+    return max(1, min(MAX_CHUNK, elements // max(1, traits.largest)))
 
 
 def _chunks(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool, skips_floats: bool) -> Iterable[torch.Tensor]:
-    size = MAX_CHUNK if skips_floats and not traits.waits else chunk_size(traits)
+    size = _fitting(traits, SURVEYED_ELEMENTS) if skips_floats and not traits.waits else chunk_size(traits)
     chunks = list(torch.split(ids, size))
     if traits.in_order or traits.waits:  # a program waits for one with a smaller id
         return chunks[::-1] if reverse and not traits.waits else chunks

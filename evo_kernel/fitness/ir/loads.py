@@ -29,7 +29,8 @@ def _load(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     pointer = operands[0]
     mask = operands[1] if len(operands) > 1 else None
     other = operands[2] if len(operands) > 2 else None
-    return [load(machine, frame, operation, pointer, mask, other, operation.results[0].type)]
+    value = load(machine, frame, operation, pointer, mask, other, operation.results[0].type)
+    return [hint_checks.loaded(pointer, mask, value)]
 
 
 def load(

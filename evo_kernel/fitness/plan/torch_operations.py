@@ -34,7 +34,7 @@ def fault_of(op: str) -> str:
     """Why plans may not hold `aten.NAME.OVERLOAD`; empty if they may."""
     _, name, overload = op.split(".")
     operation = getattr(getattr(torch.ops.aten, name, None), overload, None)
-    if name.startswith("__") or not isinstance(operation, torch._ops.OpOverload):
+    if not isinstance(operation, torch._ops.OpOverload):
         return f"{op} is not an operation of torch {torch.__version__}"
     if name in _UNSAFE:
         return f"{op} accesses memory or files beyond its argument tensors"

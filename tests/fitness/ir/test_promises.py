@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from evo_kernel.fitness.ir.types import IRError
 from tests.fitness.ir.support import fault, fine
 
 
@@ -76,6 +77,51 @@ def masked(x, y, n, B: tl.constexpr, STORES: tl.constexpr, CONSTANCY: tl.constex
 def test_one_mask_stands_for_a_vector(n, constancy, found, stores):
     args = torch.ones(32), torch.zeros(32)
     assert fault(masked, 2, *args, n, B=16, STORES=stores, CONSTANCY=constancy) == found
+
+
+@triton.jit
+def kept(x, y, keep, count, B: tl.constexpr, PROMISED: tl.constexpr):
+    lanes, address = tl.arange(0, B), keep + tl.arange(0, B)
+    if PROMISED == "the index":
+        lanes = tl.max_constancy(lanes, 4)
+    number = tl.load(tl.max_constancy(address, 4) if PROMISED == "the address" else address)
+    if PROMISED == "bits":
+        number = tl.max_constancy(number.to(tl.float32, bitcast=True), 4).to(tl.int32, bitcast=True)
+    mask = lanes < count if PROMISED == "the index" else number > 0
+    if PROMISED == "the mask":
+        mask = tl.max_constancy(mask, 4)
+    tl.store(y + lanes, tl.load(x + lanes), mask=mask)
+
+
+@pytest.mark.parametrize("promised", ["the address", "the index", "bits", "the mask"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_masks_are_constant_by_what_they_are_made_of(promised, wrong):
+    keep = torch.tensor([1] * 4 + [0] * 4 + [1] * 4 + [0, wrong, 0, 0], dtype=torch.int32)
+    found = fault(kept, 1, torch.ones(16), torch.zeros(16), keep, 12 + wrong, B=16, PROMISED=promised)
+    assert found == ("undefined" if wrong else "")
+
+
+@triton.jit
+def turned(x, y, B: tl.constexpr, HOW: tl.constexpr):
+    lanes = tl.arange(0, B)
+    if HOW == "constant too":
+        at = tl.max_contiguous(tl.multiple_of(lanes // 4 * 4, 4), 4)
+    else:
+        at = tl.max_contiguous(lanes ^ 3, 4)
+        if HOW == "equal too":
+            at = tl.max_constancy(tl.multiple_of(at, 4), 4)
+        if HOW == "wraps":
+            at = tl.multiple_of(at.to(tl.int8).to(tl.int32), 4)
+    if tl.sum(tl.load(x + at, mask=(at & 3) == 0 if HOW == "constant too" else (at & 3) >= 0, other=0.0), 0) >= 0:
+        tl.store(y + lanes, 1.0)
+
+
+def test_contiguous_for_the_compiler_whatever_else_is_promised():
+    assert fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW="constant too") == "undefined"
+    assert not fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW="not aligned")
+    for how, says in (("wraps", "wrap"), ("equal too", "equal")):
+        with pytest.raises(IRError, match=says):
+            fault(turned, 1, torch.ones(128), torch.zeros(128), B=128, HOW=how)
 
 
 @triton.jit
