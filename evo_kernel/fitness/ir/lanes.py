@@ -300,6 +300,34 @@ class Lanes:
         return data if tuple(data.shape) == shape else data.expand(shape)
 
 
+class AddressWord(Lanes):
+    """An address as an integer: `word`, whose value differs from run to run. So it is undefined as a number.
+
+    Only what knows this class may use it: tt.int_to_ptr makes it an address again, an integer may be added, two may be
+    subtracted, and it is not 0.
+    """
+
+    __slots__ = ("word",)
+
+    def __init__(self, word: Lanes) -> None:
+        unknown = nothing(word.type)
+        super().__init__(word.type, unknown.data, undefined=unknown.undefined)
+        self.word = word
+
+    @property
+    def is_nothing(self) -> bool:
+        return False
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        return self.word.tensors()
+
+    def rows(self, index: torch.Tensor) -> AddressWord:
+        return AddressWord(self.word.rows(index))
+
+    def reshaped(self, type_: Type, change: Reshape) -> AddressWord:
+        return AddressWord(self.word.reshaped(type_, change))
+
+
 @functools.lru_cache(maxsize=1024)
 def zeros(type_: Type) -> Lanes:
     """A value that is 0 everywhere."""

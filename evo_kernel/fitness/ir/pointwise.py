@@ -20,7 +20,7 @@ from evo_kernel.fitness.ir.device_functions import (
     remainder,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_marked, any_undefined, separated, sum_of_parts
+from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, Sum, any_marked, any_undefined, separated, sum_of_parts
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
@@ -89,6 +89,12 @@ def _integer(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     if type_.element == "i1":
         data = a.data & b.data if operation.name == "arith.muli" else a.data ^ b.data
         return elementwise_result(operation, data, operands)
+    if isinstance(b, AddressWord) and not isinstance(a, AddressWord) and operation.name == "arith.addi":
+        a, b = b, a
+    if isinstance(a, AddressWord) and operation.name == "arith.subi" and isinstance(b, AddressWord):
+        return _integer(machine, frame, operation, (a.word, b.word))
+    if isinstance(a, AddressWord) and operation.name != "arith.muli" and not isinstance(b, AddressWord):
+        return [AddressWord(*_integer(machine, frame, operation, (a.word, b)))]
     undefined = any_undefined(operands)
     if (a.has_sum and b.has_sum and type_.element != "i64") or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
         left, right = a.sum, b.sum
@@ -201,7 +207,9 @@ def _compare(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     a, b = operands
     predicate = operation.words[0]
     kind, unsigned = predicate.lstrip("su") if predicate not in ("eq", "ne") else predicate, predicate[0] == "u"
-    undefined = any_undefined(operands)
+    if isinstance(a, AddressWord) and predicate in ("eq", "ne") and b.integer() == 0:
+        a = Lanes(a.type, sum_=Sum(1), undefined=a.word.undefined)  # no buffer lies there
+    undefined = any_undefined((a, b))
     type_ = operation.results[0].type
     if a.type.element != "i1" and a.has_sum and b.has_sum:
         left, right = a.sum, b.sum
