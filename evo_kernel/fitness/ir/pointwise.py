@@ -92,7 +92,7 @@ def _integer(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     if isinstance(b, AddressWord) and not isinstance(a, AddressWord) and operation.name == "arith.addi":
         a, b = b, a
     if isinstance(a, AddressWord) and operation.name == "arith.subi" and isinstance(b, AddressWord):
-        return _integer(machine, frame, operation, (a.word, b.word))
+        return [*_integer(machine, frame, operation, (a.word, b.word))]
     if isinstance(a, AddressWord) and operation.name != "arith.muli" and not isinstance(b, AddressWord):
         return [AddressWord(*_integer(machine, frame, operation, (a.word, b)))]
     undefined = any_undefined(operands)
