@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, nothing
+from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, as_address, as_number, nothing
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.pointwise import as_sum, elementwise_result, unsigned_of
 from evo_kernel.fitness.ir.types import Type
@@ -128,10 +128,8 @@ def _cast_address(machine: Machine, frame: Frame, operation: Operation, operands
 def _address(machine: Machine, type_: Type, value: Lanes) -> Lanes:
     """A pointer as an integer, or vice versa. An address that is made of numbers is undefined."""
     given, made = value.type.element == "ptr", type_.element == "ptr"
-    word = value.word if isinstance(value, AddressWord) else value
-    cast = Lanes(type_, sum_=word.sum, undefined=word.undefined)
     if (given and made) or not machine.memory.strict:
-        return cast
-    if not made:
-        return AddressWord(cast)
-    return cast if word is not value else nothing(type_)
+        return Lanes(type_, sum_=value.sum, undefined=value.undefined)
+    word = value if given else as_address(value)
+    cast = Lanes(type_, sum_=word.sum, undefined=word.undefined)
+    return cast if made else AddressWord(cast, nothing(type_) if given else as_number(value))

@@ -79,8 +79,21 @@ def load(
         data = access.gathered(typed(access.buffer, torch.int8 if narrow else type_.dtype), item)
         data = data.contiguous().view(type_.dtype) if narrow else data
         undefined = undefined_at(access, item)
-    if words is not None or (type_.element == "ptr" and machine.memory.strict):
-        return _addresses(type_, data, undefined, words, mask)
+    if type_.element == "ptr" and machine.memory.strict:
+        words = torch.zeros_like(data, dtype=torch.bool) if words is None else words
+        return Lanes(type_, data, undefined=any_marked(undefined, ~words))
+    if words is None:
+        return _with_other(type_, data, undefined, mask, other)
+    number = _with_other(type_, data, any_marked(undefined, words), mask, other)
+    if type_.element != "i64":
+        return number
+    return AddressWord(Lanes(type_, data, undefined=any_marked(undefined, none_if_false(~words))), number)
+
+
+def _with_other(
+    type_: Type, data: torch.Tensor, undefined: torch.Tensor | None, mask: Lanes | None, other: Lanes | None
+) -> Lanes:
+    """What was loaded; `other`, or undefined, where the mask is off."""
     if type_.element == "i1":
         data = data != 0
     if mask is None:
@@ -97,16 +110,6 @@ def load(
     else:
         chosen = torch.where(active, data, other.data)
     return Lanes(type_, chosen, undefined=undefined)
-
-
-def _addresses(
-    type_: Type, data: torch.Tensor, undefined: torch.Tensor | None, words: torch.Tensor | None, mask: Lanes | None
-) -> Lanes:
-    """Lanes of which some are addresses of a table, by `words`; the others are undefined."""
-    if words is None or type_.element not in ("i64", "ptr"):
-        return nothing(type_)
-    value = Lanes(type_, data, undefined=any_marked(undefined, none_if_false(~words)))
-    return value if type_.element == "ptr" else AddressWord(value)
 
 
 def _load_scattered(
