@@ -15,7 +15,7 @@ from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.references import SMALL_BYTES, SealedReferences
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.plan.launch_plan import Buffer, Constant, Relocation, View
-from evo_kernel.fitness.runners.cuda_memory import Arena, Table, plan_bytes
+from evo_kernel.fitness.runners.cuda_memory import Arena, ConstantTable, plan_bytes
 from evo_kernel.fitness.runners.cuda_worker import RequestHandler
 from evo_kernel.fitness.runners.sampling import Metronome, TimedWork, sample
 from evo_kernel.fitness.runners.worker_state import Disturbed, MemoryShares, PlanFailed, fill
@@ -288,7 +288,7 @@ def test_a_table_holds_the_addresses_of_its_own_arena():
     )  # fmt: skip
     buffers = (*one.plan.buffers, Buffer(kind="scratch", bytes=56))
     one = one.model_copy(update={"plan": one.plan.model_copy(update={"buffers": buffers, "nodes": (table,)})})
-    written = Table(one, table, "cpu")
+    written = ConstantTable(one, table, "cpu")
     for arena in (Arena(one, memory), Arena(one, memory)):
         arena.poison()
         written.write(arena)

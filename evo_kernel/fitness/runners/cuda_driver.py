@@ -33,7 +33,7 @@ from evo_kernel.fitness.plan.launch_plan import (
     TensorMeta,
 )
 from evo_kernel.fitness.runners import launch_limits, parameters
-from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, Table, run_aten
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, ConstantTable, run_aten
 from evo_kernel.fitness.runners.launch_limits import CudaFault, PlanFault
 from evo_kernel.fitness.runners.parameters import scalar
 
@@ -114,7 +114,9 @@ class Launcher:
         nodes = plan.plan.nodes
         launches = [index for index, node in enumerate(nodes) if isinstance(node, Launch)]
         self._numbers = {index: number for number, index in enumerate(launches)}  # launch number by node index
-        self._tables = {i: Table(plan, n, "cuda") for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data}
+        self._tables = {
+            i: ConstantTable(plan, n, "cuda") for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data
+        }
         for launch in plan.plan.launches:
             self._check_cooperative(launch, limits)
 

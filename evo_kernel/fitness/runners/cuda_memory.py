@@ -123,7 +123,7 @@ class Arena:
         return None if all(whole) else max(0, whole.index(False) - 1)
 
 
-class Table:
+class ConstantTable:
     """A constant table on the GPU, with addresses relative to an arena's memory."""
 
     def __init__(self, plan: CompiledPlan, node: Constant, device: str) -> None:
