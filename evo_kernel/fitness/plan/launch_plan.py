@@ -21,7 +21,16 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.compile.ir_text import (
@@ -287,6 +296,12 @@ class Constant(_Data):
     view: View
     data: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=MAX_TABLE_BYTES * 4 // 3 + 4)]  # base64
     relocations: Annotated[tuple[Relocation, ...], Field(max_length=MAX_TABLE_BYTES // 8)] = ()
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Tables without addresses keep the hashes that plans had before there were any."""
+        data = whole(self)
+        return data if self.relocations else {name: value for name, value in data.items() if name != "relocations"}
 
     @property
     def content(self) -> bytes:
