@@ -101,7 +101,10 @@ def _roots(module: IRModule) -> tuple[Reach, Reach, Reach]:
     sources: dict[str, set[str]] = {}
     accesses: list[tuple[Operation, str]] = []
     _flows(entry.body, sources, accesses)
-    loads = {value.name: address for o, address in accesses if o.name == "tt.load" for value in o.results}
+    loads: dict[str, set[str]] = {}  # by result, the addresses: regions side by side may use the same names
+    for operation, address in accesses:
+        for value in operation.results if operation.name == "tt.load" else ():
+            loads.setdefault(value.name, set()).add(address)
     positions = {value.name: position for position, value in enumerate(entry.arguments)}
 
     def reach(names: Iterable[str]) -> Reach:
@@ -112,7 +115,7 @@ def _roots(module: IRModule) -> tuple[Reach, Reach, Reach]:
                 continue
             seen.add((current, by_table))
             pending += [(source, by_table) for source in sources.get(current, ())]
-            pending += [(loads[current], True)] if current in loads else []
+            pending += [(address, True) for address in loads.get(current, ())]
         found = [{positions[name] for name, way in seen if way is by and name in positions} for by in (False, True)]
         return Reach(*map(frozenset, found))
 
