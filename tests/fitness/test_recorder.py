@@ -377,6 +377,7 @@ def test_tables_of_addresses_are_relocations(recorder):
     for lines, result, reason in (
         ("torch.tensor([x.data_ptr() - 8], device=x.device)", "y", "8 bytes before a tensor"),
         ("torch.full((1,), x.data_ptr() + x.nbytes + 1, device=x.device)", "y", "1 bytes behind a tensor"),
+        ("x * x.data_ptr()", "y", "an address (data_ptr) as a number"),
         (table, "y, t", "returned a table of addresses"),
         (f"{table}\n    double_kernel[1,](t, y, 4, BLOCK=4)\n    t = t.clone()", "y", "on the host"),
         (f"{table}\n    double_kernel[1,](t, y, 4, BLOCK=4)\n    t += 8", "y", "on the host"),

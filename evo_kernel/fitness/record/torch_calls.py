@@ -248,6 +248,8 @@ class AtenWriter(TorchDispatchMode):
                 return {"torch": str(value).removeprefix("torch.")}
             if isinstance(value, (tuple, list)):
                 return [plain(item) for item in value]
+            if tracer.place(value) is not None:
+                raise RecordingRefused("a torch operation takes an address (data_ptr) as a number: only kernels may")
             return value
 
         packed = {"args": plain(args), "kwargs": {key: plain(value) for key, value in kwargs.items()}}
