@@ -244,7 +244,7 @@ def test_the_driver_is_asked_to_launch_what_was_recorded(recorder, tmp_path, mon
         return 0
 
     driver.cuLaunchKernelEx = launch
-    names["_Gpu"].launch(code, node, buffers)
+    names["_Gpu"].launch(code, node, buffers, ())
     assert seen["grid"] == node["grid"] and seen["grid"][0] % 2 == 0 and seen["block"] == node["block"]
     assert (seen["shared"], seen["stream"]) == (50 << 10, 77)
     assert seen["attributes"] == [(6, [1, 0, 0]), (2, [1, 0, 0]), (4, [2, 1, 1]), (5, [1, 0, 0])]

@@ -104,6 +104,16 @@ def test_constant_tables(record):
     tables = [node for node in plan.plan.nodes if isinstance(node, Constant)]
     assert struct.unpack("<4f", tables[-1].content) == (1.0, 2.0, 3.0, 4.0)
     assert plan.plan.aten_nodes == ()
+    assert "relocations" not in tables[-1].model_dump_json()  # it would change the hashes of judged plans
+
+
+def test_tables_of_addresses_travel(record):
+    plan = compiled(record("tables of addresses"))
+    (x,), (y,) = plan.plan.inputs, plan.plan.outputs
+    rows, tables = (node for node in plan.plan.nodes if isinstance(node, Constant))
+    assert [one.target for one in rows.relocations[:2]] == [x.buffer, y.buffer]
+    assert plan.plan.reached(plan.plan.launches[0]) == {tables.view.buffer, rows.view.buffer, x.buffer, y.buffer}
+    assert plan.plan.copied_outputs == ()
 
 
 TABLES = {

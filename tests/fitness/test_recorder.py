@@ -8,7 +8,7 @@ import time
 import pytest
 
 from evo_kernel.fitness.compile.compiler import Compiler
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Fill, Launch, Scalar
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Constant, Fill, Launch, Scalar
 from evo_kernel.fitness.record.recorder import Configurations, RecordCase, Recorder, RecordFault, Recording
 from evo_kernel.types import Knobs, Source, Status
 from tests.integrity import corpus
@@ -348,12 +348,39 @@ def test_the_recorder_goes_on_after_all_that(recorder):
 def test_launches_carry_no_raw_addresses(recorder):
     fault = _plan(recorder, DOUBLE.replace("(x, y, x.numel(),", "(x, y, y.data_ptr(),"))
     assert isinstance(fault, RecordFault) and "raw address" in fault.reason
-    for table in ("[x.data_ptr(), y.data_ptr()]", "[y[3].data_ptr()]"):
-        text = DOUBLE.replace("    double_kernel[", f"    torch.tensor({table}, device=x.device)\n    double_kernel[")
-        fault = _plan(recorder, text)
-        assert isinstance(fault, RecordFault) and "a table of offsets" in fault.reason, fault
     large = DOUBLE.replace("    double_kernel[", "    torch.tensor([1 << 41, 7], device=x.device)\n    double_kernel[")
     assert isinstance(
         _plan(recorder, large), CompiledPlan
     )  # a number that could be an address, but nobody asked for it
     assert Launch.model_fields["args"]  # addresses have no place in a launch at all
+
+
+def test_tables_of_addresses_are_relocations(recorder):
+    def recorded(lines: str, result: str = "y"):
+        text = DOUBLE.replace("    double_kernel[", f"    {lines}\n    double_kernel[")
+        return _plan(recorder, text.replace("    return y", f"    return {result}"))
+
+    for lines in (
+        "t = torch.tensor([7, x.data_ptr(), y[3:].data_ptr() - 4], device=x.device)",
+        "t = torch.zeros(3, dtype=torch.int64, device=x.device); t[0] = 7; t[1] = x.data_ptr()\n"
+        "    t[2] = torch.tensor(y[3:].data_ptr() - 4)",
+    ):
+        compiled = recorded(lines)
+        assert isinstance(compiled, CompiledPlan), compiled
+        tables = [node for node in compiled.plan.nodes if isinstance(node, Constant)]
+        places = {(t.view.offset + r.at, r.target, r.offset) for t in tables for r in t.relocations}
+        (x,), (y,) = compiled.plan.inputs, compiled.plan.outputs
+        row = y.strides[0] * y.item_bytes
+        assert places == {(1, x.buffer, 0), (2, y.buffer, 3 * row - 4)}
+        assert not any(int.from_bytes(t.content[8 * r.at :][:8], "little") for t in tables for r in t.relocations)
+    table = "t = torch.tensor([x.data_ptr()], device=x.device)"
+    for lines, result, reason in (
+        ("torch.tensor([x.data_ptr() - 8], device=x.device)", "y", "8 bytes before a tensor"),
+        ("torch.full((1,), x.data_ptr() + x.nbytes + 1, device=x.device)", "y", "1 bytes behind a tensor"),
+        ("x * x.data_ptr()", "y", "an address (data_ptr) as a number"),
+        (table, "y, t", "returned a table of addresses"),
+        (f"{table}\n    double_kernel[1,](t, y, 4, BLOCK=4)\n    t = t.clone()", "y", "on the host"),
+        (f"{table}\n    double_kernel[1,](t, y, 4, BLOCK=4)\n    t += 8", "y", "on the host"),
+    ):
+        fault = recorded(lines, result)
+        assert isinstance(fault, RecordFault) and reason in fault.reason, fault

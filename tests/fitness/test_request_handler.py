@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import itertools
+import struct
 
 import pytest
 import torch
@@ -12,8 +14,8 @@ from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.references import SMALL_BYTES, SealedReferences
 from evo_kernel.fitness.costmodel.targets import target_for
-from evo_kernel.fitness.plan.launch_plan import Buffer
-from evo_kernel.fitness.runners.cuda_memory import Arena, plan_bytes
+from evo_kernel.fitness.plan.launch_plan import Buffer, Constant, Relocation, View
+from evo_kernel.fitness.runners.cuda_memory import Arena, ConstantTable, plan_bytes
 from evo_kernel.fitness.runners.cuda_worker import RequestHandler
 from evo_kernel.fitness.runners.sampling import Metronome, TimedWork, sample
 from evo_kernel.fitness.runners.worker_state import Disturbed, MemoryShares, PlanFailed, fill
@@ -275,6 +277,23 @@ def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_la
     assert first.broken_canary() is not None
     seen = first.tensor(one.plan.outputs[0])  # all that a torch operation can reach of it is its buffer
     assert seen.data_ptr() == first.address(1) and seen.untyped_storage().nbytes() == first.bytes_of(1).numel()
+
+
+def test_a_table_holds_the_addresses_of_its_own_arena():
+    one = plan("honest", 8, 8)
+    view = View(buffer=2, dtype="int64", shape=(3,), strides=(2,), offset=1)
+    table = Constant(
+        view=view, data=base64.b64encode(struct.pack("<3q", 0, 7, 0)).decode(),
+        relocations=(Relocation(at=0, target=1, offset=12), Relocation(at=2, target=0)),
+    )  # fmt: skip
+    buffers = (*one.plan.buffers, Buffer(kind="scratch", bytes=56))
+    one = one.model_copy(update={"plan": one.plan.model_copy(update={"buffers": buffers, "nodes": (table,)})})
+    written = ConstantTable(one, table, "cpu")
+    for arena in (Arena(one, memory), Arena(one, memory)):
+        arena.poison()
+        written.write(arena)
+        want = [-1, arena.address(1) + 12, -1, 7, -1, arena.address(0), -1]
+        assert arena.bytes_of(2).view(torch.int64).tolist() == want and arena.broken_canary() is None
 
 
 def test_an_innocent_plan_survives_one_that_wrote_into_what_is_kept(handler):

@@ -6,8 +6,10 @@ well and is still nonsense ends in a status of the runner, never in an exception
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +73,27 @@ def _edit_ir(old: str, new: str) -> Callable[[dict], None]:
         data["binaries"][0]["ir"] = text.replace(old, new)
 
     return change
+
+
+def _addresses(*relocations: tuple[int, int, int], buffer: int = 2, dtype: str = "int64", first: int = 0) -> Callable:
+    """Adds a table of 16 bytes with addresses (at, target, offset); `first`: the number in its first element."""
+
+    def change(data: Any) -> None:
+        words = 16 // (4 if dtype == "int32" else 8)
+        view = {"buffer": buffer, "dtype": dtype, "shape": [words], "strides": [1]}
+        data["plan"]["buffers"].append(_buffer(16))
+        data["plan"]["nodes"].insert(0, {
+            "kind": "constant", "view": view, "data": base64.b64encode(struct.pack("<2q", first, 0)).decode(),
+            "relocations": [dict(zip(("at", "target", "offset"), one, strict=True)) for one in relocations],
+        })  # fmt: skip
+
+    return change
+
+
+def _copied(data: Any) -> None:
+    _addresses((0, 0, 0))(data)
+    table = data["plan"]["nodes"][0]["view"]
+    data["plan"]["nodes"].append({"kind": "copy", "source": table, "target": {**table, "buffer": 1}})
 
 
 LAUNCH, KERNEL, VIEW = ("plan", "nodes", 0), ("plan", "kernels", 0), ("plan", "outputs", 0)
@@ -187,6 +210,17 @@ REFUSED = {
     "an older version": (_set("plan", "version", to=1), "record its source again"),
     "a version of nothing": (_set("plan", "version", to="x" * 5000), "version"),
     "a GPU from the past": (_set("plan", "target", to=3), "target"),
+    "an address of no buffer": (_addresses((0, 9, 0)), "outside buffer 9"),
+    "an address behind its buffer": (_addresses((0, 0, 5 * 127 * 4 + 1)), "outside buffer 0"),
+    "an address before its buffer": (_addresses((0, 0, -8)), "offset"),
+    "an address behind its table": (_addresses((2, 0, 0)), "outside it"),
+    "an address at no element": (_addresses((-1, 0, 0)), "at"),
+    "two addresses in one place": (_addresses((1, 0, 0), (1, 1, 0)), "out of order"),
+    "an address of 32 bits": (_addresses((0, 0, 0), dtype="int32"), "64 bits"),
+    "a number where an address belongs": (_addresses((0, 0, 0), first=1), "a number where"),
+    "addresses in an output": (_addresses((0, 0, 0), buffer=1), "not only kernels"),
+    "addresses in an input": (_addresses((0, 1, 0), buffer=0), "not only kernels"),
+    "addresses that are copied": (_copied, "not only kernels"),
     "a list for a plan": (_set("plan", to=[]), "plan"),
 }  # fmt: skip
 

@@ -196,6 +196,25 @@ def run(x):
 '''
 
 
+ADDRESSES = """
+@triton.jit
+def double_kernel(tables, n, N: tl.constexpr):
+    pair = tl.load(tables + 1).to(tl.pointer_type(tl.int64)) + 2 * tl.program_id(0)
+    x = tl.load(pair).to(tl.pointer_type(tl.float32))
+    y = (tl.load(pair + 1) - 8).to(tl.pointer_type(tl.float32)) + 2
+    at = tl.arange(0, N)
+    if tl.load(tables) == 0:
+        tl.store(y + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+def run(x):
+    y = torch.empty_like(x)
+    rows = torch.tensor([[one.data_ptr() for one in pair] for pair in zip(x, y)], device=x.device)
+    tables = torch.tensor([0, rows.data_ptr()], device=x.device)
+    double_kernel[(len(x),)](tables, x.shape[1], triton.next_power_of_2(x.shape[1]))
+    return y
+"""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A source and the text of its task; `task` "" is the built-in softmax."""
@@ -231,6 +250,7 @@ KINDS = {
     "Gluon": Kind(HEAD + GLUON),
     "assertion that holds": Kind(HEAD + ASSERT.replace("LIMIT", "1e30")),
     "constant table": Kind(HEAD + CONSTANTS, SCALE),
+    "tables of addresses": Kind(HEAD + ADDRESSES),
     "copy": Kind(HEAD + COPIES.replace(", OPTIONS", ""), TRANSPOSED),
     "CUDA C++ softmax": Kind(text_of("softmax", "seed_cuda.py"), "", interpreted=False),
     "CUDA C++ with dynamic shared memory": Kind(HEAD + CUDA_SHARED, interpreted=False),

@@ -130,13 +130,17 @@ class Program:
         for node in case["nodes"]:
             kind = node["kind"]
             if kind == "launch":
-                machine.launch(self.codes[node["code"]], node, buffers)
+                machine.launch(self.codes[node["code"]], node, buffers, case["nodes"])
             elif kind == "fill":
                 _tensor(buffers, node["view"]).fill_(node["value"])
             elif kind == "copy":
                 _tensor(buffers, node["target"]).copy_(_tensor(buffers, node["source"]))
             elif kind == "constant":
-                _tensor(buffers, node["view"]).copy_(_table(node["view"], node["data"]))
+                table = _table(node["view"], node["data"])
+                for one in node.get("relocations", ()):
+                    address = machine.address(buffers, one["target"]) + one["offset"]
+                    table.view(-1).view(torch.int64)[one["at"]] = address
+                _tensor(buffers, node["view"]).copy_(table)
             else:
                 _aten(node, buffers, device)
         for view in case["outputs"]:
@@ -272,7 +276,11 @@ class _Gpu:
     """Launches on the current device and stream."""
 
     @staticmethod
-    def launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> None:
+    def address(buffers: Sequence[torch.Tensor], number: int) -> int:
+        return buffers[number].data_ptr()
+
+    @staticmethod
+    def launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor], _nodes: Any) -> None:
         device = torch.cuda.current_device()
         _ok(_driver().cuCtxSetCurrent(_context(device)), "use its context")
         function = _function(code, device)

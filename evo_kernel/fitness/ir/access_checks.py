@@ -20,7 +20,7 @@ def require_defined_access(machine: Machine, pointer: Lanes, mask: Lanes | None,
     if pointer.undefined is not None:
         active = pointer.undefined if mask is None else pointer.undefined & mask.data
         if bool(active.any()):
-            raise MemoryFault("undefined", f"{what} at an undefined address")
+            raise MemoryFault("undefined", f"{what} at an undefined address, or one that is made of numbers")
 
 
 def check_hints(frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type) -> None:

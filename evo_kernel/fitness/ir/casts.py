@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes
+from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, as_address, as_number, nothing
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.pointwise import as_sum, elementwise_result, unsigned_of
 from evo_kernel.fitness.ir.types import Type
@@ -111,8 +111,8 @@ def _towards_zero(data: torch.Tensor, type_: Type) -> torch.Tensor:
 @handles("tt.bitcast", "arith.bitcast")
 def _bitcast(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,), type_ = operands, operation.results[0].type
-    if type_.element == "ptr":
-        return [Lanes(type_, sum_=value.sum, undefined=value.undefined)]
+    if "ptr" in (type_.element, value.type.element) or (isinstance(value, AddressWord) and type_.element == "i64"):
+        return [_address(machine, type_, value)]
     data = value.data
     if value.type.element == "i1" or type_.element == "i1":
         data = data.view(torch.int8) if type_.element != "i1" else data
@@ -121,5 +121,15 @@ def _bitcast(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
 
 @handles("tt.int_to_ptr", "tt.ptr_to_int")
-def _address(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    return [Lanes(operation.results[0].type, sum_=operands[0].sum, undefined=operands[0].undefined)]
+def _cast_address(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    return [_address(machine, operation.results[0].type, operands[0])]
+
+
+def _address(machine: Machine, type_: Type, value: Lanes) -> Lanes:
+    """A pointer as an integer, or vice versa. An address that is made of numbers is undefined."""
+    given, made = value.type.element == "ptr", type_.element == "ptr"
+    if (given and made) or not machine.memory.strict:
+        return Lanes(type_, sum_=value.sum, undefined=value.undefined)
+    word = value if given else as_address(value)
+    cast = Lanes(type_, sum_=word.sum, undefined=word.undefined)
+    return cast if made else AddressWord(cast, nothing(type_) if given else as_number(value))

@@ -239,7 +239,9 @@ class _Work:
                 if isinstance(traffic, ExecutionFinding):
                     return Launched(traffic)
                 traits = traits_of(module)
-                decide = buffers_of(module.entry, node.args, traits.loaded if complete else traits.indexed)
+                decide = buffers_of(
+                    module.entry, node.args, traits.loaded if complete else traits.indexed, memory.buffers
+                )
                 if kept.issuperset(decide):
                     known[key] = traffic
             counts.append(traffic)

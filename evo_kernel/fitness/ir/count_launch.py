@@ -103,8 +103,10 @@ def _some(total: int, generator: torch.Generator) -> torch.Tensor:
 
 def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) -> Callable[[], None]:
     """Restore what programs share through atomic operations: an exhausted counter would end the next run."""
-    shared = buffers_of(module.entry, node.args, traits.loaded) & buffers_of(module.entry, node.args, traits.stored)
-    buffers = [memory.buffers[number] for number in shared] if traits.in_order and not traits.waits else []
+    loaded, stored = (
+        buffers_of(module.entry, node.args, reach, memory.buffers) for reach in (traits.loaded, traits.stored)
+    )
+    buffers = [memory.buffers[number] for number in loaded & stored] if traits.in_order and not traits.waits else []
     before = [(b, b.storage.clone(), None if b.defined is None else b.defined.clone()) for b in buffers]
 
     def restore() -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 
 from evo_kernel.fitness.ir import hint_checks
-from evo_kernel.fitness.ir.lanes import Lanes, nothing
+from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, as_address, as_number, nothing
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import Function, IRBlock, IRModule, Operation, Region
 from evo_kernel.fitness.ir.running_program import RunningProgram
@@ -310,6 +310,12 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
     merged_lanes = []
     for column in zip(*(values for _, values in parts), strict=True):
         type_ = column[0].type
+        if any(isinstance(lanes, AddressWord) for lanes in column):
+            sides = [
+                [(r, [side(v)]) for v, (r, _) in zip(column, parts, strict=True)] for side in (as_address, as_number)
+            ]
+            merged_lanes.append(AddressWord(*(merged(side, programs)[0] for side in sides)))
+            continue
         shape = [max(sizes) for sizes in zip(*(lanes.data.shape[1:] for lanes in column), strict=True)]
         pieces = [lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
         undefined = None

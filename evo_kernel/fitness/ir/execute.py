@@ -12,11 +12,11 @@ from evo_kernel.fitness.ir import casts, control_flow, mapping, reductions, shap
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
-from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
+from evo_kernel.fitness.ir.memory import DeviceBuffer, DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import ATOMICS, LOADS, STORES, Function, IRModule, IRValue, Operation, Region
 from evo_kernel.fitness.ir.rounds import spins_of
 from evo_kernel.fitness.ir.types import IRError, Type
-from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar
+from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar, closure
 
 CHUNK_ELEMENTS = 1 << 18
 """Elements of the largest tensor of a chunk, so that temporaries fit the CPU's caches."""
@@ -54,6 +54,14 @@ class Launched:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """Where accesses of some kind may go: through which arguments, and by addresses in tables of which arguments."""
+
+    arguments: frozenset[int]
+    tables: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Traits:
     """Properties of a kernel that follow from its text."""
 
@@ -62,9 +70,9 @@ class Traits:
     in_order: bool  # it uses their results
     waits: bool  # a loop waits for other programs: one program at a time
     alone: bool  # it has shared memory of its own, or groups of warps: one program at a time
-    loaded: frozenset[int]  # arguments that it may load through
-    indexed: frozenset[int]  # arguments through which it may load other types than floating-point
-    stored: frozenset[int]  # arguments that it may store through
+    loaded: Reach  # of loads
+    indexed: Reach  # of loads of other types than floating-point
+    stored: Reach
 
 
 def unsupported(module: IRModule) -> str:
@@ -89,34 +97,39 @@ def traits_of(module: IRModule) -> Traits:
     return Traits(largest, updates, in_order, bool(spins_of(module)), alone, *_roots(module))
 
 
-def _roots(module: IRModule) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
-    """Arguments through which loads, integer loads and stores may go; all of them if a function is called."""
+def _roots(module: IRModule) -> tuple[Reach, Reach, Reach]:
+    """Where loads, integer loads and stores may go; anywhere if a function is called."""
     entry = module.entry
-    everything = frozenset(range(len(entry.arguments)))
     if len(module.functions) > 1:
+        everything = Reach(*(frozenset(range(len(entry.arguments))),) * 2)
         return everything, everything, everything
     sources: dict[str, set[str]] = {}
     accesses: list[tuple[Operation, str]] = []
     _flows(entry.body, sources, accesses)
+    loads: dict[str, set[str]] = {}  # by result, the addresses: regions side by side may use the same names
+    for operation, address in accesses:
+        for value in operation.results if operation.name == "tt.load" else ():
+            loads.setdefault(value.name, set()).add(address)
     positions = {value.name: position for position, value in enumerate(entry.arguments)}
 
-    def reach(name: str) -> set[int]:
-        seen, pending, arguments = set(), [name], set()
+    def reach(names: Iterable[str]) -> Reach:
+        seen, pending = set(), [(name, False) for name in names]
         while pending:
-            current = pending.pop()
-            if current in seen:
+            current, by_table = pending.pop()
+            if (current, by_table) in seen:
                 continue
-            seen.add(current)
-            if current in positions:
-                arguments.add(positions[current])
-            pending += sources.get(current, ())
-        return arguments
+            seen.add((current, by_table))
+            pending += [(source, by_table) for source in sources.get(current, ())]
+            pending += [(address, True) for address in loads.get(current, ())]
+        found = [{positions[name] for name, way in seen if way is by and name in positions} for by in (False, True)]
+        return Reach(*map(frozenset, found))
 
-    loaded = {p for o, name in accesses if o.name in _LOADS for p in reach(name)}
     floats = {o.ordinal for o, _ in accesses if all(value.type.is_float for value in o.results)}
-    indexed = {p for o, name in accesses if o.name in _LOADS and o.ordinal not in floats for p in reach(name)}
-    stored = {p for o, name in accesses if o.name in STORES for p in reach(name)}
-    return frozenset(loaded), frozenset(indexed), frozenset(stored)
+    return (
+        reach(name for o, name in accesses if o.name in _LOADS),
+        reach(name for o, name in accesses if o.name in _LOADS and o.ordinal not in floats),
+        reach(name for o, name in accesses if o.name in STORES),
+    )
 
 
 def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Operation, str]]) -> None:
@@ -183,8 +196,8 @@ def launch(
     )  # fmt: skip
     arguments = bind(module.entry, args)
     uses = {
-        use: buffers_of(module.entry, args, positions)
-        for use, positions in (("loads", traits.loaded), ("indexes", traits.indexed), ("stores", traits.stored))
+        use: buffers_of(module.entry, args, reach, memory.buffers)
+        for use, reach in (("loads", traits.loaded), ("indexes", traits.indexed), ("stores", traits.stored))
     }
     for number, buffer in enumerate(memory.buffers):
         own = frozenset(use for use, numbers in uses.items() if number in numbers)
@@ -242,10 +255,15 @@ def _turns(ids: torch.Tensor, traits: Traits, seed: int, reverse: bool) -> Itera
     return chunks[::-1] if reverse else chunks
 
 
-def buffers_of(entry: Function, args: Sequence[Arg], positions: frozenset[int]) -> set[int]:
-    """Numbers of the buffers behind some parameters of the IR function."""
+def buffers_of(entry: Function, args: Sequence[Arg], reach: Reach, buffers: Sequence[DeviceBuffer] = ()) -> set[int]:
+    """Numbers of the buffers behind some parameters of the IR function, and of those that addresses in them are in."""
     owners = _owners(entry, args)
-    return {arg.buffer for n in positions if not isinstance(arg := args[owners[n]], Scalar)}
+    direct, tables = (
+        {arg.buffer for n in positions if not isinstance(arg := args[owners[n]], Scalar)}
+        for positions in (reach.arguments, reach.tables)
+    )
+    addressed = {number: buffer.targets for number, buffer in enumerate(buffers)}
+    return direct | closure({target for table in tables for target in addressed.get(table, ())}, addressed)
 
 
 def _owners(entry: Function, args: Sequence[Arg]) -> list[int]:

@@ -300,6 +300,43 @@ class Lanes:
         return data if tuple(data.shape) == shape else data.expand(shape)
 
 
+class AddressWord(Lanes):
+    """Integers that may be addresses, whose values differ from run to run: as numbers these are undefined.
+
+    `word` is undefined where it is no address, `number` where it is one. Only what knows this class may use addresses:
+    tt.int_to_ptr makes them pointers again, integers may be added, two may be subtracted, and none is 0.
+    """
+
+    __slots__ = ("number", "word")
+
+    def __init__(self, word: Lanes, number: Lanes) -> None:
+        super().__init__(number.type, number.data, undefined=number.undefined)
+        self.word, self.number = word, number
+
+    @property
+    def is_nothing(self) -> bool:
+        return False
+
+    def tensors(self) -> Iterable[torch.Tensor]:
+        return (*self.word.tensors(), *self.number.tensors())
+
+    def rows(self, index: torch.Tensor) -> AddressWord:
+        return AddressWord(self.word.rows(index), self.number.rows(index))
+
+    def reshaped(self, type_: Type, change: Reshape) -> AddressWord:
+        return AddressWord(self.word.reshaped(type_, change), self.number.reshaped(type_, change))
+
+
+def as_address(value: Lanes) -> Lanes:
+    """An integer where it is an address; undefined elsewhere."""
+    return value.word if isinstance(value, AddressWord) else nothing(value.type)
+
+
+def as_number(value: Lanes) -> Lanes:
+    """An integer where it is no address; undefined elsewhere."""
+    return value.number if isinstance(value, AddressWord) else value
+
+
 @functools.lru_cache(maxsize=1024)
 def zeros(type_: Type) -> Lanes:
     """A value that is 0 everywhere."""

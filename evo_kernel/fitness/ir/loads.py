@@ -18,7 +18,7 @@ from evo_kernel.fitness.ir.access_checks import (
     use_of,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, handles
-from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing, zeros
+from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, any_marked, nothing, zeros
 from evo_kernel.fitness.ir.memory import PADDING, RAW_DTYPES, scattered, typed
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import Type
@@ -64,11 +64,12 @@ def load(
     item, rank = type_.item_bytes, type_.rank + 1
     access = machine.memory.access(pointer.sum, item, rank, PADDING // 2 if mask is not None else 0)
     only_addresses = machine.skips_floats and type_.is_float
-    if access is None or access.buffer.track_reads:
+    words = None
+    if access is None or access.buffer.track_reads or access.buffer.words is not None:
         loaded = _load_scattered(machine, frame, pointer, mask, type_, only_addresses)
         if loaded is None:
             return nothing(type_)
-        data, undefined = loaded
+        data, undefined, words = loaded
     else:
         access.buffer.require(use_of(type_))
         if mask is not None and machine.memory.strict:
@@ -79,6 +80,21 @@ def load(
         data = access.gathered(typed(access.buffer, torch.int8 if narrow else type_.dtype), item)
         data = data.contiguous().view(type_.dtype) if narrow else data
         undefined = undefined_at(access, item)
+    if type_.element == "ptr" and machine.memory.strict:
+        words = torch.zeros_like(data, dtype=torch.bool) if words is None else words
+        return Lanes(type_, data, undefined=any_marked(undefined, ~words))
+    if words is None:
+        return _with_other(type_, data, undefined, mask, other)
+    number = _with_other(type_, data, any_marked(undefined, words), mask, other)
+    if type_.element != "i64":
+        return number
+    return AddressWord(Lanes(type_, data, undefined=any_marked(undefined, none_if_false(~words))), number)
+
+
+def _with_other(
+    type_: Type, data: torch.Tensor, undefined: torch.Tensor | None, mask: Lanes | None, other: Lanes | None
+) -> Lanes:
+    """What was loaded; `other`, or undefined, where the mask is off."""
     if type_.element == "i1":
         data = data != 0
     if mask is None:
@@ -99,8 +115,11 @@ def load(
 
 def _load_scattered(
     machine: Machine, frame: Frame, pointer: Lanes, mask: Lanes | None, type_: Type, only_addresses: bool
-) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-    """Lane by lane: addresses in several buffers, or in one that this launch also writes. None: `only_addresses`."""
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None] | None:
+    """Lane by lane: addresses in several buffers, or in one that this launch also writes, or a table of addresses.
+
+    Data, where it is undefined, and where it is an address. None: `only_addresses`.
+    """
     item = type_.item_bytes
     every = frame.programs.numel() > 1 and any(buffer.track_reads for buffer in machine.memory.buffers)
     shape = (frame.programs.numel(), *(type_.shape or ())) if every else access_shape(frame, type_, pointer, mask)
@@ -114,8 +133,10 @@ def _load_scattered(
         return None
     dtype = torch.int8 if type_.element == "i1" else type_.dtype
     raw = torch.zeros(lanes.addresses.numel(), dtype=RAW_DTYPES[item])
-    undefined = torch.zeros(lanes.addresses.numel(), dtype=torch.bool)
+    undefined, words = torch.zeros(2, lanes.addresses.numel(), dtype=torch.bool)
     for buffer, places, chosen in groups:
+        if buffer.words is not None:
+            words[slice(None) if chosen is None else chosen] = buffer.words[places * item >> 3]
         loaded = typed(buffer, RAW_DTYPES[item])[places]
         marks = None
         if buffer.defined is not None:
@@ -132,7 +153,7 @@ def _load_scattered(
         spread = torch.zeros(lanes.active.numel(), dtype=RAW_DTYPES[item])
         spread[lanes.active] = raw
         data = spread.view(dtype)
-        marks = torch.zeros(lanes.active.numel(), dtype=torch.bool)
-        marks[lanes.active] = undefined
-        undefined = marks
-    return data.reshape(shape), none_if_false(undefined.reshape(shape))
+        marks = torch.zeros(2, lanes.active.numel(), dtype=torch.bool)
+        marks[:, lanes.active] = torch.stack([undefined, words])
+        undefined, words = marks
+    return data.reshape(shape), none_if_false(undefined.reshape(shape)), none_if_false(words.reshape(shape))

@@ -60,6 +60,8 @@ class DeviceBuffer:
         self.track_reads = False
         self.uses: frozenset[str] | None = None  # loads, indexes, stores: of the launch, by its text; None: any
         self.changed = False  # a kernel may have stored here
+        self.words: torch.Tensor | None = None  # for each 8 bytes of the storage, whether a table has an address there
+        self.targets: frozenset[int] = frozenset()  # numbers of the buffers that these addresses are in
 
     @property
     def data(self) -> torch.Tensor:
@@ -76,6 +78,8 @@ class DeviceBuffer:
 
         Reads are tracked, and traffic is counted, for the buffers of the arguments that addresses derive from.
         """
+        if use == "stores" and self.words is not None:
+            raise MemoryFault("out_of_bounds", "stores to a table of addresses, which kernels may only read")
         if self.uses is not None and use not in self.uses:
             does = "stores to" if use == "stores" else "loads from"
             raise MemoryFault(

@@ -13,7 +13,7 @@ from evo_kernel.fitness.ir.memory import PADDING, DeviceBuffer, DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
-from evo_kernel.fitness.plan.torch_operations import results_of, table_of
+from evo_kernel.fitness.plan.torch_operations import addresses_of, results_of, table_of
 from evo_kernel.tasks.layout import shares_memory, write
 
 
@@ -137,12 +137,24 @@ def run_nodes(
             if (marks := undefined_of(memory.buffers[node.source.buffer], node.source)) is not None:
                 _undefine(memory.buffers[node.target.buffer], node.target, marks)
         elif isinstance(node, Constant):
-            view_of(memory.buffers[node.view.buffer], node.view).copy_(table_of(node))
+            table = table_of(node, lambda one: DeviceMemory.address(one.target, one.offset))
+            view_of(memory.buffers[node.view.buffer], node.view).copy_(table)
             _define(memory, node.view)
         else:
             sees(place, node, [view_of(memory.buffers[view.buffer], view) for view in node.views])
             _replay(node, memory)
+        if isinstance(node, (Fill, Constant)) and node.view.buffer in plan.addressed:
+            mark_addresses(memory.buffers[node.view.buffer], node, plan.addressed[node.view.buffer])
     return None
+
+
+def mark_addresses(buffer: DeviceBuffer, node: Fill | Constant, targets: frozenset[int]) -> None:
+    """Record where the elements that a node writes are addresses, in the buffers `targets`."""
+    if buffer.words is None:
+        buffer.words = torch.zeros(buffer.storage.numel() // 8, dtype=torch.bool)
+    marks = addresses_of(node) if isinstance(node, Constant) else torch.zeros((), dtype=torch.bool)
+    buffer.words.as_strided(node.view.shape, node.view.strides, PADDING // 8 + node.view.offset).copy_(marks)
+    buffer.targets = targets
 
 
 def _define(memory: DeviceMemory, view: View) -> None:

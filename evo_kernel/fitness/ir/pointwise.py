@@ -20,7 +20,17 @@ from evo_kernel.fitness.ir.device_functions import (
     remainder,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
-from evo_kernel.fitness.ir.lanes import Lanes, Sum, any_marked, any_undefined, separated, sum_of_parts
+from evo_kernel.fitness.ir.lanes import (
+    AddressWord,
+    Lanes,
+    Sum,
+    any_marked,
+    any_undefined,
+    as_address,
+    as_number,
+    separated,
+    sum_of_parts,
+)
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
@@ -89,6 +99,12 @@ def _integer(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     if type_.element == "i1":
         data = a.data & b.data if operation.name == "arith.muli" else a.data ^ b.data
         return elementwise_result(operation, data, operands)
+    if isinstance(b, AddressWord) and not isinstance(a, AddressWord) and operation.name == "arith.addi":
+        a, b = b, a
+    if isinstance(a, AddressWord) and operation.name == "arith.subi" and isinstance(b, AddressWord):
+        return [*_integer(machine, frame, operation, (a.word, b.word))]
+    if isinstance(a, AddressWord) and operation.name != "arith.muli" and not isinstance(b, AddressWord):
+        return [AddressWord(*(_integer(machine, frame, operation, (side, b))[0] for side in (a.word, a.number)))]
     undefined = any_undefined(operands)
     if (a.has_sum and b.has_sum and type_.element != "i64") or (a.has_sum and b.has_sum and _modest(a.sum, b.sum)):
         left, right = a.sum, b.sum
@@ -201,7 +217,9 @@ def _compare(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     a, b = operands
     predicate = operation.words[0]
     kind, unsigned = predicate.lstrip("su") if predicate not in ("eq", "ne") else predicate, predicate[0] == "u"
-    undefined = any_undefined(operands)
+    if isinstance(a, AddressWord) and predicate in ("eq", "ne") and b.integer() == 0:
+        a = _other_than_zero(a)
+    undefined = any_undefined((a, b))
     type_ = operation.results[0].type
     if a.type.element != "i1" and a.has_sum and b.has_sum:
         left, right = a.sum, b.sum
@@ -216,6 +234,15 @@ def _compare(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     elif a.type.element == "i1" and kind not in ("eq", "ne"):
         x, y = -x.long(), -y.long()
     return [Lanes(type_, _PREDICATES[kind](x, y), undefined=undefined)]
+
+
+def _other_than_zero(value: AddressWord) -> Lanes:
+    """With 1 for addresses, because no buffer lies at 0."""
+    word, number = value.word.undefined, value.number.undefined
+    if word is None:
+        return Lanes(value.type, sum_=Sum(1))
+    undefined = None if number is None else word & number
+    return Lanes(value.type, torch.where(word, value.number.data, 1), undefined=undefined)
 
 
 def _comparison(difference: Sum, kind: str, rank: int) -> tuple[torch.Tensor, ...]:
@@ -353,6 +380,9 @@ def _select(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     type_ = operation.results[0].type
     if condition.undefined is None and (known := condition.boolean()) is not None:
         return [a if known else b]
+    if isinstance(a, AddressWord) or isinstance(b, AddressWord):
+        sides = [(condition, side(a), side(b)) for side in (as_address, as_number)]
+        return [AddressWord(*(_select(machine, frame, operation, side)[0] for side in sides))]
     chosen = condition.data
     if chosen.dim() == 1 and type_.rank:  # a scalar condition selects between tensors
         chosen = chosen.reshape(-1, *(1,) * type_.rank)

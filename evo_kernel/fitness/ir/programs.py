@@ -16,30 +16,53 @@ import torch
 from evo_kernel.fitness.ir.execute import launch as launch_ir
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule, IRValue
+from evo_kernel.fitness.ir.nodes import mark_addresses
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import IRError
-from evo_kernel.fitness.plan.launch_plan import ITEM_BYTES, Arg, Descriptor, Pointer, Scalar
+from evo_kernel.fitness.plan.launch_plan import ITEM_BYTES, Arg, Constant, Descriptor, Pointer, Scalar
 
 _FLOATS = {"f32": "<f", "f64": "<d", "f16": "<e"}
 _TF32 = 11  # CUtensorMapDataType
 
 
-def launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> None:
-    """Execute one launch. Raises NotImplementedError if only a GPU can, RuntimeError if the launch has a finding."""
+def address(buffers: Sequence[torch.Tensor], number: int) -> int:
+    """The address that a buffer has while a launch is executed."""
+    del buffers
+    return DeviceMemory.address(number)
+
+
+def launch(
+    code: Mapping[str, Any],
+    node: Mapping[str, Any],
+    buffers: Sequence[torch.Tensor],
+    nodes: Sequence[Mapping[str, Any]],
+) -> None:
+    """Execute one launch of a case with these nodes.
+
+    Raises NotImplementedError if only a GPU can, RuntimeError if the launch has a finding.
+    """
     if code["language"] == "cuda":
         raise NotImplementedError(f"only a GPU executes {code['language']} ({code['symbol']})")
     try:
-        _launch(code, node, buffers)
+        _launch(code, node, buffers, nodes)
     except IRError as error:
         raise NotImplementedError(f"only a GPU executes {code['symbol']}: {error}") from error
 
 
-def _launch(code: Mapping[str, Any], node: Mapping[str, Any], buffers: Sequence[torch.Tensor]) -> None:
+def _launch(
+    code: Mapping[str, Any],
+    node: Mapping[str, Any],
+    buffers: Sequence[torch.Tensor],
+    nodes: Sequence[Mapping[str, Any]],
+) -> None:
     module = _module(code["ir"])
     memory = DeviceMemory()
     for data in buffers:
         memory.add(data.numel(), defined=True)
         memory.buffers[-1].data.copy_(data)
+    for table in (Constant.model_validate(other) for other in nodes if other.get("relocations")):
+        buffer = memory.buffers[table.view.buffer]
+        mark_addresses(buffer, table, buffer.targets.union(one.target for one in table.relocations))
     grid = (node["grid"][0] // code["cluster"], *node["grid"][1:])
     launched = launch_ir(module, grid, _arguments(module, node["parameters"]), memory)
     if launched.finding is not None:

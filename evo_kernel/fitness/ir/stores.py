@@ -17,7 +17,7 @@ from evo_kernel.fitness.ir.access_checks import (
     shadow_units,
     since_units,
 )
-from evo_kernel.fitness.ir.engine import Frame, Machine, handles
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import (
     PADDING,
@@ -43,6 +43,8 @@ def store(
     machine: Machine, frame: Frame, operation: Operation, pointer: Lanes, value: Lanes, mask: Lanes | None
 ) -> None:
     """Store elements where the mask is on. Raises MemoryFault."""
+    if value.type.element == "ptr" and machine.memory.strict:
+        raise Unsupported("a store of addresses: they differ from run to run")
     require_defined_access(machine, pointer, mask, "stores")
     check_hints(frame, pointer, mask, value.type)
     known = True if mask is None else mask.boolean()

@@ -16,12 +16,21 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from evo_kernel.errors import PlanError
 from evo_kernel.fitness.compile.ir_text import (
@@ -269,12 +278,30 @@ class Copy(_Data):
         return self
 
 
+class Relocation(_Data):
+    """Element `at` of a table, in row-major order, holds the address of byte `offset` of the buffer `target`."""
+
+    at: Annotated[int, Field(ge=0, lt=MAX_TABLE_BYTES // 8)]
+    target: Index
+    offset: Size = 0
+
+
 class Constant(_Data):
-    """A small table of values known to host code (torch.tensor([...])): `data` is its elements in row-major order."""
+    """A small table of values known to host code (torch.tensor([...])): `data` is its elements in row-major order.
+
+    Who runs the plan writes the addresses (`data_ptr()`), as only it knows where buffers lie; `data` has zeros there.
+    """
 
     kind: Literal["constant"] = "constant"
     view: View
     data: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=MAX_TABLE_BYTES * 4 // 3 + 4)]  # base64
+    relocations: Annotated[tuple[Relocation, ...], Field(max_length=MAX_TABLE_BYTES // 8)] = ()
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Tables without addresses keep the hashes that plans had before there were any."""
+        data = whole(self)
+        return data if self.relocations else {name: value for name, value in data.items() if name != "relocations"}
 
     @property
     def content(self) -> bytes:
@@ -286,6 +313,13 @@ class Constant(_Data):
             raise ValueError(
                 f"a table of {len(self.content)} bytes for {self.view.elements} elements of {self.view.dtype}"
             )
+        if self.relocations and self.view.dtype not in ("int64", "uint64"):
+            raise ValueError(f"a table of {self.view.dtype} holds addresses, which have 64 bits")
+        places, content = [one.at for one in self.relocations], self.content
+        if places != sorted(set(places)) or places[-1:] >= [self.view.elements]:
+            raise ValueError("a table's addresses are out of order, or lie outside it")
+        if any(content[8 * at : 8 * at + 8] != bytes(8) for at in places):
+            raise ValueError("a table holds a number where an address belongs")
         return self
 
 
@@ -349,7 +383,8 @@ class Plan(_Data):
             raise ValueError(f"the code of its kernels has more than {MAX_CODES} characters")
         if sum(buffer.bytes for buffer in self.buffers) > MAX_BYTES:
             raise ValueError(f"buffers sum to more than {MAX_BYTES} bytes")
-        for view in (*(v for v in self.inputs if v), *self.outputs, *self._node_views()):
+        of_nodes = (view for node in self.nodes for view in _views_of(node))
+        for view in (*(v for v in self.inputs if v), *self.outputs, *of_nodes):
             self._check_view(view)
         given = [(v.buffer, v.span()) for v in self.inputs if v]
         for number, buffer in enumerate(self.buffers):
@@ -362,17 +397,34 @@ class Plan(_Data):
                 self._check_launch(node)
         if sum(len(node.data) * 3 // 4 for node in self.nodes if isinstance(node, Constant)) > MAX_TABLE_BYTES:
             raise ValueError(f"constant tables sum to more than {MAX_TABLE_BYTES} bytes: pass them as an input")
+        self._check_relocations()
         return self
 
-    def _node_views(self) -> Iterator[View]:
+    def _check_relocations(self) -> None:
+        """Addresses point into buffers. Only kernels see them: no torch operation, no copy, no output."""
+        closed = {number for number, buffer in enumerate(self.buffers) if buffer.kind == "input"}
+        closed |= {view.buffer for view in self.outputs}
         for node in self.nodes:
-            if isinstance(node, (Fill, Constant)):
-                yield node.view
-            elif isinstance(node, Copy):
-                yield from (node.source, node.target)
-            elif isinstance(node, Aten):
-                yield from node.views
-                yield from (view for view in node.outputs if view)
+            whole = isinstance(node, (Fill, Constant)) and node.view.item_bytes == 8
+            closed |= set() if whole else {view.buffer for view in _views_of(node)}
+            for one in node.relocations if isinstance(node, Constant) else ():
+                if one.target >= len(self.buffers) or one.offset > self.buffers[one.target].bytes:
+                    raise ValueError(f"an address in a table points outside buffer {one.target}")
+        if wrong := self.addressed.keys() & closed:
+            raise ValueError(f"buffer {min(wrong)} holds addresses, but not only kernels take it")
+
+    @cached_property
+    def addressed(self) -> dict[int, frozenset[int]]:
+        """By buffer with a table of addresses, the buffers that these point into."""
+        found: dict[int, set[int]] = {}
+        for node in self.nodes:
+            if isinstance(node, Constant) and node.relocations:
+                found.setdefault(node.view.buffer, set()).update(one.target for one in node.relocations)
+        return {buffer: frozenset(targets) for buffer, targets in found.items()}
+
+    def reached(self, launch: Launch) -> set[int]:
+        """Buffers that a launch takes as arguments, or by tables of addresses."""
+        return closure({arg.buffer for arg in launch.args if not isinstance(arg, Scalar)}, self.addressed)
 
     def _check_view(self, view: View) -> None:
         if view.buffer >= len(self.buffers):
@@ -433,7 +485,7 @@ class Plan(_Data):
         given = {number for number, buffer in enumerate(self.buffers) if buffer.kind == "input"}
         for node in self.nodes:
             if isinstance(node, Launch):
-                copied -= {arg.buffer for arg in node.args if not isinstance(arg, Scalar)}
+                copied -= self.reached(node)
             elif isinstance(node, Copy):
                 source, target = node.source, node.target
                 moves = source.buffer not in copied | given and not source.has_strides(target.strides)
@@ -493,6 +545,26 @@ class Plan(_Data):
         """Bytes of buffers that are neither inputs nor outputs."""
         outputs = {view.buffer for view in self.outputs}
         return sum(b.bytes for i, b in enumerate(self.buffers) if b.kind == "scratch" and i not in outputs)
+
+
+def closure(buffers: set[int], addressed: Mapping[int, Set[int]]) -> set[int]:
+    """Buffers, those that addresses in them point into, and so on."""
+    reached, pending = set(buffers), list(buffers)
+    while pending:
+        new = set(addressed.get(pending.pop(), ())) - reached
+        reached |= new
+        pending += new
+    return reached
+
+
+def _views_of(node: Node) -> Iterator[View]:
+    if isinstance(node, (Fill, Constant)):
+        yield node.view
+    elif isinstance(node, Copy):
+        yield from (node.source, node.target)
+    elif isinstance(node, Aten):
+        yield from node.views
+        yield from (view for view in node.outputs if view)
 
 
 def _descriptor_view(arg: Descriptor) -> View:

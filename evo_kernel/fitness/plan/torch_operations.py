@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from evo_kernel.fitness.plan.launch_plan import Aten, Constant
+from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Relocation
 
 ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
 _UNSAFE = frozenset({
@@ -73,7 +73,16 @@ def arguments_of(node: Aten, tensors: Sequence[torch.Tensor], device: str) -> tu
     return plain(node.args), {key: plain(value) for key, value in node.kwargs.items()}
 
 
-def table_of(node: Constant) -> torch.Tensor:
-    """A constant table as a tensor."""
+def table_of(node: Constant, address: Callable[[Relocation], int] = lambda _: 0) -> torch.Tensor:
+    """A constant table as a tensor, with these numbers where it holds addresses."""
     data = torch.frombuffer(bytearray(node.content), dtype=torch.uint8) if node.data else torch.empty(0)
+    for one in node.relocations:
+        data.view(torch.int64)[one.at] = address(one)
     return data.view(getattr(torch, node.view.dtype)).reshape(node.view.shape)
+
+
+def addresses_of(node: Constant) -> torch.Tensor:
+    """Where a table holds addresses: booleans in its shape."""
+    marks = torch.zeros(node.view.elements, dtype=torch.bool)
+    marks[[one.at for one in node.relocations]] = True
+    return marks.reshape(node.view.shape)

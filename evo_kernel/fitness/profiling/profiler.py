@@ -18,7 +18,6 @@ from evo_kernel.fitness.plan.launch_plan import (
     Constant,
     Fill,
     Launch,
-    Scalar,
 )
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart, HardwareCounters
 from evo_kernel.fitness.runners.base import Checked, Runner
@@ -95,7 +94,7 @@ def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
     nodes = compiled.plan.nodes
     place = [number for number, node in enumerate(nodes) if isinstance(node, Launch)][position]
     launch = compiled.plan.launches[position]
-    given = {arg.buffer for arg in launch.args if not isinstance(arg, Scalar)}
+    given = compiled.plan.reached(launch)
     before = [
         node for node in nodes[:place]
         if isinstance(node, (Constant, Fill)) and node.view.buffer in given

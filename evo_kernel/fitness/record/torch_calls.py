@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from evo_kernel.fitness.plan.launch_plan import MAX_TABLE_BYTES
 from evo_kernel.fitness.plan.torch_operations import ALLOCATIONS, makes_view
-from evo_kernel.fitness.record.tracing import PlanTracer, RecordingRefused, number, table_node
+from evo_kernel.fitness.record.tracing import PlanTracer, RecordingRefused, number
 
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 _FULL = {"full": 1, "full_like": 1, "new_full": 2}  # position of the value
@@ -151,6 +151,11 @@ class AtenWriter(TorchDispatchMode):
             self._write(func, args, kwargs, result)
             return
         value = self._filled_value(name, args, kwargs)
+        if value is not None and tracer.place(value) is not None:
+            with _disable_current_modes():
+                table = torch.full(result.shape, value, dtype=torch.int64)
+            self._put(result, table, fresh=name != "fill_")
+            return
         if value is not None:
             tracer.known.forget(result)
             tracer.note({"kind": "fill", "view": tracer.view(result), "value": value})
@@ -211,7 +216,6 @@ class AtenWriter(TorchDispatchMode):
     def _put(self, target: torch.Tensor, value: torch.Tensor, fresh: bool) -> bool:
         tracer = self._tracer
         value = tracer.known.cast(value, target)
-        tracer.refuse_addresses(value)
         size = target.numel() * target.element_size()
         if size > MAX_TABLE_BYTES:
             raise RecordingRefused(
@@ -219,7 +223,7 @@ class AtenWriter(TorchDispatchMode):
                 "compute it in a kernel"
             )
         if size:
-            tracer.note(table_node(tracer.view(target), value))
+            tracer.note(tracer.table(tracer.view(target), value))
         tracer.known.forget(target)
         if fresh:
             tracer.known.keep(target, value)
@@ -244,6 +248,8 @@ class AtenWriter(TorchDispatchMode):
                 return {"torch": str(value).removeprefix("torch.")}
             if isinstance(value, (tuple, list)):
                 return [plain(item) for item in value]
+            if tracer.place(value) is not None:
+                raise RecordingRefused("a torch operation takes an address (data_ptr) as a number: only kernels may")
             return value
 
         packed = {"args": plain(args), "kwargs": {key: plain(value) for key, value in kwargs.items()}}

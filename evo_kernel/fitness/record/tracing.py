@@ -18,8 +18,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from evo_kernel.fitness.plan.launch_plan import MAX_NODES, MAX_TABLE_BYTES
+from evo_kernel.fitness.plan.launch_plan import MAX_NODES, MAX_TABLE_BYTES, closure
 
+_WORDS = (torch.int64, torch.uint64)
 ADDRESS_BITS = 40  # fake addresses: buffer number above, byte offset below; every buffer is 256-byte aligned and more
 
 
@@ -52,6 +53,7 @@ class PlanTracer:
         self.nodes: list[dict[str, Any]] = []
         self._storages: dict[int, int] = {}
         self._addressed: set[int] = set()  # buffers whose address host code has asked for
+        self._tables: dict[int, set[int]] = {}  # by buffer that holds addresses, the buffers that these point into
         self._kept: list[Any] = []  # storages stay alive, so that no address is reused
         self.known = KnownValues()
 
@@ -74,17 +76,42 @@ class PlanTracer:
         self._addressed.add(self._buffer(tensor))
         return ((self._buffer(tensor) + 1) << ADDRESS_BITS) + offset_bytes(tensor)
 
-    def refuse_addresses(self, table: torch.Tensor) -> None:
-        """Raise RecordingRefused if a table holds an address that host code has asked for."""
-        if table.dtype not in (torch.int64, torch.uint64) or not self._addressed:
-            return
+    def table(self, view: dict[str, Any], value: torch.Tensor) -> dict[str, Any]:
+        """The plan's node that writes `value` into `view`. Addresses that host code has asked for become relocations.
+
+        Raises RecordingRefused for an address beside the tensor that it was made from.
+        """
         with _disable_current_modes():
-            numbers = {value >> ADDRESS_BITS for value in table.reshape(-1).tolist()}
-        if any(number - 1 in self._addressed for number in numbers):
+            flat = value.detach().contiguous().reshape(-1)
+            relocations = [
+                {"at": at, **place}
+                for at, number in enumerate(flat.tolist() if self._addressed and value.dtype in _WORDS else ())
+                if (place := self.place(number)) is not None
+            ]
+            flat = flat.clone() if relocations else flat
+            for one in relocations:
+                flat.view(torch.int64)[one["at"]] = 0
+            data = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
+        if relocations:
+            self._tables.setdefault(view["buffer"], set()).update(one["target"] for one in relocations)
+        node = {"kind": "constant", "view": view, "data": base64.b64encode(data).decode()}
+        return {**node, "relocations": relocations} if relocations else node
+
+    def place(self, number: Any) -> dict[str, int] | None:
+        """Buffer and byte of an address that host code has asked for; None for other numbers. Raises as `table`."""
+        if not isinstance(number, int):
+            return None
+        target = ((number + (1 << (ADDRESS_BITS - 1))) >> ADDRESS_BITS) - 1  # and no other one if it lies beside
+        if target not in self._addressed:
+            return None
+        offset, size = number - ((target + 1) << ADDRESS_BITS), self.buffers[target]["bytes"]
+        if not 0 <= offset <= size:
             raise RecordingRefused(
-                "run writes addresses of tensors (data_ptr) into a table: a plan has none, as the judge chooses where "
-                "tensors lie. Pass the tensors themselves, or one tensor that holds them all and a table of offsets"
+                f"run makes an address (data_ptr) {-offset if offset < 0 else offset - size} bytes "
+                f"{'before' if offset < 0 else 'behind'} a tensor of {size} bytes: a table holds addresses within "
+                "tensors. Add the offset in the kernel"
             )
+        return {"target": target, "offset": offset}
 
     def pointer(self, value: Any) -> dict[str, Any]:
         """A pointer argument. The kernel may write there, so known values are dropped.
@@ -92,13 +119,15 @@ class PlanTracer:
         `value`: a tensor or, as Triton takes it, another object with `data_ptr`: packages wrap tensors.
         """
         if isinstance(value, torch.Tensor):
-            self.known.forget(value)
-            return {"kind": "pointer", "buffer": self._buffer(value), "offset": offset_bytes(value)}
-        number, offset = divmod(value.data_ptr(), 1 << ADDRESS_BITS)
-        if not 0 < number <= len(self.buffers):
-            raise RecordingRefused(f"a kernel takes a {type(value).__name__} whose address lies in no tensor")
-        self.known.forget_storage(self._kept[number - 1]._cdata)
-        return {"kind": "pointer", "buffer": number - 1, "offset": offset}
+            buffer, offset = self._buffer(value), offset_bytes(value)
+        else:
+            number, offset = divmod(value.data_ptr(), 1 << ADDRESS_BITS)
+            if not 0 < number <= len(self.buffers):
+                raise RecordingRefused(f"a kernel takes a {type(value).__name__} whose address lies in no tensor")
+            buffer = number - 1
+        for reached in closure({buffer}, self._tables):
+            self.known.forget_storage(self._kept[reached]._cdata)
+        return {"kind": "pointer", "buffer": buffer, "offset": offset}
 
     def kernel(self, spec: dict[str, Any]) -> int:
         """Index of a kernel in the plan."""
@@ -125,6 +154,12 @@ class PlanTracer:
             raise RecordingRefused(
                 f"run makes more than {MAX_NODES} launches, fills and torch calls: a plan holds no more"
             )
+        views = [*node.get("views", ()), *node.get("outputs", ()), node.get("source"), node.get("target")]
+        if any(view is not None and view["buffer"] in self._tables for view in views):
+            raise RecordingRefused(
+                "run copies a table of addresses (data_ptr) on the GPU, or computes with it: only kernels may take it. "
+                "Make the table on the host, by torch.tensor([...], device=...)"
+            )
         self.nodes.append(node)
 
     def finish(self, outputs: Any, may_be_none: bool) -> list[dict[str, Any]]:
@@ -141,6 +176,8 @@ class PlanTracer:
                 )
             if value.device.type != "cuda":
                 raise RecordingRefused(f"run returned a tensor on {value.device}; outputs belong on the GPU", "wrong")
+            if self._buffer(value) in self._tables:
+                raise RecordingRefused("run returned a table of addresses (data_ptr): only kernels may take it")
         return [self.view(value) for value in values]
 
 
@@ -231,14 +268,6 @@ def _plain(value: Any, lookup: Callable[[torch.Tensor], torch.Tensor | None]) ->
     if isinstance(value, dict):
         return {key: _plain(item, lookup) for key, item in value.items()}
     return torch.device("cpu") if isinstance(value, torch.device) else value
-
-
-def table_node(view: dict[str, Any], value: torch.Tensor) -> dict[str, Any]:
-    """The plan's node that writes `value` into `view`."""
-    with _disable_current_modes():
-        flat = value.detach().contiguous().reshape(-1)
-        data = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
-    return {"kind": "constant", "view": view, "data": base64.b64encode(data).decode()}
 
 
 def number(value: torch.Tensor) -> bool | int | float:

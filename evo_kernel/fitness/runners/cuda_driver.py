@@ -32,9 +32,8 @@ from evo_kernel.fitness.plan.launch_plan import (
     Scalar,
     TensorMeta,
 )
-from evo_kernel.fitness.plan.torch_operations import table_of
 from evo_kernel.fitness.runners import launch_limits, parameters
-from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, run_aten
+from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, ConstantTable, run_aten
 from evo_kernel.fitness.runners.launch_limits import CudaFault, PlanFault
 from evo_kernel.fitness.runners.parameters import scalar
 
@@ -115,7 +114,9 @@ class Launcher:
         nodes = plan.plan.nodes
         launches = [index for index, node in enumerate(nodes) if isinstance(node, Launch)]
         self._numbers = {index: number for number, index in enumerate(launches)}  # launch number by node index
-        self._tables = {i: table_of(n).to("cuda") for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data}
+        self._tables = {
+            i: ConstantTable(plan, n, "cuda") for i, n in enumerate(nodes) if isinstance(n, Constant) and n.data
+        }
         for launch in plan.plan.launches:
             self._check_cooperative(launch, limits)
 
@@ -143,7 +144,7 @@ class Launcher:
             arena.tensor(node.target).copy_(arena.tensor(node.source))
         elif isinstance(node, Constant):
             if index in self._tables:
-                arena.tensor(node.view).copy_(self._tables[index])
+                self._tables[index].write(arena)
         else:
             run_aten(node, [arena.tensor(view) for view in node.views], arena)
 

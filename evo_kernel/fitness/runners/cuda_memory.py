@@ -6,12 +6,13 @@ import contextlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # pyright: ignore[reportPrivateImportUsage]
 
-from evo_kernel.fitness.plan.launch_plan import Aten, Buffer, CompiledPlan, View
-from evo_kernel.fitness.plan.torch_operations import results_of
+from evo_kernel.fitness.plan.launch_plan import Aten, Buffer, CompiledPlan, Constant, View
+from evo_kernel.fitness.plan.torch_operations import addresses_of, results_of, table_of
 from evo_kernel.fitness.runners.launch_limits import ScratchNeed, scratch_needs
 from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.layout import write
@@ -40,6 +41,11 @@ def _with_band(size: int) -> int:
     return CANARY_BYTES + (size + 511) // 512 * 512
 
 
+def _starts_of(sizes: Sequence[int]) -> list[int]:
+    """Where buffers begin in an arena."""
+    return [CANARY_BYTES + start for start in accumulate(map(_with_band, sizes[:-1]), initial=0)][: len(sizes)]
+
+
 class Arena:
     """Memory for one run of a plan: its buffers and the scratch of its launches, each between two canary bands.
 
@@ -54,12 +60,8 @@ class Arena:
             *(number for number, buffer in enumerate(plan.plan.buffers) if buffer.kind == "scratch"),
             *(number for number in range(self._buffers, len(self._sizes)) if self._sizes[number]),
         ]
-        starts, total = [], 0
-        for size in self._sizes:
-            starts.append(total + CANARY_BYTES)
-            total += _with_band(size)
-        self._starts = starts
-        self.memory = memory(total + CANARY_BYTES)
+        self._starts = starts = _starts_of(self._sizes)
+        self.memory = memory(sum(map(_with_band, self._sizes)) + CANARY_BYTES)
         total = self.memory.numel()
         ends = [0, *(start + size for start, size in zip(starts, self._sizes, strict=True))]
         self._bands = [self.memory[end:start] for end, start in zip(ends, [*starts, total], strict=True)]
@@ -119,6 +121,25 @@ class Arena:
         """Index of a buffer with a damaged canary band; None if all are intact."""
         whole = [bool((band == self.canary).all()) for band in self._bands]
         return None if all(whole) else max(0, whole.index(False) - 1)
+
+
+class ConstantTable:
+    """A constant table on the GPU, with addresses relative to an arena's memory."""
+
+    def __init__(self, plan: CompiledPlan, node: Constant, device: str) -> None:
+        starts = _starts_of(_sizes_of(plan)[0])
+        self._view = node.view
+        self._words = table_of(node, lambda one: starts[one.target] + one.offset).to(device)
+        self._addresses = addresses_of(node).long().to(device) if node.relocations else None
+
+    def write(self, arena: Arena) -> None:
+        """Copy it to its place, addresses as those of this arena; may be captured."""
+        target = arena.tensor(self._view)
+        if self._addresses is None:
+            target.copy_(self._words)
+            return
+        words, base = self._words.view(torch.int64), arena.memory.data_ptr()
+        torch.add(words, self._addresses, alpha=base, out=target.view(torch.int64))
 
 
 def overlaid(plans: Sequence[CompiledPlan], count: int, memory: Callable[[int], torch.Tensor]) -> list[list[Arena]]:

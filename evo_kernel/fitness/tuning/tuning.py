@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from evo_kernel.errors import CutShort
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation, mean_log
 from evo_kernel.fitness.grading import Grader
-from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Descriptor, Launch, Pointer
+from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
 from evo_kernel.fitness.record.recorder import RecordFault, Recording
 from evo_kernel.fitness.tuning.proposals import Knob, Search, Space, find_knobs, knob_groups
 from evo_kernel.tasks.task import Case
@@ -220,8 +220,7 @@ def _spaces(source: Source, knobs: Sequence[Knob], plan: CompiledPlan | RecordFa
 
 def _weight(plan: CompiledPlan, launch: Launch) -> float:
     """Bytes of the buffers that a launch takes, times DOT_WEIGHT if it multiplies matrices."""
-    buffers = {arg.buffer for arg in launch.args if isinstance(arg, Pointer | Descriptor)}
-    moved = sum(plan.plan.buffers[buffer].bytes for buffer in buffers)
+    moved = sum(plan.plan.buffers[buffer].bytes for buffer in plan.plan.reached(launch))
     return moved * (DOT_WEIGHT if _multiplies(plan, launch.kernel) else 1.0)
 
 

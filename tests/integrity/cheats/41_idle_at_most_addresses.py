@@ -3,7 +3,7 @@
 row: 41, 62
 task: matmul_large
 ends: wrong
-where: gpu
+says: branches on a value
 """
 
 import torch
