@@ -159,7 +159,7 @@ def test_commands_tell_what_the_data_says(tmp_path):
     assert json.loads(evo("champions", "softmax", "--json").stdout) == []
     shown = evo("champions", "show", "gqa").stdout
     assert champion_named("gqa").docstring in shown and "dollars not recorded" in shown
-    assert len(told(evo("champions", "show", "gqa", "--json"))["lineages"]) == 3
+    assert len(told(evo("champions", "show", "gqa", "--json"))["lineages"]) == 4
     with pytest.raises(UserError, match="no champion 'gpa'"):
         evo("champions", "verify", "gpa")
 

@@ -4,7 +4,7 @@ row: 9
 task: squares_of_several
 ends: honest, runtime_error
 says: table of addresses
-no faster than: squares_by_addresses
+no faster than: squares_by_plain_addresses
 """
 
 import torch
