@@ -436,6 +436,18 @@ def test_code_of_a_function_whose_calls_were_not_counted_counts_once():
     assert Rounds(dataclasses.replace(launch, traffic=called)).instructions() == 10 + 7 * 100
 
 
+def test_rounds_take_the_latencies_that_copies_were_waited_for():
+    seen = dataclasses.replace(
+        counted_traffic(softmax_plan(64, 64))[0], rounds=100.0, waiting_rounds=0.0, load_bytes=1e5, busiest=()
+    )
+    ring = {"all": 10, "tma.load": 1, "load_bytes": 0, "ahead": 0}
+    for latencies, waits in ((100.0, (1.0, 1.0)), (12.5, (1 / 8, 0.0)), (1.0, (1 / 8, 0.0)), (None, (1.0, 1.0))):
+        launch = LaunchFacts(32, 9000, 4, 1, {"all": 50}, dataclasses.replace(seen, latencies=latencies), loops=(ring,))
+        assert Rounds(launch).waits() == waits
+    alone = dataclasses.replace(seen, rounds=1.0, latencies=100.0)  # copies without a loop
+    assert Rounds(LaunchFacts(32, 9000, 4, 1, {"all": 50}, alone)).waits() == (100.0, 1.0)
+
+
 def test_loops_of_the_library_take_instructions_of_all_warps():
     seen = dataclasses.replace(counted_traffic(softmax_plan(64, 64))[0], loops={}, library={"256": 100.0, "1": 10.0})
     launch = LaunchFacts(32, 0, 4, 1, {"all": 50}, seen)

@@ -201,14 +201,20 @@ class Rounds:
         seen = by or self._launch.traffic
         loops = [loop for loop in self._launch.known_loops if any(loop.get(family, 0) for family in _LOADS)]
         if not loops or not seen.rounds:
-            return 1.0, 1.0
+            return max(1.0, self._least_taken), 1.0
         ahead = [self._ahead(loop) for loop in loops]
         alone = min(1.0, seen.waiting_rounds / seen.rounds)
         taken, exposed = ([1.0 / max(1.0, n) for n in ahead], [float(n < 1.0) for n in ahead])
         return (
-            alone + (1.0 - alone) * self._most(loops, taken),
+            max(self._least_taken, alone + (1.0 - alone) * self._most(loops, taken)),
             alone + (1.0 - alone) * self._most(loops, exposed),
         )
+
+    @property
+    def _least_taken(self) -> float:
+        """Latencies that a round takes, by those that were waited for when executed."""
+        seen = self._launch.traffic
+        return (seen.latencies or 0.0) / max(1.0, *(work.rounds for work in (seen, *seen.busiest)))
 
     @property
     def _walked(self) -> float:
@@ -243,17 +249,17 @@ class Rounds:
     def _ahead(self, loop: Mapping[str, int]) -> float:
         """Rounds by which a loop's copies are ahead of their use.
 
-        A ring of TMA reaches as far as shared memory holds what rounds bring, but for the round in use, and as what was
-        on its way beside each round when it was executed.
+        A ring of TMA reaches as far as shared memory holds what rounds bring, but for the round in use, and as rounds
+        shared their latencies when it was executed.
         """
         launch, seen = self._launch, self._launch.traffic
         if not loop.get("tma.load", 0) or not launch.loops:
             return float(loop["ahead"])
         rounds_a_byte = seen.rounds / max(seen.load_bytes, 1.0)
         ring = launch.shared_bytes * launch.num_ctas * rounds_a_byte - 1.0
-        if seen.in_flight_bytes is not None:
-            flying = seen.in_flight_bytes * rounds_a_byte
-            ring = min(ring, flying, 2.0 * (flying - 1.0))  # a round alone hides nothing
+        if seen.latencies:
+            shared = max(work.rounds - work.waiting_rounds for work in (seen, *seen.busiest)) / seen.latencies
+            return min(ring, shared, 2.0 * (shared - 1.0))  # a round alone hides nothing
         return ring if launch.instructions.get("warp-specialise", 0) else min(float(loop["ahead"]), ring)
 
     def _most(self, loops: Sequence[Mapping[str, int]], costs: Sequence[float]) -> float:

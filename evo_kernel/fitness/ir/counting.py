@@ -122,9 +122,8 @@ class Counter:
     def _begin(self, operation: Operation, programs: torch.Tensor) -> None:
         self._by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += 1
 
-    def arrived(self, program: int, size: int, begun: int) -> None:
-        self._by_program["copied"][program] += size
-        self._by_program["copied_alone"][program] += size / begun
+    def waited(self, program: int, latencies: int) -> None:
+        self._by_program["latencies"][program] = max(latencies, float(self._by_program["latencies"][program]))
 
     def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
         self._by_program[f"library.{elements}"][programs] += instructions
@@ -271,9 +270,8 @@ def means_of(counter: Counter) -> dict[str, float]:
 
 def most_of(counter: Counter) -> dict[str, float]:
     most = {f"most.{name}": float(_whole(counter, name).max()) for name in _lasting(counter.by_program)}
-    if "copied" in counter.by_program:  # programs run as far ahead as their order lets them
-        ahead = counter.by_program["copied"] / counter.by_program["copied_alone"]
-        most["in_flight"] = float(ahead.nan_to_num().max())
+    if "latencies" in counter.by_program:
+        most["latencies"] = float(counter.by_program["latencies"].max())
     return most
 
 

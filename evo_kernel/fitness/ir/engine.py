@@ -50,8 +50,8 @@ class ExecutionObserver(Protocol):
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None: ...
 
-    def arrived(self, program: int, size: int, begun: int) -> None:
-        """A copy into shared memory was waited for; `begun`: bytes of copies since, with its own `size`."""
+    def waited(self, program: int, latencies: int) -> None:
+        """A group of warps has waited for copies so often that none of these waits could overlap with another."""
         ...
 
     def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:

@@ -84,8 +84,8 @@ class LaunchTraffic:
     library: Mapping[str, Amount] = field(
         default_factory=dict
     )  # instructions of a warp in loops of library functions, for 32 elements, by the elements of their tensors
-    in_flight_bytes: Amount | None = (
-        None  # of copies into shared memory, from the begin of one until it is waited for; the harmonic mean
+    latencies: Amount | None = (
+        None  # of memory, of the program that waits most for copies into shared memory: waits that cannot overlap
     )
     busiest: tuple[ProgramWork, ...] = ()  # programs with the maximum of some count
 
@@ -125,7 +125,7 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
         library=_each_at_least(counted.library, library, sorted(counted.library.keys() | library.keys())),
         loops=_each_at_least(counted.loops, loops, sorted(counted.loops.keys() | loops.keys())),
         busiest=_busiest_at_least(counted.busiest, executed),
-        in_flight_bytes=executed.get("in_flight"),
+        latencies=executed.get("latencies"),
     )  # fmt: skip
     return _as_touched(raised, executed)
 

@@ -88,7 +88,7 @@ class _OfElements:
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
         self._rounds[operation][programs // self._whole_grid] += 1
 
-    def arrived(self, program: int, size: int, begun: int) -> None: ...
+    def waited(self, program: int, latencies: int) -> None: ...
 
     def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
         those, places = (programs % self._whole_grid).unique(return_inverse=True)

@@ -141,7 +141,7 @@ class _LibraryOnly:
     """Observes a combiner: its operations are many, but the loops of functions take what each element needs."""
 
     def __init__(self, observer: ExecutionObserver) -> None:
-        self.library, self.arrived = observer.library, observer.arrived
+        self.library, self.waited = observer.library, observer.waited
 
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None: ...
 

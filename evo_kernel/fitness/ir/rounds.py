@@ -24,6 +24,8 @@ from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import BASE_BITS
 from evo_kernel.fitness.ir.module import ATOMICS, LOADS, STORES, IRModule, IRValue, Operation, Region, loops_of
 
+_COPY = "ttng.async_tma_copy_global_to_local"
+
 
 @dataclass(frozen=True)
 class Waits:
@@ -41,7 +43,7 @@ class RoundCounter:
     def __init__(self, module: IRModule, programs: int) -> None:
         self.rounds, self.waiting = torch.zeros(2, programs, dtype=torch.float64)  # `waiting`: no prefetching
         self._waits = waits_of(module)
-        self._began = torch.zeros(programs, dtype=torch.float64)  # rounds at the start of the iteration
+        self._began, self._last_waiting = torch.zeros(2, programs, dtype=torch.float64)  # rounds when it began
         self._back: dict[int, torch.Tensor] = {}  # by load: the round in which it last completed
         self._stored: defaultdict[int, set[int]] = defaultdict(set)  # by buffer: the loads on which stores depend
 
@@ -63,10 +65,10 @@ class RoundCounter:
         for load in before & self._back.keys():
             back = torch.maximum(back, self._back[load][programs])
         back = back + 1
-        rounds = torch.maximum(self.rounds[programs], back)
-        if ordinal not in self._waits.ahead:
-            self.waiting[programs] += rounds - self.rounds[programs]
-        self.rounds[programs] = rounds
+        if ordinal not in self._waits.ahead:  # of several loads in a round one is enough
+            self.waiting[programs] += (back > self._last_waiting[programs]).double()
+            self._last_waiting[programs] = torch.maximum(self._last_waiting[programs], back)
+        self.rounds[programs] = torch.maximum(self.rounds[programs], back)
         if ordinal in self._waits.awaited:
             if ordinal not in self._back:
                 self._back[ordinal] = torch.zeros_like(self.rounds)
@@ -89,8 +91,11 @@ def waits_of(module: IRModule) -> Waits:
     loads, around = frozenset(flow.loads.values()), loops_of(module).around
     atomics = {operation.ordinal for operation in module.operations() if operation.name in ATOMICS}
     stopped = {around.get(atomic) for atomic in atomics & loads}
+    copies = {operation.ordinal for operation in module.operations() if operation.name == _COPY}
     ahead = frozenset(
-        load for load in loads if (loop := around.get(load, "call")) not in stopped and not loop.startswith("call")
+        load
+        for load in copies & loads or loads  # where the source copies itself, the compiler makes no copies of loads
+        if (loop := around.get(load, "call")) not in stopped and not loop.startswith("call")
     )
     return Waits(loads, before, frozenset().union(*before.values()), ahead)
 
@@ -173,7 +178,7 @@ class _Flow:
         self, function: str, operation: Operation, operands: _Values, scope: _Scope, control: _Values
     ) -> None:
         name, results = operation.name, _made(scope, operation.results)
-        if name == "ttng.async_tma_copy_global_to_local":
+        if name == _COPY:
             self.accesses[operation.ordinal] = (*operands[:-3], *operands[-1:], *control)
             self.loads[made := next(self._numbers)] = operation.ordinal
             self._join(operands[-3:-2], (made,))

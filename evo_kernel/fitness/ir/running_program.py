@@ -48,23 +48,26 @@ class Barrier:
         self.count = self.missing = count
         self.bytes = 0  # expected and not arrived
         self.parity = 0  # of the phase that is under way
-        self.copies: list[Callable[[], int]] = []  # on their way; each returns its bytes
+        self.copies: list[tuple[Callable[[], int], int]] = []  # on their way: what returns its bytes, when it is there
+        self.latest = self.ended = 0  # of what arrived, and the phase before this one, see WarpGroup.latencies
 
-    def arrive(self, count: int) -> None:
+    def arrive(self, count: int, when: int) -> None:
         if count > self.missing:
             raise MemoryFault("undefined", f"arrives {count} times at a barrier that waits for {self.missing}")
         self.missing -= count
-        self._end_phase()
+        self._end_phase(when)
 
-    def _end_phase(self) -> None:
+    def _end_phase(self, when: int) -> None:
+        self.latest = max(self.latest, when)
         if self.missing == 0 and self.bytes == 0:
-            self.missing, self.parity = self.count, 1 - self.parity
+            self.missing, self.parity, self.ended = self.count, 1 - self.parity, self.latest
 
     def is_over(self, parity: int, draw: random.Random, arrives: bool) -> bool:
         """Whether the phase of this parity has ended; `arrives`: if what is on its way arrives now."""
         while arrives and self.parity == parity and self.copies:
-            self.bytes -= self.copies.pop(draw.randrange(len(self.copies)))()
-            self._end_phase()
+            arrives_now, when = self.copies.pop(draw.randrange(len(self.copies)))
+            self.bytes -= arrives_now()
+            self._end_phase(when)
         return self.parity != parity
 
 
@@ -76,6 +79,7 @@ class WarpGroup:
         self.may_go_on: Callable[[bool], bool] = lambda arrives: True  # if what is on its way arrives
         self.turn = threading.Event()
         self.copies = False  # it has begun copies into shared memory
+        self.latencies = 0  # of memory that it has waited for copies, if nothing else took time
         self.products: deque[PendingProduct] = deque()
         self.stores: deque[Callable[[], Callable[[], None]]] = deque()  # each reads, and returns what then stores
         self._read: list[Callable[[], None]] = []  # stores without a certain order
@@ -103,7 +107,6 @@ class RunningProgram:
         self.draw = random.Random(seed * 1_000_003 + program)
         self.barriers: dict[int, Barrier] = {}  # by address of the barrier's element
         self.now = WarpGroup(self.draw)
-        self.begun_bytes = 0  # of copies into shared memory
         self._alive = [self.now]
         self._copies_first = self.draw.random() < 0.5  # what is on its way arrives when nobody can go on without
         self._failure: BaseException | None = None
@@ -182,7 +185,11 @@ class RunningProgram:
         except BaseException as error:  # noqa: BLE001  the caller's thread raises it
             self._failure = self._failure or error
         self._alive.remove(group)
-        others = self._able(arrives=False) or self._able(arrives=True)
+        others: list[WarpGroup] = []
+        try:
+            others = self._able(arrives=False) or self._able(arrives=True)
+        except BaseException as error:  # noqa: BLE001  of what arrives
+            self._failure = self._failure or error
         if self._failure is not None or not others:
             others = [caller]  # which raises the failure, or finds that nobody goes on
         self.now = self.draw.choice(others)

@@ -248,15 +248,16 @@ def _expect(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     if not machine.skips_floats and _holds(operands[1]):
         barrier = _barrier(machine, frame, operands[0])
         barrier.bytes += _literal(operation)
-        barrier.arrive(1)
+        barrier.arrive(1, _running(machine, frame).now.latencies)
     return []
 
 
 @handles("ttng.arrive_barrier")
 def _arrive(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     if not machine.skips_floats and (len(operands) < 2 or _holds(operands[1])):
-        _barrier(machine, frame, operands[0]).arrive(_literal(operation))
-        _running(machine, frame).pause()
+        running = _running(machine, frame)
+        _barrier(machine, frame, operands[0]).arrive(_literal(operation), running.now.latencies)
+        running.pause()
     return []
 
 
@@ -269,6 +270,9 @@ def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequen
     machine.check_time()
     running.pause()
     running.wait(lambda arrives: barrier.is_over(parity & 1, running.draw, arrives))
+    running.now.latencies = max(running.now.latencies, barrier.ended)
+    if machine.observer is not None:
+        machine.observer.waited(running.program, running.now.latencies)
     return []
 
 
@@ -294,22 +298,24 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     fill = torch.full((1,) * (block.rank + 1), 0.0 if known.zeros else torch.nan).to(block.dtype)
     place.marks_.fill_(True)
 
-    size = block.elements * block.item_bytes
-    running.begun_bytes += size
-    before, running.now.copies = running.begun_bytes - size, True
+    running.now.copies = True
+    if (observer := machine.observer) is not None and (whole := mask.boolean()) is not False:  # not when it arrives
+        observer.access(
+            operation, pointer, None if whole else mask, frame.programs, block.item_bytes, block.shape or ()
+        )
 
     def arrives() -> int:
-        if machine.observer is not None:
-            machine.observer.arrived(running.program, size, running.begun_bytes - before)
         if not bool(place.marks_.all()):
             raise MemoryFault("race", "writes to shared memory into which a copy is on its way", running.program)
+        machine.observer = None
         loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
+        machine.observer = observer
         data = tf32(loaded.data) if known.round_tf32 and block.element == "f32" else loaded.data
         place.view.copy_(data.expand(1, *(block.shape or ()))[0].reshape(place.view.shape))
         place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
-        return size
+        return block.elements * block.item_bytes
 
-    awaited.copies.append(arrives)
+    awaited.copies.append((arrives, running.now.latencies + 1))
     return []
 
 

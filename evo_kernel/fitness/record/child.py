@@ -103,6 +103,8 @@ class _Session:
                 assert self._run is not None
                 result = self._run(*values)
             outputs = tracer.finish(result, bool(case["mutates"]))
+            if any(tracer.view(values[position]) != views[position] for position in case["mutates"]):
+                raise RecordingRefused("run gives an input that it must change other memory, or other strides", "wrong")
         except NeedsBinary as need:
             needs.append(need.kernel)
             return {"fault": _fault("build_error", "needs a compiled kernel")}

@@ -64,6 +64,8 @@ class PlanTracer:
         return self.view(tensor)
 
     def view(self, tensor: torch.Tensor) -> dict[str, Any]:
+        if tensor.is_neg() or tensor.is_conj():
+            raise RecordingRefused("run uses a tensor that torch has yet to negate or conjugate; call resolve_neg()")
         return {
             "buffer": self._buffer(tensor),
             "dtype": str(tensor.dtype).removeprefix("torch."),
