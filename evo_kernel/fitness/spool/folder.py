@@ -47,10 +47,11 @@ class SpoolFolder:
         try:
             try:
                 hidden.write_bytes(data)
+                hidden.rename(place / name)
             except FileNotFoundError:  # the folder was lost on the way
                 place.mkdir(parents=True, exist_ok=True)
                 hidden.write_bytes(data)
-            hidden.rename(place / name)
+                hidden.rename(place / name)
         except OSError as error:
             with contextlib.suppress(OSError):
                 hidden.unlink()
