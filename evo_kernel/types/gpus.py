@@ -29,4 +29,4 @@ def modeled_gpu(device: str) -> str:
 
 def is_hopper(device: str) -> bool:
     """Whether a GPU of this name, as its driver tells it, has compute capability 9.0."""
-    return device.startswith(("NVIDIA H100", "NVIDIA H200", "NVIDIA H20", "NVIDIA H800", "NVIDIA GH200"))
+    return device.startswith(("NVIDIA H100", "NVIDIA H20", "NVIDIA H800", "NVIDIA GH200"))

@@ -14,6 +14,7 @@ from evo_kernel.tasks.first import template_of
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.product import product_template
 from evo_kernel.types import Purpose, Status
+from evo_kernel.types.gpus import is_hopper
 from tests.support.scripts import script
 from tests.tasks.test_lowering import CHILD, relative
 
@@ -86,6 +87,11 @@ def test_the_gluon_form_passes_the_judge(tmp_path):
     with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(source, Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+def test_the_gluon_form_is_for_hopper_alone():
+    assert all(map(is_hopper, ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA GH200 480GB")))
+    assert not any(map(is_hopper, ("NVIDIA A100-SXM4-80GB", "NVIDIA B200", "NVIDIA L40S", "sm_90")))  # sm_90: modeled
 
 
 def test_gluon_lacks_some_operations(tmp_path):

@@ -280,8 +280,7 @@ class Rounds:
 
 
 _STORE_OPERATIONS = {"tt.store", "tt.descriptor_store", "ttng.async_tma_copy_local_to_global"}
-_DOTS = DOTS
-_KINDS_OF_IR = {"load": LOADS, "store": _STORE_OPERATIONS, "tensor": _DOTS}
+_KINDS_OF_IR = {"load": LOADS, "store": _STORE_OPERATIONS, "tensor": DOTS}
 _PURE = frozenset(
     FREE | {f"tt.{name}" for name in (
         "addptr", "cat", "clampf", "fp_to_fp", "int_to_ptr", "join", "mulhiui", "precise_divf", "precise_sqrt",
@@ -399,7 +398,7 @@ def _kinds(loop: Operation) -> frozenset[str]:
     """What is not known to have no effect may become anything."""
     names = {inner.name for region in loop.regions for inner in region.walk()} - _PURE - _IN_SHARED
     names = {name for name in names if not name.startswith(("arith.", "math.", "scf.", "cf."))}
-    if names - LOADS - _STORE_OPERATIONS - _DOTS:
+    if names - LOADS - _STORE_OPERATIONS - DOTS:
         return frozenset(_KINDS_OF_IR)
     return frozenset(kind for kind, made in _KINDS_OF_IR.items() if names & made)
 
@@ -412,7 +411,7 @@ def _work(operation: Operation, threads: int) -> Mapping[str, float]:
     each = max(1.0, result.elements / threads)
     if name in LOADS:
         return {"load_bytes": each * result.item_bytes}
-    if name in _DOTS:
+    if name in DOTS:
         return {"arithmetic": product_of(operation)[1] / threads}
     if name in _COMBINING:
         return _combined(operation, each, threads)
