@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Task, as_float64, as_tuple, without_data
+from evo_kernel.tasks.task import Case, Task, TensorSpec, as_float64, as_tuple, without_data
 from evo_kernel.types import CaseKind
 
 DIFFERENTIABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -130,6 +130,14 @@ def least_work(task: Task, case: Case) -> LeastWork:
         counted.flops if flops is None else flops,
         float(counted.moved_bytes + sum(written.values())) if moved is None else moved,
     )
+
+
+def multiplies_eight_bits(task: Task, case: Case) -> bool:
+    """Whether products may be of 8-bit operands: the case has 8-bit numbers and no floats of 16 bits."""
+    dtypes = {spec.dtype for spec in task.input_specs(case) if isinstance(spec, TensorSpec)}
+    if dtypes & {"float16", "bfloat16"}:
+        return False
+    return any(dtype.startswith(("float8", "int8", "uint8")) for dtype in dtypes)
 
 
 @functools.cache

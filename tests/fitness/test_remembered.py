@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +11,7 @@ from evo_kernel import user_cache
 from evo_kernel.cli.main import cli
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.doctor import diagnose_cache
+from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.timing import measurement_cache
 from evo_kernel.fitness.timing.baseline_times import BaselineTimes
 from evo_kernel.fitness.timing.ceilings import CEILINGS, Ceilings, KnownCeilings
@@ -138,6 +140,17 @@ def _baselines(task, found=FOUND):
     made = BaselineTimes(task, None)  # type: ignore[arg-type]
     made.start(KnownCeilings(dict, TABLE), True, found)
     return made
+
+
+@pytest.mark.parametrize(("name", "rate"), [("fp8_matmul", 2.0), ("int4_matmul", 1.0), ("matmul", 1.0)])
+def test_light_multiplies_eight_bits_at_twice_the_rate(name, rate):
+    task = load(name)
+    case = max(task.cases_of(CaseKind.SEARCH), key=lambda case: task.flops(case) or 0.0)
+    fastest_us = (task.flops(case) or 0.0) / TABLE.bf16_flops / rate * 1e6
+    for us, held in ((fastest_us, Measurement), (fastest_us / 1.3, Checked)):
+        timed = Measurement(case.name, "plan", us, 0.1, 50, us, us)
+        runner: Any = Baselines()
+        assert isinstance(_baselines(task).hold(runner, case, timed), held)
 
 
 def test_baselines_are_timed_once_a_task_but_for_claims():

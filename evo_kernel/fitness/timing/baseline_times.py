@@ -28,7 +28,7 @@ from evo_kernel.fitness.timing.ceilings import KnownCeilings
 from evo_kernel.fitness.timing.measurement_cache import MeasurementCache
 from evo_kernel.tasks.first import compiles, first_kernel
 from evo_kernel.tasks.task import Case, Task
-from evo_kernel.tasks.traits import least_work
+from evo_kernel.tasks.traits import least_work, multiplies_eight_bits
 from evo_kernel.types import CaseKind, Measurement, PlanVerdict, Source, Status
 
 _BEATEN = 1.03
@@ -69,7 +69,8 @@ class BaselineTimes:
         if soon and not self._measured and case.name not in self._baselines and not self.compiled.ready():
             return replace(measurement, light_share=self._light_share(runner, case, measurement))
         baselines_us = self.baselines_of(runner, case, measurement, deadline)
-        floor_us = self.ceilings.limits.floor_us(self._task.flops(case), self._task.bytes(case))
+        least = self._task.flops(case), self._task.bytes(case)
+        floor_us = self.ceilings.limits.floor_us(*least, multiplies_eight_bits(self._task, case))
         if self._measured and measurement.median_us * 1.25 < floor_us:
             reason = f"faster than light on {case.name}: {measurement.median_us:.2f} µs is less than the ceilings allow"
             return Checked(Status.REJECTED, reason)
@@ -171,9 +172,10 @@ class BaselineTimes:
         flops, moved = least_work(self._task, case)
         if not flops and not moved:
             return None
-        share = self.ceilings.now.light_us(flops, moved) / measurement.median_us
+        light = flops, moved, multiplies_eight_bits(self._task, case)
+        share = self.ceilings.now.light_us(*light) / measurement.median_us
         if self._measured and share > _BEATEN:
-            share = self.ceilings.measured_again(runner.ceilings).light_us(flops, moved) / measurement.median_us
+            share = self.ceilings.measured_again(runner.ceilings).light_us(*light) / measurement.median_us
         return share
 
 

@@ -64,14 +64,17 @@ class Ceilings:
         copy = f"copy {self.copy_bytes_per_s / 1e12:.2f} TB/s"
         return f"{copy}, {rates}, launch {self.launch_us:.1f} µs, L2 {self.l2_bytes / 1e6:.0f} MB"
 
-    def light_us(self, flops: float | None, moved: float | None) -> float:
-        """The time that the work takes at the ceilings: the numerator of the share of light."""
-        rate = max(self.bf16_flops, self.tf32_flops, self.fp32_flops)
+    def light_us(self, flops: float | None, moved: float | None, eight_bits: bool = False) -> float:
+        """The time that the work takes at the ceilings: the numerator of the share of light.
+
+        `eight_bits`: operands of products have 8 bits, which tensor cores multiply at twice the rate of bfloat16.
+        """
+        rate = 2 * self.bf16_flops if eight_bits else max(self.bf16_flops, self.tf32_flops, self.fp32_flops)
         return max((flops or 0.0) / rate, (moved or 0.0) / self.copy_bytes_per_s) * 1e6
 
-    def floor_us(self, flops: float | None, moved: float | None) -> float:
+    def floor_us(self, flops: float | None, moved: float | None, eight_bits: bool = False) -> float:
         """A lower bound for any kernel's time. Writes are not counted: they may still be in L2 when a kernel ends."""
-        return self.light_us(flops, max(0.0, (moved or 0.0) - self.l2_bytes))
+        return self.light_us(flops, max(0.0, (moved or 0.0) - self.l2_bytes), eight_bits)
 
 
 class KnownCeilings:
