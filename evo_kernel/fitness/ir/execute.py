@@ -10,6 +10,7 @@ import torch
 
 from evo_kernel.fitness.ir import casts, control_flow, mapping, reductions, shapes, warp_groups  # noqa: F401  they register handlers
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
+from evo_kernel.fitness.ir.descriptors import block_of
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceBuffer, DeviceMemory, MemoryFault
@@ -124,7 +125,12 @@ def _roots(module: IRModule) -> tuple[Reach, Reach, Reach]:
         found = [{positions[name] for name, way in seen if way is by and name in positions} for by in (False, True)]
         return Reach(*map(frozenset, found))
 
-    floats = {o.ordinal for o, _ in accesses if all(value.type.is_float for value in o.results)}
+    def is_float(operation: Operation) -> bool:
+        if operation.name == "ttng.async_tma_copy_global_to_local":  # has no result
+            return block_of(operation.types[0]).is_float
+        return all(value.type.is_float for value in operation.results)
+
+    floats = {o.ordinal for o, _ in accesses if is_float(o)}
     return (
         reach(name for o, name in accesses if o.name in _LOADS),
         reach(name for o, name in accesses if o.name in _LOADS and o.ordinal not in floats),
