@@ -58,7 +58,7 @@ _WITHOUT_MEMORY = re.compile(
 """Operations that do not access global memory."""
 _SHAPE = r"tensor<((?:\d+x)*\d+)x\w+(?:, (?:#ttg\.slice<\{dim = (\d+), parent = (?=#\w+\}))?(#\w+)(?:\}>)?)?>"
 _REORDER = re.compile(r"tt\.reshape %\S+ allow_reorder")
-_RESHAPE = re.compile(rf"tt\.reshape %\S+( allow_reorder) : {_SHAPE} -> {_SHAPE}")
+_RESHAPE = re.compile(rf"tt\.reshape %\S+( allow_reorder)(?: efficient_layout)? : {_SHAPE} -> {_SHAPE}")
 _AXES = r"\[([\d, ]+)\]"
 _LAYOUT = re.compile(
     rf"^(#\w+) = #ttg\.blocked<{{sizePerThread = {_AXES}, threadsPerWarp = {_AXES}, warpsPerCTA = {_AXES}, "
