@@ -56,6 +56,15 @@ _WITHOUT_MEMORY = re.compile(
     rf'|int_to_ptr|make_range|ptr_to_int|reshape|splat|trans|unsplat|elementwise_inline_asm "{_NEXT}")'
 )
 """Operations that do not access global memory."""
+_SHAPE = r"tensor<((?:\d+x)*\d+)x\w+(?:, (?:#ttg\.slice<\{dim = (\d+), parent = (?=#\w+\}))?(#\w+)(?:\}>)?)?>"
+_REORDER = re.compile(r"tt\.reshape %\S+ allow_reorder")
+_RESHAPE = re.compile(rf"tt\.reshape %\S+( allow_reorder)(?: efficient_layout)? : {_SHAPE} -> {_SHAPE}")
+_AXES = r"\[([\d, ]+)\]"
+_LAYOUT = re.compile(
+    rf"^(#\w+) = #ttg\.blocked<{{sizePerThread = {_AXES}, threadsPerWarp = {_AXES}, warpsPerCTA = {_AXES}, "
+    rf"order = {_AXES}}}>$",
+    re.MULTILINE,
+)
 _DIVISIBILITY = re.compile(r"\{tt\.divisibility = (\d+) : i32\}")
 
 
@@ -161,6 +170,36 @@ def dependence_fault(text: str) -> str:
         if all(_WITHOUT_MEMORY.fullmatch(operation) for operation in before):
             return ""
     return NO_WAIT
+
+
+def with_kept_orders(text: str, lowered: str) -> str:
+    """IR without `allow_reorder` where a reshape only adds or removes axes of size 1, if the compiler leaves the
+    elements of all of these where they are. `lowered`: the same with the layouts that it has chosen."""
+    layouts = {name: [[int(n) for n in part.split(",")] for part in parts] for name, *parts in _LAYOUT.findall(lowered)}
+
+    def places(shape: str, dim: str | None, layout: str) -> tuple | None:
+        """How the elements lie on threads; None if that is unknown. `dim`: the axis that a slice leaves out."""
+        sizes = [int(size) for size in shape.split("x")]
+        if dim is not None:
+            sizes.insert(int(dim), 1)
+        *parts, order = layouts.get(layout, [[]])
+        axes = list(zip(sizes, *parts, strict=False))
+        kept = [number for number, axis in enumerate(axes) if max(axis) > 1]
+        return ([axes[axis] for axis in kept], [kept.index(axis) for axis in order if axis in kept]) if parts else None
+
+    for reshape in _REORDER.finditer(lowered):
+        known = _RESHAPE.match(lowered, reshape.start())
+        if known is None:
+            return text
+        before, after = places(*known.group(2, 3, 4)), places(*known.group(5, 6, 7))
+        if _only_ones(known) and (before is None or before != after):
+            return text
+    return _RESHAPE.sub(lambda found: found[0].replace(found[1], "", 1) if _only_ones(found) else found[0], text)
+
+
+def _only_ones(reshape: re.Match[str]) -> bool:
+    before, after = ([size for size in reshape[group].split("x") if size != "1"] for group in (2, 5))
+    return before == after
 
 
 def entry_of(text: str) -> EntryFunction:

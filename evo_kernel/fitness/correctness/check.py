@@ -84,7 +84,7 @@ def _integer_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) ->
     if got.dtype == torch.bool and bool((odd := got.view(torch.uint8) > 1).any()):
         where = _first(odd)
         return f"has the byte {got.view(torch.uint8)[where].item()} at {where}, where booleans are 0 or 1", math.inf
-    wrong = (got != wanted.honest) & (got != wanted.truth.to(got.dtype))
+    wrong = (got != wanted.honest) & (got != wanted.truth.to(got.dtype)) & wanted.compared
     if wanted.selection is not None and bool(wrong.any()):
         wrong &= ~wanted.selection.ties(got, wanted.honest)
     count = int(wrong.sum())

@@ -14,7 +14,7 @@ from evo_kernel.fitness.ir.pointwise import as_sum, elementwise_result, unsigned
 from evo_kernel.fitness.ir.types import Type
 
 
-@handles("arith.extsi", "arith.index_cast", "arith.trunci")
+@handles("arith.extsi", "arith.trunci")
 def _resize(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,), type_ = operands, operation.results[0].type
     if type_.element == "i1":
@@ -26,7 +26,7 @@ def _resize(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     return elementwise_result(operation, value.data.to(type_.dtype), operands)
 
 
-@handles("arith.extui", "arith.index_castui")
+@handles("arith.extui")
 def _widen(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,), type_ = operands, operation.results[0].type
     if value.type.element == "i1":

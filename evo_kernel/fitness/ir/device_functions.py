@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -277,11 +279,16 @@ def _bits_as(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x.contiguous().view(dtype)
 
 
+def _as_int(rounding: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The nearest 32-bit integer after a rounding, 0 for NaN (PTX ISA, section 9.7.9.21)."""
+    return lambda x: rounding(x).double().nan_to_num(0.0).clamp(-(2.0**31), 2.0**31 - 1).int()
+
+
 _UNARY = {
     name: getattr(torch, name)
     for name in (
-        "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "erfinv",
-        "exp", "exp2", "expm1", "floor", "lgamma", "log", "log10", "log1p", "log2", "rsqrt", "sin", "sinh", "sqrt",
+        "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "erfinv",
+        "exp", "exp2", "expm1", "lgamma", "log", "log10", "log1p", "log2", "rsqrt", "sin", "sinh", "sqrt",
         "tan", "tanh", "trunc",
     )
 }  # fmt: skip
@@ -290,6 +297,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "exp2": flushed_exp2,  # as ptxas compiles libdevice, with .ftz
     "rsqrt": inverse_root,
     "sqrt": flushed(torch.sqrt),
+    "floor": flushed(torch.floor),
+    "ceil": flushed(torch.ceil),
     "lgamma": flushed(torch.lgamma),
     "erfcx": torch.special.erfcx,
     "cyl_bessel_i0": torch.special.i0,
@@ -310,9 +319,14 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "frcp_rn": _flushing(torch.reciprocal),
     "frsqrt_rn": flushed(torch.rsqrt),
     "fsqrt_rn": flushed(torch.sqrt),
+    **{
+        f"{kind}2int_{mode}": flushed(_as_int(rounding))
+        for kind in ("float", "double")
+        for mode, rounding in (("rn", torch.round), ("rz", torch.trunc), ("rd", torch.floor), ("ru", torch.ceil))
+    },
     "isnan": lambda x: torch.isnan(x).int(),
     "isinf": lambda x: torch.isinf(x).int(),
-    "finite": lambda x: torch.isfinite(x).int(),
+    **dict.fromkeys(("finite", "isfinite"), lambda x: torch.isfinite(x).int()),
     "signbit": lambda x: torch.signbit(x).int(),
     "normcdf": lambda x: 0.5 * torch.erfc(-x / 2**0.5),
     "pow": torch.pow,
@@ -379,7 +393,33 @@ def device_function(symbol: str) -> Callable[..., torch.Tensor] | None:
     return None
 
 
-_INSTRUCTION = re.compile(r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|0[fF][0-9a-fA-F]{8}|-?\d{1,9}))+) *;?\s*")
+def _declared() -> dict[str, tuple[str, ...]]:
+    """Types of operands and result of libdevice's functions, by symbol: as Triton's front end declares them."""
+    package = find_spec("triton")
+    assert package is not None and package.origin is not None
+    text = (Path(package.origin).parent / "language/extra/cuda/libdevice.py").read_text(encoding="utf-8")
+    kind = r'core\.dtype\("\w+"\)'
+    found = re.findall(rf'\(((?:{kind},?\s*)+)\):\s*\(\s*"(__nv_\w+)",\s*({kind})', text)
+    names = {"fp32": "f32", "fp64": "f64", "int32": "i32", "uint32": "i32", "int64": "i64", "uint64": "i64"}
+    return {
+        symbol: tuple(names[name] for name in re.findall(r'"(\w+)"', f"{operands}{result}"))
+        for operands, symbol, result in found
+    }
+
+
+_DECLARED = _declared()
+
+
+def takes(symbol: str, operands: Sequence[str], result: str) -> bool:
+    """Whether a device function has these types. The compiler calls it for any, with registers that it does not read,
+    or with the bits of a float as an integer."""
+    kind = "f32" if symbol.endswith("f") else "f64"
+    return (*operands, result) == _DECLARED.get(symbol, (kind,) * (len(operands) + 1))
+
+
+_INSTRUCTION = re.compile(
+    r"\s*([a-z0-9.]+) \$0((?:, *(?:\$\d|0[fF][0-9a-fA-F]{8}|-?(?:0[0-7]{0,8}|[1-9]\d{0,8})))+) *;?\s*"
+)
 _LOW = 0xFFFFFFFF
 
 
@@ -443,7 +483,7 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
         if word[:2].lower() == "0f" and letter == "f":
             values.append(torch.tensor(int(word[2:], 16)).int().view(torch.float32))
         elif word[0] != "$":
-            number = torch.tensor(int(word))
+            number = torch.tensor(int(word, 8 if word.lstrip("-")[0] == "0" else 10))  # PTX ISA, section 4.5.1
             values.append(number if letter == "r" else number.int().view(torch.float32))  # moved as bits
         elif 1 <= int(word[1:]) <= len(operands):
             data = operands[int(word[1:]) - 1].data

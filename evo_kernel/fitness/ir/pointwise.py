@@ -18,6 +18,7 @@ from evo_kernel.fitness.ir.device_functions import (
     inverse_root,
     quotient,
     remainder,
+    takes,
 )
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import (
@@ -264,8 +265,9 @@ def _comparison(difference: Sum, kind: str, rank: int) -> tuple[torch.Tensor, ..
 def _integer_extreme(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     a, b = (value.data for value in operands)
     type_ = operation.results[0].type
-    largest = "max" in operation.name
-    if operation.name.endswith("ui") or type_.element == "i1":
+    unsigned = operation.name.endswith("ui")
+    largest = ("max" in operation.name) == (unsigned or type_.element != "i1")  # a signed true is -1
+    if unsigned or type_.element == "i1":
         x, y = (unsigned_of(v, type_) if type_.bits < 64 else v ^ (-(1 << 63)) for v in (a, b))
         return elementwise_result(operation, torch.where((x >= y) == largest, a, b), operands)
     return elementwise_result(operation, (torch.maximum if largest else torch.minimum)(a, b), operands)
@@ -297,7 +299,8 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "math.expm1": torch.expm1, "math.sin": torch.sin, "math.cos": torch.cos, "math.tan": torch.tan,
     "math.tanh": torch.tanh, "math.sinh": torch.sinh, "math.cosh": torch.cosh, "math.atan": torch.atan,
     "math.asin": torch.asin, "math.acos": torch.acos, "math.atan2": torch.atan2, "math.sqrt": flushed(torch.sqrt),
-    "math.rsqrt": inverse_root, "math.erf": torch.erf, "math.floor": torch.floor, "math.ceil": torch.ceil,
+    "math.rsqrt": inverse_root, "math.erf": torch.erf,
+    "math.floor": flushed(torch.floor), "math.ceil": flushed(torch.ceil),
     "math.trunc": torch.trunc, "math.round": half_away,
     "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": torch.div,
@@ -411,6 +414,8 @@ def _device_function(machine: Machine, frame: Frame, operation: Operation, opera
     function = device_function(symbol)
     if function is None:
         raise Unsupported(f"the executor does not know the device function {symbol[:80]}")
+    if not takes(symbol, [value.type.element for value in operands], operation.results[0].type.element):
+        raise Unsupported(f"the device function {symbol[:80]} for other types than it has")
     library_loops.observe(machine, symbol, frame.programs, operands)
     data = function(*(value.data for value in operands))
     return elementwise_result(operation, data.to(operation.results[0].type.dtype), operands)

@@ -76,11 +76,12 @@ def _transpose(machine: Machine, frame: Frame, operation: Operation, operands: S
 @handles("tt.reshape")
 def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,), type_ = operands, operation.results[0].type
+    if operation.flag("allow_reorder"):  # which the compiler does for axes of size 1 too, as layouts differ
+        return [_reordered(machine, _elementwise_view(value, type_))]
     source, target = value.type.shape or (), type_.shape or ()
     kept = [axis for axis, size in enumerate(source) if size > 1]
     if [source[axis] for axis in kept] != [size for size in target if size > 1]:
-        made = _elementwise_view(value, type_)
-        return [_reordered(machine, made) if operation.flag("allow_reorder") else made]
+        return [_elementwise_view(value, type_)]
 
     def refit(data: torch.Tensor) -> torch.Tensor:
         sizes = iter(data.shape[axis + 1] for axis in kept)
@@ -169,7 +170,8 @@ def _add_pointer(machine: Machine, frame: Frame, operation: Operation, operands:
     pointer, offset = operands
     type_ = operation.results[0].type
     pointee = (type_.pointee or Type("i8")).item_bytes
-    total = pointer.sum.plus(offset.sum.times(pointee))
+    step = -pointee if offset.type.element == "i1" else pointee  # a true offset is -1: LLVM extends its sign
+    total = pointer.sum.plus(offset.sum.times(step))
     return [Lanes(type_, sum_=total, undefined=any_undefined(operands))]
 
 

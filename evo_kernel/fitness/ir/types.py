@@ -16,11 +16,11 @@ class IRError(Exception):
 
 DTYPES = {
     "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
-    "index": torch.int64, "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
     "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2,
 }  # fmt: skip
 BITS = {
-    "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
+    "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
     "f8E4M3FN": 8, "f8E5M2": 8,
 }  # fmt: skip
 
@@ -49,6 +49,8 @@ class Type:
     @cached_property
     def dtype(self) -> torch.dtype:
         """The torch dtype of a value; addresses are int64."""
+        if self.element not in (*DTYPES, "ptr"):
+            raise IRError(f"a value of the type {self.element[:80]} is more than the executor holds")
         return torch.int64 if self.element == "ptr" else DTYPES[self.element]
 
     @property
@@ -61,7 +63,7 @@ class Type:
 
     @property
     def is_integer(self) -> bool:
-        return self.element in ("i1", "i8", "i16", "i32", "i64", "index")
+        return self.element in ("i1", "i8", "i16", "i32", "i64")
 
     @property
     def item_bytes(self) -> int:

@@ -6,10 +6,11 @@ Any other operation on a GPU tensor becomes an `aten` node, which a task must al
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -117,6 +118,9 @@ class AtenWriter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        if (implementation := _implementation(func)) is not None:
+            with self:
+                return implementation(*args, **kwargs)
         name = func._schema.name.split("::")[-1]
         if name == "_local_scalar_dense":
             return self._read(args[0])
@@ -258,8 +262,16 @@ class AtenWriter(TorchDispatchMode):
         for item in _flat((args, result)):
             if isinstance(item, torch.Tensor) and func._schema.is_mutable:
                 tracer.known.forget(item)
+        if func.namespace != "aten":
+            raise RecordingRefused(f"run calls {func}, whose implementation is not known: only PyTorch's own may be")
         op = f"aten.{func._schema.name.split('::')[-1]}.{func._overloadname}"
         tracer.note({"kind": "aten", "op": op, "views": views, "outputs": outputs, **packed})
+
+
+def _implementation(func: Any) -> Callable[..., Any] | None:
+    """The candidate's function behind an operation that it made by torch.library.custom_op; None for others."""
+    made = OPDEFS.get(func._schema.name)
+    return None if made is None else made._backend_fns.get("cuda") or made._backend_fns.get(None)
 
 
 def fake_inputs(

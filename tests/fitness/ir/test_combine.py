@@ -150,11 +150,11 @@ def test_elements_without_an_order_have_none(kind, dtype):
     x, y = torch.arange(32.0).to(dtype), torch.zeros(64 if kind == "cat" else 32).to(dtype)
     fine(laid_out, 1, x, y, KIND=kind)
     found = y.float().tolist()
-    if kind in ("row", "pairs"):
-        assert found == ([-1.0] * 32 if kind == "pairs" else x.tolist())
+    if kind == "pairs":
+        assert found == [-1.0] * 32
     else:
         assert found != sorted(found) and sorted(found) == sorted(
-            (x.float() if kind == "flat" else torch.arange(64.0)).tolist()
+            (torch.arange(64.0) if kind == "cat" else x.float()).tolist()
         )
 
 
