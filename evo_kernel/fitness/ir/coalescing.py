@@ -11,7 +11,8 @@ import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
-from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory
+from evo_kernel.fitness.ir.layouts import scattered_requests
+from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, MemoryAccess
 
 _WARP_BITS = 5  # of its 32 lanes
 _LANE_BITS = 32  # more than of any access
@@ -35,12 +36,8 @@ def runs_of(
 ) -> Runs:
     """Runs along the axis with contiguous lanes; without one, each lane is a run."""
     full = (programs.numel(), *shape)
-    access = memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
-    axis, length = None, 1
-    if access is not None:
-        for place, size, step in access.progressions:
-            if step == item and place > 0:
-                axis, length = place, size
+    access = _reached(memory, pointer, mask, item, full)
+    axis, length = _contiguous(access, item)
     active = None
     if axis is None or access is None:
         starts = pointer.data.expand(full)
@@ -69,6 +66,36 @@ def runs_of(
     if active is not None:
         return Runs(*(column[active.expand(starts.shape)] for column in columns))
     return Runs(*columns)
+
+
+def requests_of(
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...],
+    layout: str,
+) -> Runs | None:  # fmt: skip
+    """Each lane as a run, numbered so that lanes of a warp's request are together, where the layout scatters what lies
+    side by side in memory; else None."""
+    full = (programs.numel(), *shape)
+    axis, _ = _contiguous(_reached(memory, pointer, mask, item, full), item)
+    numbers = scattered_requests(layout, shape, item, None if axis is None else axis - 1)
+    if numbers is None:
+        return None
+    owners = programs.reshape(-1, *(1,) * len(shape)).expand(full)
+    lanes = (numbers << _WARP_BITS).reshape(1, *shape).expand(full)
+    active = torch.ones((), dtype=torch.bool).expand(full) if mask is None else mask.data.expand(full)
+    starts = pointer.data.expand(full)[active]
+    return Runs(starts, torch.full_like(starts, item), owners[active], lanes[active])
+
+
+def _reached(
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, item: int, full: tuple[int, ...]
+) -> MemoryAccess | None:
+    return memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
+
+
+def _contiguous(access: MemoryAccess | None, item: int) -> tuple[int | None, int]:
+    """The axis along which lanes lie side by side in memory, and how many."""
+    found = [(place, size) for place, size, step in access.progressions if step == item and place > 0] if access else []
+    return found[-1] if found else (None, 1)
 
 
 def together(accesses: Sequence[Runs]) -> tuple[torch.Tensor, Runs]:

@@ -12,10 +12,11 @@ from functools import partial
 
 import torch
 
-from evo_kernel.fitness.ir.coalescing import Runs, runs_of, sectors_of, together
+from evo_kernel.fitness.ir.coalescing import Runs, requests_of, runs_of, sectors_of, together
 from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, ProgramWork, work_of
+from evo_kernel.fitness.ir.layouts import expanded
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.own_lines import long_runs, own_lines
@@ -68,7 +69,7 @@ class Counter:
             self._sample = torch.zeros(programs, dtype=torch.bool)
             self._sample[footprints] = True
         self._blocks = blocks_of(module) if blocks else frozenset()
-        self._loops = loops_of(module)
+        self._loops, self._layouts = loops_of(module), module.layouts
         self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
         self._by_program: defaultdict[str, torch.Tensor] = defaultdict(
             lambda: torch.zeros(programs, dtype=torch.float64)
@@ -141,13 +142,14 @@ class Counter:
         if atomic:
             self._by_program["atomic"][programs] += lanes
         if self.keeps_lines:
-            self._keep(kind, pointer, mask, programs, item, shape, kind == "store" and not atomic)
+            layout = expanded(operation.types[0], self._layouts) if operation.types else ""
+            self._keep(kind, pointer, mask, programs, item, shape, kind == "store" and not atomic, layout)
 
     # --- footprints -----------------------------------------------------------------------------------------------
 
     def _keep(
         self, kind: str, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...],
-        overwrites: bool,
+        overwrites: bool, layout: str,
     ) -> None:  # fmt: skip
         if self._sample is not None:
             rows = self._sample[programs].nonzero().squeeze(1)
@@ -160,9 +162,12 @@ class Counter:
             if overwrites:
                 self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
-        if count > _SMALL:
+        requests = None
+        if layout and self._sectors:
+            requests = requests_of(self._memory, pointer, mask, programs, item, shape, layout)
+        if count > _SMALL or (count and requests is not None):
             self._settle()
-            self._count_sectors(kind, runs)
+            self._count_sectors(kind, runs if requests is None else requests)
             self._footprints.add(kind, runs)
         elif count:
             self._waiting.append((kind, Runs(*(column.reshape(-1) for column in runs))))
