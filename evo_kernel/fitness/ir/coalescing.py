@@ -11,7 +11,7 @@ import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
-from evo_kernel.fitness.ir.layouts import scattered_requests
+from evo_kernel.fitness.ir.layouts import scattered
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, MemoryAccess
 
 _WARP_BITS = 5  # of its 32 lanes
@@ -68,22 +68,12 @@ def runs_of(
     return Runs(*columns)
 
 
-def requests_of(
-    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...],
-    layout: str,
-) -> Runs | None:  # fmt: skip
-    """Each lane as a run, numbered so that lanes of a warp's request are together, where the layout scatters what lies
-    side by side in memory; else None."""
-    full = (programs.numel(), *shape)
-    axis, _ = _contiguous(_reached(memory, pointer, mask, item, full), item)
-    numbers = scattered_requests(layout, shape, item, None if axis is None else axis - 1)
-    if numbers is None:
-        return None
-    owners = programs.reshape(-1, *(1,) * len(shape)).expand(full)
-    lanes = (numbers << _WARP_BITS).reshape(1, *shape).expand(full)
-    active = torch.ones((), dtype=torch.bool).expand(full) if mask is None else mask.data.expand(full)
-    starts = pointer.data.expand(full)[active]
-    return Runs(starts, torch.full_like(starts, item), owners[active], lanes[active])
+def scattering(
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, item: int, shape: tuple[int, ...], layout: str
+) -> float:  # fmt: skip
+    """How many times as many sectors a layout asks for as one that keeps together what lies side by side in memory."""
+    axis, _ = _contiguous(_reached(memory, pointer, mask, item, (1, *shape)), item)
+    return 1.0 if axis is None else scattered(layout, shape, item, axis - 1)
 
 
 def _reached(

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from evo_kernel.fitness.ir.coalescing import Runs, requests_of, runs_of, sectors_of, together
+from evo_kernel.fitness.ir.coalescing import Runs, runs_of, scattering, sectors_of, together
 from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, ProgramWork, work_of
@@ -162,12 +162,10 @@ class Counter:
             if overwrites:
                 self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
-        requests = None
-        if layout and self._sectors:
-            requests = requests_of(self._memory, pointer, mask, programs, item, shape, layout)
-        if count > _SMALL or (count and requests is not None):
+        times = scattering(self._memory, pointer, mask, item, shape, layout) if layout and self._sectors else 1.0
+        if count > _SMALL or (count and times > 1.0):
             self._settle()
-            self._count_sectors(kind, runs if requests is None else requests)
+            self._count_sectors(kind, runs, times)
             self._footprints.add(kind, runs)
         elif count:
             self._waiting.append((kind, Runs(*(column.reshape(-1) for column in runs))))
@@ -203,10 +201,10 @@ class Counter:
         lines = own_lines(self._stored, (owners, first, last, accesses), self._followed)
         return float(lines * LINE_BYTES * self.footprints.scale / max(1, self._followed.numel()))
 
-    def _count_sectors(self, kind: str, runs: Runs) -> None:
+    def _count_sectors(self, kind: str, runs: Runs, times: float = 1.0) -> None:
         if self._sectors:
             owners, sectors = sectors_of(runs)
-            self._by_program[f"{kind}_sectors"].index_add_(0, owners, sectors.double())
+            self._by_program[f"{kind}_sectors"].index_add_(0, owners, sectors.double() * times)
 
 
 def blocks_of(module: IRModule) -> frozenset[int]:

@@ -20,6 +20,7 @@ _VECTOR_BYTES = 16  # that a thread accesses at once
 _MOST_EXPANDED = 2000  # characters
 _ALIAS = re.compile(r"#\w+(?![\w.])")
 _FIELD = re.compile(r"(\w+) = (\[[\d, \[\]]*\]|\d+)")
+_UNKNOWN = "#"
 _REGISTERS, _LANES, _WARPS = range(3)
 
 _Places = list[tuple[int, ...]]
@@ -29,14 +30,14 @@ _Step = tuple[int, Sequence[int], Sequence[int]]
 
 
 def expanded(type_: Type, aliases: Mapping[str, str]) -> str:
-    """The layout of a tensor, without aliases; empty if it has none, or a longer one."""
+    """The layout of a tensor, without aliases; empty if it has none."""
     text = type_.encoding
     while "#" in text and len(text) <= _MOST_EXPANDED:
         wider = _ALIAS.sub(lambda found: aliases.get(found[0], ""), text)
         if wider == text:
             return text
         text = wider
-    return ""
+    return text and _UNKNOWN
 
 
 @lru_cache(maxsize=1024)
@@ -47,18 +48,17 @@ def elements_of_a_thread(encoding: str, shape: tuple[int, ...]) -> int:
 
 
 @lru_cache(maxsize=256)
-def scattered_requests(encoding: str, shape: tuple[int, ...], item: int, axis: int | None) -> torch.Tensor | None:
-    """By element, row-major: which request of a warp accesses it. None where its neighbours along `axis`, which lie
-    side by side in memory, share whole sectors with it as far as they can, or where the layout is not known."""
+def scattered(encoding: str, shape: tuple[int, ...], item: int, axis: int) -> float:
+    """Sectors that warps ask for, request by request, where elements along `axis` lie side by side in memory, ÷ those
+    that there are. Each element has one of its own in layouts that are not known here."""
     layout = _layout(encoding, shape)
     if layout is None:
-        return None
+        return max(1.0, SECTOR_BYTES / item)
     sides = [tuple(int(a == axis) << bit for a in range(len(shape))) for bit in range(20)]
     vector = [place for place in sides[: (_VECTOR_BYTES // item).bit_length() - 1] if place in layout[_REGISTERS]]
-    if vector != sides[: len(vector)] or axis is None:
+    if vector != sides[: len(vector)]:
         vector = []
     others = [place for place in layout[_REGISTERS] if place not in vector]
-    requests = torch.zeros(shape, dtype=torch.int64)
     bits = [(place, 0) for place in (*vector, *layout[_LANES])]
     bits += [(place, 1 << number) for number, place in enumerate((*others, *layout[_WARPS]))]
     places, numbers = torch.zeros(1, len(shape), dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
@@ -66,14 +66,12 @@ def scattered_requests(encoding: str, shape: tuple[int, ...], item: int, axis: i
         if any(place):
             places = torch.cat([places, places ^ torch.tensor(place)])
             numbers = torch.cat([numbers, numbers + number])
+    requests = torch.zeros(shape, dtype=torch.int64)
     requests[tuple(places.T)] = numbers
-    if axis is not None:
-        rows = requests.movedim(axis, -1).reshape(-1, shape[axis])
-        sectors = torch.arange(shape[axis]) * item // SECTOR_BYTES
-        asked = torch.unique((torch.arange(len(rows))[:, None] << 50) + (sectors << 25) + rows).numel()
-        if asked <= len(rows) * int(sectors[-1] + 1):
-            return None
-    return requests.reshape(-1)
+    rows = requests.movedim(axis, -1).reshape(-1, shape[axis])
+    sectors = torch.arange(shape[axis]) * item // SECTOR_BYTES
+    asked = torch.unique((torch.arange(len(rows))[:, None] << 42) + (sectors << 21) + rows).numel()
+    return asked / (len(rows) * int(sectors[-1] + 1))
 
 
 def _layout(encoding: str, shape: tuple[int, ...]) -> tuple[_Places, _Places, _Places] | None:
@@ -117,6 +115,9 @@ def _steps(name: str, inner: str, fields: Mapping[str, Sequence[int]]) -> list[_
         columns = fields["instrShape"][1] // 8
         return [(_REGISTERS, (1, 2), (1, 0)), (_LANES, (8, 4), (1, 0)), (_REGISTERS, (2, columns), (0, 1)),
                 (_WARPS, fields["warpsPerCTA"], (0, 1))]  # fmt: skip
+    if name == "#ttg.dot_op" and inner.startswith("#ttg.blocked"):  # each thread has the whole sum
+        deep = (1, 1 << 20) if fields["opIdx"] == [0] else (1 << 20, 1)
+        return [(_REGISTERS, deep, (0, 1)), *_steps("#ttg.blocked", "", fields)]
     if name == "#ttg.dot_op" and inner.startswith("#ttg.nvidia_mma") and len(fields["warpsPerCTA"]) == 2:
         left = fields["opIdx"] == [0]
         deep = (int(not left), int(left))  # axes: across, and along the sum

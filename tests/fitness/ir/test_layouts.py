@@ -2,7 +2,7 @@
 
 import pytest
 
-from evo_kernel.fitness.ir.layouts import elements_of_a_thread, scattered_requests
+from evo_kernel.fitness.ir.layouts import elements_of_a_thread, scattered
 
 ROWS = "#ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [1, 32], warpsPerCTA = [4, 1], order = [1, 0]}>"
 MMA = "#ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 64, 16]}>"
@@ -17,6 +17,7 @@ VECTOR = "#ttg.blocked<{sizePerThread = [16], threadsPerWarp = [32], warpsPerCTA
         (f"#ttg.slice<{{dim = 1, parent = {ROWS}}}>", (64,), 16),  # each lane of a warp has the same
         (MMA, (64, 128), 64),
         (f"#ttg.dot_op<{{opIdx = 0, parent = {MMA}, kWidth = 2}}>", (64, 64), 32),
+        (f"#ttg.dot_op<{{opIdx = 1, parent = {ROWS}}}>", (16, 64), 32),
         (LINEAR, (256,), 4),
         (VECTOR, (512,), 16),  # all four warps have the same
         ("#ttg.unheard_of<{}>", (512,), 512),
@@ -28,15 +29,15 @@ def test_elements_of_a_thread(layout, shape, elements):
 
 
 @pytest.mark.parametrize(
-    ("layout", "shape", "item", "axis", "requests"),
+    ("layout", "shape", "item", "axis", "times"),
     [
-        (ROWS, (64, 64), 4, 1, None),
-        (ROWS, (64, 64), 4, 0, 2 * 64),  # 32 lanes each in a row of its own, all of a warp's request
-        (MMA, (64, 64), 4, 1, None),
-        (MMA, (64, 64), 2, 1, 16 * 4),  # four lanes have 16 bytes side by side
-        (VECTOR, (2048,), 2, 0, 2 * 4),  # of 32 bytes a thread asks for 16 at once
+        (ROWS, (64, 64), 4, 1, 1),
+        (ROWS, (64, 64), 4, 0, 8),  # each lane in a row of its own
+        (MMA, (64, 64), 4, 1, 1),
+        (MMA, (64, 64), 2, 1, 2),  # four lanes have 16 bytes side by side
+        (VECTOR, (2048,), 2, 0, 2),  # of 32 bytes a thread asks for 16 at once
+        ("#ttg.unheard_of<{}>", (512,), 4, 0, 8),
     ],
 )
-def test_scattered_requests(layout, shape, item, axis, requests):
-    found = scattered_requests(layout, shape, item, axis)
-    assert (None if found is None else found.unique().numel()) == requests
+def test_scattered(layout, shape, item, axis, times):
+    assert scattered(layout, shape, item, axis) == times
