@@ -11,7 +11,7 @@ import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
-from evo_kernel.fitness.ir.layouts import scattered
+from evo_kernel.fitness.ir.layouts import requests_of, scattered
 from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, MemoryAccess
 
 _WARP_BITS = 5  # of its 32 lanes
@@ -32,9 +32,13 @@ class Runs(NamedTuple):
 
 
 def runs_of(
-    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
-) -> Runs:
-    """Runs along the axis with contiguous lanes; without one, each lane is a run."""
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...],
+    layout: str = "",
+) -> Runs:  # fmt: skip
+    """Runs along the axis with contiguous lanes; without one, each lane is a run.
+
+    `layout`: of the lanes, if they have one, which then tells which of them a warp asks for at once.
+    """
     full = (programs.numel(), *shape)
     access = _reached(memory, pointer, mask, item, full)
     axis, length = _contiguous(access, item)
@@ -61,7 +65,11 @@ def runs_of(
                 counts = torch.where(on, length, 0).expand(reduced)
             active = counts > 0
     owners = programs.reshape(-1, *(1,) * len(shape)).expand(starts.shape)
-    lanes = (torch.arange(math.prod(starts.shape[1:])) * length).reshape(1, *starts.shape[1:]).expand(starts.shape)
+    if layout and axis is None:
+        numbers = requests_of(layout, shape, item) << _WARP_BITS
+    else:
+        numbers = (torch.arange(math.prod(starts.shape[1:])) * length).reshape(starts.shape[1:])
+    lanes = numbers.expand(starts.shape)
     columns = (starts, (counts * item).expand(starts.shape), owners, lanes)
     if active is not None:
         return Runs(*(column[active.expand(starts.shape)] for column in columns))

@@ -156,7 +156,7 @@ class Counter:
             if not rows.numel():
                 return
             pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
-        runs = runs_of(self._memory, pointer, mask, programs, item, shape)
+        runs = runs_of(self._memory, pointer, mask, programs, item, shape, layout)
         count = runs.starts.numel()
         if count and self._followed is not None:
             if overwrites:

@@ -48,12 +48,17 @@ def elements_of_a_thread(encoding: str, shape: tuple[int, ...]) -> int:
 
 
 @lru_cache(maxsize=256)
-def scattered(encoding: str, shape: tuple[int, ...], item: int, axis: int) -> float:
-    """Sectors that warps ask for, request by request, where elements along `axis` lie side by side in memory, ÷ those
-    that there are. Each element has one of its own in layouts that are not known here."""
+def requests_of(encoding: str, shape: tuple[int, ...], item: int, axis: int | None = None) -> torch.Tensor:
+    """Which request of a warp each element is part of: numbers of the tensor's shape. Each element is one of its own
+    in layouts that are not known here.
+
+    What a thread has side by side along `axis` may be one vector; by default along that of its first registers.
+    """
     layout = _layout(encoding, shape)
     if layout is None:
-        return max(1.0, SECTOR_BYTES / item)
+        return torch.arange(math.prod(shape)).reshape(shape)
+    if axis is None:
+        axis = next((a for a in range(len(shape)) if tuple(int(b == a) for b in range(len(shape))) in layout[0]), 0)
     sides = [tuple(int(a == axis) << bit for a in range(len(shape))) for bit in range(20)]
     vector = [place for place in sides[: (_VECTOR_BYTES // item).bit_length() - 1] if place in layout[_REGISTERS]]
     if vector != sides[: len(vector)]:
@@ -68,7 +73,14 @@ def scattered(encoding: str, shape: tuple[int, ...], item: int, axis: int) -> fl
             numbers = torch.cat([numbers, numbers + number])
     requests = torch.zeros(shape, dtype=torch.int64)
     requests[tuple(places.T)] = numbers
-    rows = requests.movedim(axis, -1).reshape(-1, shape[axis])
+    return requests
+
+
+@lru_cache(maxsize=256)
+def scattered(encoding: str, shape: tuple[int, ...], item: int, axis: int) -> float:
+    """Sectors that warps ask for, request by request, where elements along `axis` lie side by side in memory, ÷ those
+    that there are."""
+    rows = requests_of(encoding, shape, item, axis).movedim(axis, -1).reshape(-1, shape[axis])
     sectors = torch.arange(shape[axis]) * item // SECTOR_BYTES
     asked = torch.unique((torch.arange(len(rows))[:, None] << 42) + (sectors << 21) + rows).numel()
     return asked / (len(rows) * int(sectors[-1] + 1))
