@@ -20,6 +20,7 @@ import numpy as np
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
 from evo_kernel.fitness.ir.counting import DOTS, FREE, product_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
+from evo_kernel.fitness.ir.layouts import elements_of_a_thread, expanded
 from evo_kernel.fitness.ir.module import LOADS, IRBlock, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import Type
@@ -327,7 +328,8 @@ def loop_work(
 ) -> dict[str, dict[str, float]]:
     """By the loops' names, of a thread and one iteration: `load_bytes`, `arithmetic` operations, and `all` results.
 
-    Each thread holds an element of a tensor that has fewer than `threads`, and every scalar. `calls`: of a loop in a
+    Where no layout says what each thread holds, it is an element of a tensor that has fewer than `threads`, and every
+    scalar. `calls`: of a loop in a
     function of elements, which is in the code once for each of a thread's calls. `shares`: of the threads, see
     `loop_shares`. Raises IRError.
     """
@@ -340,7 +342,7 @@ def loop_work(
     times = {
         inner.ordinal: (
             operation.ordinal,
-            max(1.0, operation.results[0].type.elements / threads / max(1, operation.integer("pack", 1))),
+            max(1.0, _in_thread(operation.results[0].type, threads, module) / max(1, operation.integer("pack", 1))),
         )
         for operation in module.operations() if operation.name == "tt.map_elementwise"
         for inner in operation.regions[0].walk()
@@ -354,7 +356,7 @@ def loop_work(
                 calls[name] = {"calls": made[1]}
             each = made[1] if made and name not in calls else 1.0
             those = max(1, round(threads * shares.get(around[operation.ordinal], 1.0)))
-            work = {kind: each * n for kind, n in _work(operation, those).items()}
+            work = {kind: each * n for kind, n in _work(operation, those, module).items()}
             found.setdefault(name, Counter()).update(work)
     return {name: dict(work) | calls.get(name, {}) for name, work in found.items()}
 
@@ -403,29 +405,35 @@ def _kinds(loop: Operation) -> frozenset[str]:
     return frozenset(kind for kind, made in _KINDS_OF_IR.items() if names & made)
 
 
-def _work(operation: Operation, threads: int) -> Mapping[str, float]:
+def _in_thread(type_: Type, threads: int, module: IRModule) -> float:
+    """Elements that each thread has."""
+    layout = expanded(type_, module.layouts)
+    return elements_of_a_thread(layout, type_.shape or ()) if layout else max(1.0, type_.elements / threads)
+
+
+def _work(operation: Operation, threads: int, module: IRModule) -> Mapping[str, float]:
     name = operation.name
     if not operation.results:
         return {}
     result = operation.results[0].type
-    each = max(1.0, result.elements / threads)
+    each = _in_thread(result, threads, module)
     if name in LOADS:
         return {"load_bytes": each * result.item_bytes}
     if name in DOTS:
-        return {"arithmetic": product_of(operation)[1] / threads}
+        return {"arithmetic": product_of(operation)[1] / result.elements * each}
     if name in _COMBINING:
-        return _combined(operation, each, threads)
+        return _combined(operation, each, threads, module)
     if name in FREE:
         return {}
     shifted = name == "arith.extf" and operation.types and operation.types[0].element == "bf16"
     return {"all": each, "arithmetic": 0.0 if shifted else each * _takes(operation, result)}
 
 
-def _combined(operation: Operation, each: float, threads: int) -> Mapping[str, float]:
+def _combined(operation: Operation, each: float, threads: int, module: IRModule) -> Mapping[str, float]:
     """A reduction in threads, warps and blocks; a scan goes through all of them for every few elements."""
     inner = [one for region in operation.regions for block in region.blocks for one in block.operations if one.results]
     takes = sum(_takes(one, one.results[0].type) for one in inner)
-    elements = max(1.0, max((kind.elements for kind in operation.types), default=1) / threads)
+    elements = max((_in_thread(kind, threads, module) for kind in operation.types), default=1.0)
     times = 10 * (elements + 1) if operation.name == "tt.scan" else elements + each * math.log2(max(2, threads))
     return {"all": elements, "arithmetic": takes * times}
 

@@ -11,7 +11,8 @@ import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import SECTOR_BYTES
-from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory
+from evo_kernel.fitness.ir.layouts import requests_of, scattered
+from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, MemoryAccess
 
 _WARP_BITS = 5  # of its 32 lanes
 _LANE_BITS = 32  # more than of any access
@@ -31,16 +32,16 @@ class Runs(NamedTuple):
 
 
 def runs_of(
-    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...]
-) -> Runs:
-    """Runs along the axis with contiguous lanes; without one, each lane is a run."""
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...],
+    layout: str = "",
+) -> Runs:  # fmt: skip
+    """Runs along the axis with contiguous lanes; without one, each lane is a run.
+
+    `layout`: of the lanes, if they have one, which then tells which of them a warp asks for at once.
+    """
     full = (programs.numel(), *shape)
-    access = memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
-    axis, length = None, 1
-    if access is not None:
-        for place, size, step in access.progressions:
-            if step == item and place > 0:
-                axis, length = place, size
+    access = _reached(memory, pointer, mask, item, full)
+    axis, length = _contiguous(access, item)
     active = None
     if axis is None or access is None:
         starts = pointer.data.expand(full)
@@ -64,11 +65,35 @@ def runs_of(
                 counts = torch.where(on, length, 0).expand(reduced)
             active = counts > 0
     owners = programs.reshape(-1, *(1,) * len(shape)).expand(starts.shape)
-    lanes = (torch.arange(math.prod(starts.shape[1:])) * length).reshape(1, *starts.shape[1:]).expand(starts.shape)
+    if layout and axis is None:
+        numbers = requests_of(layout, shape, item) << _WARP_BITS
+    else:
+        numbers = (torch.arange(math.prod(starts.shape[1:])) * length).reshape(starts.shape[1:])
+    lanes = numbers.expand(starts.shape)
     columns = (starts, (counts * item).expand(starts.shape), owners, lanes)
     if active is not None:
         return Runs(*(column[active.expand(starts.shape)] for column in columns))
     return Runs(*columns)
+
+
+def scattering(
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, item: int, shape: tuple[int, ...], layout: str
+) -> float:  # fmt: skip
+    """How many times as many sectors a layout asks for as one that keeps together what lies side by side in memory."""
+    axis, _ = _contiguous(_reached(memory, pointer, mask, item, (1, *shape)), item)
+    return 1.0 if axis is None else scattered(layout, shape, item, axis - 1)
+
+
+def _reached(
+    memory: DeviceMemory, pointer: Lanes, mask: Lanes | None, item: int, full: tuple[int, ...]
+) -> MemoryAccess | None:
+    return memory.access(pointer.sum, item, len(full), PADDING // 2 if mask is not None else 0)
+
+
+def _contiguous(access: MemoryAccess | None, item: int) -> tuple[int | None, int]:
+    """The axis along which lanes lie side by side in memory, and how many."""
+    found = [(place, size) for place, size, step in access.progressions if step == item and place > 0] if access else []
+    return found[-1] if found else (None, 1)
 
 
 def together(accesses: Sequence[Runs]) -> tuple[torch.Tensor, Runs]:

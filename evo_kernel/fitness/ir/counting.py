@@ -12,10 +12,11 @@ from functools import partial
 
 import torch
 
-from evo_kernel.fitness.ir.coalescing import Runs, runs_of, sectors_of, together
+from evo_kernel.fitness.ir.coalescing import Runs, runs_of, scattering, sectors_of, together
 from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, ProgramWork, work_of
+from evo_kernel.fitness.ir.layouts import expanded
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.own_lines import long_runs, own_lines
@@ -68,7 +69,7 @@ class Counter:
             self._sample = torch.zeros(programs, dtype=torch.bool)
             self._sample[footprints] = True
         self._blocks = blocks_of(module) if blocks else frozenset()
-        self._loops = loops_of(module)
+        self._loops, self._layouts = loops_of(module), module.layouts
         self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
         self._by_program: defaultdict[str, torch.Tensor] = defaultdict(
             lambda: torch.zeros(programs, dtype=torch.float64)
@@ -141,28 +142,30 @@ class Counter:
         if atomic:
             self._by_program["atomic"][programs] += lanes
         if self.keeps_lines:
-            self._keep(kind, pointer, mask, programs, item, shape, kind == "store" and not atomic)
+            layout = expanded(operation.types[0], self._layouts) if operation.types else ""
+            self._keep(kind, pointer, mask, programs, item, shape, kind == "store" and not atomic, layout)
 
     # --- footprints -----------------------------------------------------------------------------------------------
 
     def _keep(
         self, kind: str, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, item: int, shape: tuple[int, ...],
-        overwrites: bool,
+        overwrites: bool, layout: str,
     ) -> None:  # fmt: skip
         if self._sample is not None:
             rows = self._sample[programs].nonzero().squeeze(1)
             if not rows.numel():
                 return
             pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
-        runs = runs_of(self._memory, pointer, mask, programs, item, shape)
+        runs = runs_of(self._memory, pointer, mask, programs, item, shape, layout)
         count = runs.starts.numel()
         if count and self._followed is not None:
             if overwrites:
                 self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
-        if count > _SMALL:
+        times = scattering(self._memory, pointer, mask, item, shape, layout) if layout and self._sectors else 1.0
+        if count > _SMALL or (count and times > 1.0):
             self._settle()
-            self._count_sectors(kind, runs)
+            self._count_sectors(kind, runs, times)
             self._footprints.add(kind, runs)
         elif count:
             self._waiting.append((kind, Runs(*(column.reshape(-1) for column in runs))))
@@ -198,10 +201,10 @@ class Counter:
         lines = own_lines(self._stored, (owners, first, last, accesses), self._followed)
         return float(lines * LINE_BYTES * self.footprints.scale / max(1, self._followed.numel()))
 
-    def _count_sectors(self, kind: str, runs: Runs) -> None:
+    def _count_sectors(self, kind: str, runs: Runs, times: float = 1.0) -> None:
         if self._sectors:
             owners, sectors = sectors_of(runs)
-            self._by_program[f"{kind}_sectors"].index_add_(0, owners, sectors.double())
+            self._by_program[f"{kind}_sectors"].index_add_(0, owners, sectors.double() * times)
 
 
 def blocks_of(module: IRModule) -> frozenset[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from evo_kernel.fitness.ir.types import IRError, Type
@@ -114,6 +114,7 @@ class IRModule:
     entry: Function
     functions: Mapping[str, Function]
     blocks: int = 1  # of a program, if the text says so: a cluster
+    layouts: Mapping[str, str] = field(default_factory=dict)  # by the names that types have for them
 
     def operations(self) -> Iterator[Operation]:
         """All operations of all functions, outer before inner."""

@@ -105,6 +105,8 @@ def build_operation(
     if name == "tt.elementwise_inline_asm" and len(parts) == 1:  # without operands
         head, _, result_types = tail.rpartition("-> ")
         types_text = f"-> {result_types}"
+    if name in ("ttg.async_commit_group", "ttg.async_wait") and names:
+        types_text = "-> !ttg.async.token"
     attributes: dict[str, str] = {}
     head, attributes = _take_attributes(head, strings)
     types_text, more = _take_attributes(types_text, strings)

@@ -49,17 +49,17 @@ class _Lines:
     """Lines of the text without locations, each with its number and the source line of its location."""
 
     def __init__(self, text: str) -> None:
-        self._aliases: dict[str, str] = {}
+        self.aliases: dict[str, str] = {}
         self.lines: list[tuple[str, str]] = []  # text, location
         for raw in text.split("\n"):
             line = raw.strip()
             if line.startswith("#"):
                 name, _, value = line.partition(" = ")
-                self._aliases[name] = value
+                self.aliases[name] = value
             elif line:
                 self.lines.append(_without_locations(line))
         self.position = 0
-        own = _FRAME.search(self._aliases.get("#loc", ""))  # the printer names the function's location so
+        own = _FRAME.search(self.aliases.get("#loc", ""))  # the printer names the function's location so
         self._file = own["file"] if own else None
 
     def next(self) -> tuple[str, int]:
@@ -81,7 +81,7 @@ class _Lines:
                 return int(match["line"])
             if (name := match["name"]) and name not in seen:
                 seen.add(name)
-                pending.append(self._aliases.get(name, "")[:MAX_LOCATION])
+                pending.append(self.aliases.get(name, "")[:MAX_LOCATION])
         return 0
 
 
@@ -121,7 +121,7 @@ class _Parser:
         if len(public) != 1:
             raise IRError(f"a module of {len(public)} public functions; one is the kernel")
         blocks = re.search(r'"ttg\.num-ctas" = (\d{1,3}) ', line_of_module)
-        return IRModule(public[0], functions, int(blocks[1]) if blocks else 1)
+        return IRModule(public[0], functions, int(blocks[1]) if blocks else 1, self._lines.aliases)
 
     def _function(self, line: str) -> Function:
         match = _FUNCTION.match(line)

@@ -151,7 +151,7 @@ def leading_type(text: str, depth: int) -> tuple[Type, str]:
             return Type("ptr", None, leading_type(split_top(inside, ",")[0], depth + 1)[0]), rest
         pointee = leading_type(inside, depth + 1)[0] if inside.startswith("tensor<") else tensor_type(inside, depth)
         return Type("desc", None, pointee), rest
-    if text.startswith("!ttg.memdesc<"):
+    if text.startswith(("!ttg.memdesc<", "<")):  # some operations leave the name out
         inside, rest = bracketed(text[text.index("<") :])
         return Type("memdesc", None, tensor_type(inside, depth)), rest
     if text.startswith("tensor<"):

@@ -33,6 +33,8 @@ from evo_kernel.fitness.ir.types import IRError, Type
 
 MOST_BYTES = 228 << 10
 """Of shared memory that a program may have (CUDA C++ Programming Guide, compute capability 9.0)."""
+COPY_ALIGNMENT = 128
+"""Bytes of which the place of a block in shared memory must be a multiple (PTX ISA, cp.async.bulk.tensor)."""
 PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 """Of `inputPrecision` as a number (tt::InputPrecision)."""
 
@@ -285,7 +287,7 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     if operation.words or len(operands) < 4:
         raise Unsupported(f"{operation.name} {' '.join(operation.words)}")
     descriptor, *indices, place, barrier, predicate = operands
-    place, block = _shared(place), block_of(descriptor.type)
+    place, block = _of_block(place), block_of(descriptor.type)
     if _long_axes(block.shape or ()) != _long_axes(place.view.shape):  # else layouts decide what lies where
         raise Unsupported(f"{operation.name} of {block.shape} into {tuple(place.view.shape)}")
     if machine.skips_floats:
@@ -319,6 +321,16 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     return []
 
 
+def _of_block(value: Lanes) -> SharedMemory:
+    """Shared memory that a block is copied to or from."""
+    place = _shared(value)
+    if place.view.storage_offset() * place.view.element_size() % COPY_ALIGNMENT:
+        raise MemoryFault(
+            "misaligned", f"copies a block whose place in shared memory is no multiple of {COPY_ALIGNMENT} bytes"
+        )
+    return place
+
+
 def _long_axes(shape: Sequence[int]) -> list[int]:
     return [size for size in shape if size > 1]
 
@@ -340,7 +352,7 @@ def _copied_in_part(machine: Machine, frame: Frame, operation: Operation, operan
 def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """A block of shared memory into global memory."""
     descriptor, *indices, place = operands
-    place, block = _shared(place), block_of(descriptor.type)
+    place, block = _of_block(place), block_of(descriptor.type)
     pointer, mask = described(used_descriptor(machine, frame, descriptor, indices), indices)
     type_ = Type(block.element, block.shape)
 

@@ -224,3 +224,18 @@ module {
 def test_a_line_is_the_innermost_of_the_kernels_own_file():
     """Triton's library is named without its folder, like the kernel's file; a helper's line says more than its call."""
     assert [operation.line for operation in parse(LOCATED).operations()] == [12, 0, 30]
+
+
+COPIES = """module {
+  tt.func public @k(%arg0: tensor<32x!tt.ptr<f32>, #b>, %arg1: !ttg.memdesc<32xf32, #s, #smem, mutable>) {
+    %0 = ttg.async_copy_global_to_local %arg0, %arg1 : tensor<32x!tt.ptr<f32>, #b> -> <32xf32, #s, #smem, mutable>
+    %1 = ttg.async_commit_group tokens %0
+    %2 = ttg.async_wait %1 {num = 0 : i32}
+    tt.return
+  }
+}
+"""
+
+
+def test_copies_of_single_threads_are_read_to_be_named():
+    assert unsupported(parse(COPIES)) == "ttg.async_copy_global_to_local"
