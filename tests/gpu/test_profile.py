@@ -39,7 +39,7 @@ def shortened(said: str) -> str:
     return said if len(said) < 9000 else said[:4500] + "\n[...]\n" + said[-4500:]
 
 
-@pytest.mark.parametrize("name", ["softmax", "matmul"])
+@pytest.mark.parametrize("name", ["softmax", "matmul", "layernorm_backward"])
 def test_a_seed_is_profiled(name, asked, capsys):
     began = time.monotonic()
     task = load(name)

@@ -89,7 +89,7 @@ def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
     """The plan with launch number `position` as its only launch, to time launches separately.
 
     Small tables and fills (tiles, counters) that it may read stay, in its time too. What earlier launches would have
-    written is poison; that only changes times that depend on data.
+    written is poison; that only changes times that depend on data. The plan has no outputs, since they depend on it too.
     """
     nodes = compiled.plan.nodes
     place = [number for number, node in enumerate(nodes) if isinstance(node, Launch)][position]
@@ -100,7 +100,8 @@ def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
         if isinstance(node, (Constant, Fill)) and node.view.buffer in given
         and node.view.elements * node.view.item_bytes <= MAX_TABLE_BYTES
     ]  # fmt: skip
-    return compiled.model_copy(update={"plan": compiled.plan.model_copy(update={"nodes": (*before, launch)})})
+    plan = compiled.plan.model_copy(update={"nodes": (*before, launch), "outputs": ()})
+    return compiled.model_copy(update={"plan": plan})
 
 
 def costs_of(
