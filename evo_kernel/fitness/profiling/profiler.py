@@ -89,7 +89,7 @@ def alone(compiled: CompiledPlan, position: int) -> CompiledPlan:
     """The plan with launch number `position` as its only launch, to time launches separately.
 
     Small tables and fills (tiles, counters) that it may read stay, in its time too. What earlier launches would have
-    written is poison; that only changes times that depend on data. The plan has no outputs, since they depend on it too.
+    written is poison; that only changes times that depend on data. The plan has no outputs: they would depend on it.
     """
     nodes = compiled.plan.nodes
     place = [number for number, node in enumerate(nodes) if isinstance(node, Launch)][position]
