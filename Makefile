@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench fuzz bench-agents test-gpu clean
+.PHONY: help demo test lint docs bench fuzz test-gpu clean
 
 help: ## What can be made here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,11 +43,6 @@ bench: $(READY) ## Print the tables behind the figures in docs/results/benchmark
 fuzz: $(READY) ## Hold the executor of Triton IR against compiled kernels, with generated programs (a GPU is used if there is one)
 	$(BIN)/python -m benchmarks.fuzz live --examples $(or $(EXAMPLES),300)
 	$(BIN)/python -m benchmarks.fuzz compare
-
-# With no MODEL: the policies that need none. ARGS: more options of `python -m benchmarks.agents`.
-bench-agents: $(READY) ## Are the agents any good? BASE_URL=... MODEL=... N=300; without MODEL the policies that need none
-	$(BIN)/python -m benchmarks.agents $(if $(MODEL),--model '$(MODEL)' --calls $(or $(N),300),--no-model) \
-		$(if $(BASE_URL),--base-url '$(BASE_URL)') $(ARGS)
 
 test-gpu: ## Run tests/gpu/ with the current python, on a machine with an NVIDIA GPU
 	$(PYTHON) -m pytest tests/gpu

@@ -145,16 +145,11 @@ class Machine:
                 return found and before | {"seconds": seconds, "found": found.get("best") or {}, "search_ended": ended}
             verdict = self._said(["verify", str(source), "--task", str(task)], paths, 120.0)
         return verdict and {
-            "name": kernel["name"],
-            "project": kernel["project"],
-            "commit": project["commit"],
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "environment": verdict.get("environment", {}).get("label", ""),
-            "status": verdict["status"],
-            "reason": verdict["reason"],
-            "cases": verdict.get("cases", []),
+            "name": kernel["name"], "project": kernel["project"], "commit": project["commit"],
+            "date": f"{datetime.now(UTC):%Y-%m-%d}", "environment": verdict.get("environment", {}).get("label", ""),
+            "status": verdict["status"], "reason": verdict["reason"], "cases": verdict.get("cases", []),
             "strategies": sorted(offered),
-        }
+        }  # fmt: skip
 
     def _said(self, words: list[str], paths: list[Path], limit_s: float) -> Any:
         """The JSON answer of a command; {"reason": ...} where it has none, None where the time was up."""
@@ -165,13 +160,9 @@ class Machine:
         late = limit_s + LATE_S
         try:
             ended = subprocess.run(
-                command,
-                env=self._environment | {"PYTHONPATH": seen},
-                capture_output=True,
-                text=True,
+                command, env=self._environment | {"PYTHONPATH": seen}, capture_output=True, text=True, check=False,
                 timeout=max(0.0, min(late, left)),
-                check=False,
-            )
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             return {"status": "no verdict", "reason": f"no answer within {late:g} s"} if late < left else None
         try:

@@ -1,18 +1,17 @@
 """The dashboard on a large population: how long pages take, and what it costs the run that it watches.
 
-    python -m benchmarks.dashboard [--candidates 100000] [--population FILE] [--pages 20] [--seconds 20]
+    python -m benchmarks.dashboard [--candidates 100000] [--pages 20] [--seconds 20]
 
-An instant operator and an instant judge make the population (benchmarks/population.py); --population takes one that
-is there. Then `evo-kernel serve` runs in a process of its own: seconds from its start to the address it prints, and of
-each page the median and 95th percentile over HTTP, in ms. Last, a run that writes at 100 candidates a second in this
-process: the time of ask + record + tell an attempt, in turns with nobody watching and with so many open pages.
+An instant operator and an instant judge make the population (benchmarks/population.py). Then `evo-kernel serve` runs
+in a process of its own: seconds from its start to the address it prints, and of each page the median and 95th
+percentile over HTTP, in ms. Last, a run that writes at 100 candidates a second in this process: the time of ask +
+record + tell an attempt, in turns with nobody watching and with so many open pages.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -126,16 +125,12 @@ def _watch(server: Server, over: threading.Event) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, default=100_000)
-    parser.add_argument("--population", type=Path, help="one that benchmarks/population.py's judge made; it is copied")
     parser.add_argument("--pages", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0, help="that the run writes with pages open, and without")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "toy.db"
-        if arguments.population:
-            shutil.copy(arguments.population, path)
-        else:
-            make(path, arguments.candidates)
+        make(path, arguments.candidates)
         server = Server(path)
         try:
             print(f"{path.stat().st_size / 1e6:.0f} MB; {server.start_s:.2f} s from the command to its address")

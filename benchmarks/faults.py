@@ -6,6 +6,7 @@ from outside, spread at random among distinct good softmax kernels; the judge wo
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.variants import narrowed, parser, variants
+from benchmarks.variants import narrowed, variants
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
@@ -62,7 +63,8 @@ NAMES = (*KERNELS, "out of memory")
 
 def main() -> None:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-    options = parser(__doc__)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seed", type=int, default=0)
     options.add_argument("--good", type=int, default=500)
     options.add_argument("--faults", type=int, default=50, help="every sixth of them a kill from outside")
     options.add_argument("--deadline", type=float, default=5.0, help="seconds until a kernel counts as endless")

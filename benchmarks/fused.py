@@ -81,12 +81,8 @@ def _draw(shape: str, dtype: str = "float32") -> str:
 
 def searched(path: Path, options: argparse.Namespace) -> float | None:
     """torch.compile ÷ the best; one line is printed."""
-    keys = [
-        f"task={path}",
-        f"device={options.device}",
-        f"first={options.first}",
-        f"budget.hours={options.seconds / 3600:.5f}",
-    ]
+    keys = [f"task={path}", f"device={options.device}", f"first={options.first}"]
+    keys.append(f"budget.hours={options.seconds / 3600:.5f}")
     config = load_config(Path("h200.toml" if options.device == "cuda" else "quickstart.toml"), keys)
     task, population = compose.task_of(config), path.with_suffix(".db")
     with compose.prepared(config, task, population, True) as parts:

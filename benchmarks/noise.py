@@ -7,6 +7,7 @@ false), and the time that do_bench finds for the same source run directly, in a 
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -21,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks import FIGURES_OF
-from benchmarks.variants import parser
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.record.recorder import Recorder, RecordFault, record_case
@@ -47,7 +47,7 @@ print(1e3 * triton.testing.do_bench(lambda: module.run(*inputs), warmup=50, rep=
 
 def main() -> None:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-    options = parser(__doc__)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tasks", default=",".join(FIGURES_OF))
     options.add_argument("--pairs", type=int, default=40, help="pairs of evaluations of each task")
     options.add_argument("--comparisons", type=int, default=5, help="paired A/A comparisons of each task")

@@ -1,11 +1,12 @@
 """The regret of policies on walks over a tree of stored transitions: those given, uniform choice, the bandit.
 
-python -m benchmarks.regret [--policy CHECKPOINT ...] [--tree FILE] [--seeds N]
+python -m benchmarks.regret [--policy CHECKPOINT ...] [--model NAME [--base-url URL]] [--tree FILE] [--seeds N]
 
 The regret of an episode is the log gain that at most `steps` known steps can reach from the root, less the log gain of
 the fastest kernel on the policy's way (a population keeps that one). A policy is asked only about what the tree knows.
 `stop` is not offered: it saves kernels, which regret does not count. A policy that learns begins anew on every problem
-and is told what came of each step over `episodes` episodes, all of which count; one trained before comes as it is.
+and is told what came of each step over `episodes` episodes, all of which count; one trained before comes as it is. A
+language model is asked once a step; where it gives no answer that can be used, the choice is even.
 
 Intervals are over seeds (Student's t) of the mean over problems and episodes: they tell how much luck there is in a
 policy, not how much in the choice of the problems. Comparisons are paired by seed.
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -24,12 +26,15 @@ from scipy.stats import t
 
 from evo_kernel.cli.options import PATH, TREE_FILE
 from evo_kernel.errors import UserError
-from evo_kernel.types import Credit, Decision, Status
+from evo_kernel.types import Brief, Credit, Decision, Status, Strategy
 from operators.learning.trained_policy import TrainedPolicy
 from operators.learning.tree import HORIZON, Edge, Split, Tree
 from operators.learning.walk import TreeWalk
+from operators.llm_policy import LlmPolicy
 from operators.macro.bandit import BanditPolicy
+from operators.macro.features import MacroState
 from operators.macro.policies import Policy, UniformPolicy
+from operators.open_model import open_model
 
 MakePolicy = Callable[[int], Policy]
 """From a seed: the policy as it is at the beginning of a problem."""
@@ -85,8 +90,19 @@ class Regret:
         return Interval.of([one / whole for one in self.seeds])
 
 
-def contenders(checkpoints: Sequence[Path]) -> dict[str, MakePolicy]:
-    """What is compared, by name; the first two are what others are held against. Raises UserError."""
+class EvenChoice(UniformPolicy):
+    """Chooses where a model gives no answer that can be used, and says so."""
+
+    def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
+        click.echo("no usable answer: an even choice", err=True)
+        return super().choose(state, offered, rng)
+
+
+def contenders(checkpoints: Sequence[Path], model: str | None = None, **settings: Any) -> dict[str, MakePolicy]:
+    """What is compared, by name; the first two are what others are held against. Raises UserError.
+
+    `settings`: of the language model `model`.
+    """
     from operators.learning.network import load_policy  # torch, which regret does without
 
     found: dict[str, MakePolicy] = {
@@ -94,8 +110,11 @@ def contenders(checkpoints: Sequence[Path]) -> dict[str, MakePolicy]:
         "bandit": lambda _seed: BanditPolicy(),
     }
     for path in checkpoints:
-        model, _ = load_policy(path)
-        found[path.stem] = lambda _seed, model=model: TrainedPolicy(model)
+        network, _ = load_policy(path)
+        found[path.stem] = lambda _seed, network=network: TrainedPolicy(network)
+    if model:
+        opened = open_model(model, **settings)
+        found[model] = lambda _seed: LlmPolicy(opened, fallback=EvenChoice())
     return found
 
 
@@ -130,7 +149,10 @@ def walked(tree: Tree, root: str, policy: Policy, rng: np.random.Generator, step
     """One episode, of each step of which the policy is told. It ends where nothing is left to take."""
     walk = TreeWalk(tree, root, horizon=steps)
     while offered := walk.offers:
-        decision = policy.choose(walk.macro_state, offered, rng)
+        state = walk.macro_state
+        assert state.parent.evaluation is not None
+        brief = Brief(0, state.task, state.parent, (), state.tried, 0, (0, 0), state.parent.evaluation.environment)
+        decision = policy.choose(replace(state, brief=brief), offered, rng)
         policy.learn(credit_of(walk.take(offered[decision.chosen]), decision))
     return walk
 
@@ -157,10 +179,20 @@ def table(found: Sequence[Regret]) -> str:
 @click.command()
 @TREE_FILE
 @click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint; repeatable.")
+@click.option("--model", help="A language model: a call a step, so 8 x problems x seeds x episodes at most.")
+@click.option("--base-url", help="Its server; see `evo-kernel run --help`.")
 @click.option("--split", type=click.Choice(["held-out", "train"]), default="held-out", help="Tasks of this part.")
 @click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="For the intervals.")
 @click.option("--episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Episodes per problem.")
-def main(tree_file: Path, policies: tuple[Path, ...], split: Split, seeds: int, episodes: int) -> None:
+def main(
+    tree_file: Path,
+    policies: tuple[Path, ...],
+    model: str | None,
+    base_url: str | None,
+    split: Split,
+    seeds: int,
+    episodes: int,
+) -> None:
     """Compare policies with uniform choice and the bandit on tasks that were not used for training.
 
     Regret: the best log gain within eight known steps from a task's first kernel, minus the policy's; intervals are
@@ -170,7 +202,7 @@ def main(tree_file: Path, policies: tuple[Path, ...], split: Split, seeds: int, 
     if not tree.roots(split):
         raise UserError(f"{tree_file} has no {split} task: collect some, or take another --split.")
     found: list[Regret] = []
-    for name, make in contenders(policies).items():
+    for name, make in contenders(policies, model, base_url=base_url).items():
         found.append(regret(tree, make, name, range(seeds), episodes, split))
         click.echo(f"{name}: {found[-1].interval}", err=True)
     kinds = ", ".join(sorted({one.label for one in tree.environments.values()}))

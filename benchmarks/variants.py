@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 
@@ -85,10 +84,3 @@ def walks(task: Task, count: int, rng: np.random.Generator) -> list[Source]:
         if all(text != other.text for other in found):
             found.append(Source(text))
     return found
-
-
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Options that every GPU benchmark has."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--seed", type=int, default=0)
-    return made

@@ -45,7 +45,7 @@ def test_a_search_in_which_nothing_passes_is_no_crash(tmp_path: Path, monkeypatc
     (tmp_path / "mine.py").write_text(
         f"import torch\n\nCASES = {{'search': [{{'n': 64}}]}}\nSEED = {seed!r}\n\n\n"
         "def inputs(case, generator, device):\n    return torch.randn(case['n'], generator=generator, device=device)\n\n\n"
-        "def reference(x):\n    return x * 2\n"
+        "def reference(x):\n    return x * 2\n\n\nreference.compiled_baseline = False\n"
     )
     found = demo.searched("run", "mine.py", "--device", "cpu", "--first", "auto", "--set", "budget.evaluations=1")
     assert found["best"] is None

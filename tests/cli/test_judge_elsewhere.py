@@ -117,7 +117,7 @@ def wait_for(condition: Callable[[], object], within_s: float = 90.0) -> None:
 
 def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, monkeypatch, quick):
     monkeypatch.chdir(tmp_path)
-    Path("twice.py").write_text(TASK)
+    Path("twice.py").write_text(f"{TASK}\n\nreference.compiled_baseline = False\n")
     Path("mine.py").write_text(first_kernel(load("twice.py")).text)
     command = [sys.executable, "-m", "evo_kernel.cli.main", "judge", "box", "--device", "cpu", "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -141,7 +141,7 @@ def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, mon
 
 def test_mistakes_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("twice.py").write_text(TASK)
+    Path("twice.py").write_text(f"{TASK}\n\nreference.compiled_baseline = False\n")
     for words, says in {
         ("--judge", "elsewhere"): "write local, spool:DIR",
         ("--judge", "spool:box", "--until-waiting"): "evo-kernel judge",

@@ -12,7 +12,7 @@ from operators.llm.transcript import unpack
 from tests.cli.test_end_to_end import NAME, TASK
 from tests.support.commands import evo
 
-QUICK = ["--device", "cpu", "--set", "judge.tune_plans=0", "--set", "width=1"]
+QUICK = ["--device", "cpu", "--first", "auto", "--set", "judge.tune_plans=0", "--set", "width=1"]
 OTHER = "squeeze"
 AGENT = ["--model", "scripted", "--set", "agents.coder=llm", "--set", "agents.repairs=0"]
 
@@ -20,8 +20,9 @@ AGENT = ["--model", "scripted", "--set", "agents.coder=llm", "--set", "agents.re
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory):
     before, made = os.getcwd(), tmp_path_factory.mktemp("learning")
-    (made / f"{NAME}.py").write_text(TASK)
-    (made / f"{OTHER}.py").write_text(TASK.replace("tanh(x - 2.0 * y).sum(-1)", "tanh(x - 3.0 * y).amax(-1)"))
+    text = f"{TASK}\n\nreference.compiled_baseline = False\n"
+    (made / f"{NAME}.py").write_text(text)
+    (made / f"{OTHER}.py").write_text(text.replace("tanh(x - 2.0 * y).sum(-1)", "tanh(x - 3.0 * y).amax(-1)"))
     os.chdir(made)
     yield made
     os.chdir(before)

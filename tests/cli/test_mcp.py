@@ -35,7 +35,16 @@ def population(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mcp")
     (folder / "squash.py").write_text(TASK)
     path = folder / "squash.db"
-    cheap = ["--set", "budget.evaluations=0", "--set", "judge.tune_plans=0", "--population", str(path)]
+    cheap = [
+        "--first",
+        "auto",
+        "--set",
+        "budget.evaluations=0",
+        "--set",
+        "judge.tune_plans=0",
+        "--population",
+        str(path),
+    ]
     ended = CliRunner().invoke(cli, ["run", str(folder / "squash.py"), "--device", "cpu", "--json", *cheap])
     assert ended.exit_code == 0, ended.output
     return path

@@ -51,7 +51,7 @@ def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_o
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "mine.txt").write_text(f"# two\n{tmp_path}/broken.py\nkernelbench:{root}/level1/1  # softmax\n")
     words = ("suite", f"{tmp_path}/mine.txt", "--to", f"{tmp_path}/out", "--evaluations", "1", "--device", "cpu",
-             "--set", "judge.tune_plans=0", "--json")  # fmt: skip
+             "--set", "judge.tune_plans=0", "--set", "first=auto", "--json")  # fmt: skip
     ended = evo_main(capsys, monkeypatch, *words)
     assert ended.returncode == 1, ended.stderr
     broken, softmax = json.loads(ended.stdout)["tasks"]

@@ -307,7 +307,6 @@ HOSTILE = {
     "syntax": ("def run(x:\n", Status.BUILD_ERROR, "not valid Python"),
     "no run": ("x = 1\n", Status.BUILD_ERROR, "no function `run`"),
     "run is a number": ("run = 3\n", Status.BUILD_ERROR, "no function `run`"),
-    "endless import": ("while True: pass\ndef run(x): return x\n", Status.TIMEOUT, "did not finish"),
     "fork bomb": ("import os\nwhile True: os.fork()\ndef run(x): return x\n", Status.BUILD_ERROR, "not permitted"),
     "100 GB": ("x = bytearray(100 << 30)\ndef run(x): return x\n", Status.BUILD_ERROR, "MemoryError"),
     "network": ("import socket\nsocket.socket()\ndef run(x): return x\n", Status.BUILD_ERROR, "not permitted"),
@@ -334,6 +333,14 @@ def test_hostile_sources_end_in_a_sentence(recorder, name):
     fault = _plan(recorder, text)
     assert isinstance(fault, RecordFault)
     assert fault.status is status and reason in fault.reason, fault
+
+
+def test_an_endless_import_ends_in_a_sentence(compiler):
+    hasty = Recorder(compiler, 90, 1.5)
+    fault = _plan(hasty, "while True: pass\ndef run(x): return x\n")
+    hasty.close()
+    assert isinstance(fault, RecordFault)
+    assert fault.status is Status.TIMEOUT and "did not finish" in fault.reason, fault
 
 
 def test_a_gigabyte_of_prints_goes_nowhere(recorder):

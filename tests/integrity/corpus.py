@@ -45,7 +45,7 @@ class Entry:
 
 
 def load_task(name: str) -> Task:
-    """A task of the corpus, or `builtin:NAME`. Scores are over the first kernel: torch.compile's would take seconds."""
+    """A task of the corpus, or `builtin:NAME`, without torch.compile's kernels, which would take seconds."""
     task = load(name.removeprefix("builtin:") if name.startswith("builtin:") else HERE / "tasks" / f"{name}.py")
     setattr(task.reference_function, "compiled_baseline", False)
     return task

@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,9 +25,6 @@ KNOBS = {
     "conv2d_bf16": TILES | {"BLOCK_K": 32},
     "conv2d_channels_last": TILES | {"BLOCK_K": 32},
     "conv2d_tf32": TILES | {"BLOCK_K": 32},
-    "conv2d-seed_direct": TILES,
-    "conv2d-seed_im2win": TILES | {"BLOCK_K": 32, "COPY_BLOCK": 64},
-    "conv2d_tf32-seed_im2win": TILES | {"BLOCK_K": 32, "COPY_BLOCK": 64},
     "decode_attention": {"BLOCK_N": 64},
     "fp8_matmul": TILES | {"BLOCK_K": 64},
     "gqa": TILES,
@@ -50,15 +46,9 @@ NAMES = (
     "gqa", "grouped_matmul", "int4_matmul", "layernorm", "layernorm_backward", "linear_gelu", "matmul", "qk_norm", "rmsnorm",
     "rmsnorm_backward", "rotary", "router_softmax", "shared_prompt", "shared_prompt_backward", "softmax", "swiglu",
 )  # fmt: skip
-KERNELS = Path(__file__).parents[2] / "benchmarks" / "kernels"
-DIRECT, IM2WIN = ((KERNELS / f"conv2d_{how}.py").read_text() for how in ("direct", "im2win"))
-SEEDS = {name: text_of(name, "seed.py") for name in NAMES} | {
-    "conv2d-seed_direct": DIRECT,
-    "conv2d-seed_im2win": IM2WIN,
-    "conv2d_tf32-seed_im2win": IM2WIN.replace('input_precision="ieee"', 'input_precision="tf32"'),
-}
+SEEDS = {name: text_of(name, "seed.py") for name in NAMES}
 TWO_LAUNCHES = {
-    "attention_backward", "conv2d-seed_im2win", "conv2d_tf32-seed_im2win", "layernorm_backward", "linear_gelu", "qk_norm",
+    "attention_backward", "layernorm_backward", "linear_gelu", "qk_norm",
     "rmsnorm_backward", "rotary", "shared_prompt_backward",
 }  # fmt: skip
 
@@ -136,8 +126,7 @@ def test_texts_of_a_family_are_those_that_scores_belong_to():
 
 def asked_of(name, cases):
     """(knobs, case, regime): every case, every regime on one case each, and other knobs on the odd sizes of one."""
-    names = regimes.REGIMES if "-" not in name else ("nominal", "large")  # another structure of a proved task
-    every = [({}, cases[number % len(cases)], regime) for number, regime in enumerate(names)]
+    every = [({}, cases[number % len(cases)], regime) for number, regime in enumerate(regimes.REGIMES)]
     nominal = [({}, case, "nominal") for case in cases[1:]]
     knobs = KNOBS.get(name, {"BLOCK": 64, "NUM_WARPS": 8})
     return [*every, *nominal, (knobs, cases[min(1, len(cases) - 1)], "nominal")]
@@ -146,7 +135,7 @@ def asked_of(name, cases):
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_seed_is_right_on_every_check_case(name, executor, tmp_path):
     """Against the float64 reference, within the task's own tolerance: in every regime of values, and with other knobs."""
-    task = load(name.partition("-")[0])
+    task = load(name)
     asked = asked_of(name, task.cases_of(CaseKind.CHECK))
     rounds = [(knobs, draw(task, case, seed, regime)) for seed, (knobs, case, regime) in enumerate(asked)]
     made = executed(executor, SEEDS[name], rounds, tmp_path)
@@ -185,7 +174,7 @@ def specs_of(task, case):
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_seed_compiles_for_sm_90_at_real_sizes(name, compiler, tmp_path):
-    task = load(name.partition("-")[0])
+    task = load(name)
     real = task.cases_of(CaseKind.SEARCH) + task.cases_of(CaseKind.CONFIRM)
     # What the host knows is drawn with all other inputs: gigabytes, at real sizes. Heads of 128 are the last check case's.
     cases = task.cases_of(CaseKind.CHECK)[::-1] if task.host_known else real

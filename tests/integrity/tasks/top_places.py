@@ -3,9 +3,9 @@
 import torch
 
 CASES = {
-    "check": [{"m": 5, "n": 100}, {"m": 64, "n": 256}],
-    "search": [{"m": 1024, "n": 256}],
-    "confirm": [{"m": 512, "n": 500}],
+    "check": [{"m": 5, "n": 100}, {"m": 64, "n": 128}],
+    "search": [{"m": 1024, "n": 128}],
+    "confirm": [{"m": 512, "n": 250}],
 }
 SEED = "../honest/top_places_sorted.py"
 

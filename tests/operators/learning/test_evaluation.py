@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -17,6 +18,7 @@ from operators.macro.bandit import BanditPolicy
 from operators.macro.policies import UniformPolicy, draw
 from tests.operators.learning.planted import planted
 from tests.operators.learning.trees import EXP2, HINTS, HOIST, joined, small
+from tests.support.chat_server import Answer, ChatServer
 
 
 class Fixed:
@@ -107,8 +109,13 @@ def test_the_benchmark_holds_policies_against_uniform_choice_and_the_bandit(tmp_
     planted(problems=4, steps=1, held_out=2).save(tmp_path / "tree.gz")
     save_policy(tmp_path / "p.pt", PolicyNetwork(), {})
     words = ["--tree", tmp_path / "tree.gz", "--policy", tmp_path / "p.pt", "--seeds", 2, "--episodes", 1]
-    said = CliRunner().invoke(main, list(map(str, words))).stdout
+    good = Answer(json.dumps({"why": "it is", "choice": 1, "confidence": 0.8}))
+    told = [good, good, good, Answer("I would rather not say.")]  # 2 seeds of 2 problems of a step
+    with ChatServer(told) as server:
+        ended = CliRunner().invoke(main, list(map(str, [*words, "--model", "some", "--base-url", server.url])))
+    said = ended.stdout
+    assert ended.stderr.count("an even choice") == 1
     assert "held-out problems of tree.gz: 2; times: modeled for an H200 (sm_90)" in said
     rows = [line.strip("| ").split(" | ") for line in said.splitlines() if line.startswith("| ")]
-    assert [row[0] for row in rows[2:]] == ["uniform", "bandit", "p"]
+    assert [row[0] for row in rows[2:]] == ["uniform", "bandit", "p", "some"]
     assert rows[3][3] == "0.0000 [0.0000, 0.0000]", "the bandit beside itself"
