@@ -6,11 +6,22 @@ Imports nothing slow: rich comes when something is shown.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.observe.formatting import against, denominator, fault_lines, held_texts, score_text
+from evo_kernel.observe.formatting import (
+    against,
+    age_text,
+    busy_text,
+    counts_text,
+    denominator,
+    fault_lines,
+    held_texts,
+    score_text,
+    stages_text,
+)
 from evo_kernel.types import CaseKind, CheckResult, Environment, Evaluation, Gain, Measurement, Rival, escaped
 from evo_kernel.types.bottleneck import bottleneck_text
 from evo_kernel.types.gpus import modeled_gpu
@@ -23,7 +34,7 @@ if TYPE_CHECKING:
     from evo_kernel.app.variants import Variant
     from evo_kernel.fitness.timing.ceilings import Ceilings
     from populations.lineage import PathStep
-    from populations.statistics import ModelUse, OperatorUse, RunStatus
+    from populations.statistics import Best, ModelUse, OperatorUse, RunStatus
 
 
 def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
@@ -361,3 +372,68 @@ def model_lines(models: Sequence[ModelUse]) -> list[tuple[str, str]]:
         )
         for one in models
     ]
+
+
+def status_lines(found: RunStatus) -> list[tuple[str, str]]:
+    """Where a run stands: names and values."""
+    label = found.environment.label if found.environment else "not judged yet"
+    return [*_counts(found, label), *_machine(found)]
+
+
+def _counts(found: RunStatus, label: str) -> list[tuple[str, str]]:
+    """What was done and spent."""
+    writer = f"written by process {found.writer[0]} on {found.writer[1]}" if found.writer else "not running"
+    return [
+        ("population", f"{found.path} ({found.task}), {writer}"),
+        ("best", _standing(found, found.best, label)),
+        ("champion", _standing(found, found.champion, label)),
+        *_survived(found),
+        ("attempts", f"{found.attempts}; {found.open_attempts} open, {found.failures} without a proposal, "
+                     f"{found.abandoned} abandoned" + f", {found.handed_out} handed out" * bool(found.handed_out)),
+        ("candidates", f"{found.candidates}; {counts_text(found.verdicts) or 'none judged'}; {found.pending} pending"),
+        ("evaluations", counts_text(found.evaluations) or "none"),
+        ("cost", f"{found.wall_s / 60:.1f} min over {found.sessions} session(s), {found.gpu_s:.1f} s of GPU, "
+                 f"${found.dollars:.2f}, {found.tokens} tokens"),
+        *operator_lines(found.operators),
+        *model_lines(found.models),
+    ]  # fmt: skip
+
+
+def _standing(status: RunStatus, found: Best | None, label: str) -> str:
+    if found is None:
+        return "none yet"
+    score = f"{found.score:.3f}x {against(status.baselines.values())}".rstrip() if found.score else "passed"
+    return f"{score} by candidate {found.candidate}, {'' if found.confirmed else 'not '}confirmed, {label}"
+
+
+def _survived(status: RunStatus) -> list[tuple[str, str]]:
+    """How much of the champion's gain its confirmation found; without a GPU, what of the confirmation was new."""
+    champion = status.champion
+    if champion is None:
+        return []
+    hidden = f"{champion.hidden:.3f}x the first kernel on hidden cases" if champion.hidden is not None else ""
+    if champion.hidden_score is not None:
+        score = f"{champion.hidden_score:.3f}x {against(status.baselines.values())}".rstrip()
+        hidden = f"{score} and {hidden}"
+    if status.environment is not None and status.environment.kind == "modeled":
+        return [("confirmed", "; ".join(filter(None, (hidden, renewed_text(bool(hidden))))))]
+    if champion.survived is None:
+        return []
+    share = f"{champion.survived:.0%} of the claimed {champion.claimed:.3f}x over the first kernel"
+    return [("survived", "; ".join(filter(None, (share, hidden))))]
+
+
+def _machine(found: RunStatus) -> list[tuple[str, str]]:
+    """What the run is doing now, and what its kernels are held against."""
+    lines: list[tuple[str, str]] = []
+    if found.pipeline is not None:
+        age = age_text(found.pipeline, time.time())
+        lines.append(("in flight", f"{stages_text(found.pipeline)}   ({age})"))
+        if busy := busy_text(found.pipeline):
+            lines.append(("GPU", busy))
+    for case in dict.fromkeys((*found.times, *found.baselines)):
+        lines.append(("times", f"{case}: {times_text(found, case)}"))
+    lines += [("", line) for line in fault_lines(found.baseline_faults)]
+    if found.environment is not None:
+        lines.append(("ceilings", ceilings_line(found.environment, found.ceilings)))
+    return lines
