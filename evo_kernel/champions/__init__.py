@@ -30,8 +30,9 @@ class Champion:
     file: Path
     name: str  # of the task
     function: str  # of the module, which computes it
-    dtype: str  # of all tensors
-    takes: Mapping[str, str | Sequence[float]]  # of each parameter: sizes of a dense tensor, or the numbers it may be
+    dtype: str  # of tensors
+    takes: Mapping[str, str | Sequence[float]]  # of each parameter: sizes of a dense tensor, after its dtype where that
+    # is another ("int32 b _", `_` being any size), or the numbers it may be
     only: Mapping[str, Sequence[int]]  # sizes that have to be one of these
     ranges: Mapping[str, Sequence[int]]  # least and greatest of each size among the cases that were verified
     confirmed: Mapping[str, Any]  # score over the fastest baselines, its range over cases, judge, GPU, versions, date

@@ -25,6 +25,10 @@ MOST_ELEMENTS = 1 << 18
 (with one key, attention is its values)."""
 
 
+ANY = "_"
+"""A size that no case names."""
+
+
 @dataclass(frozen=True)
 class _Number:
     """An argument of a champion that the task leaves open."""
@@ -123,9 +127,11 @@ def _sizes(champion: Champion, order: Sequence[int | _Number], specs: Sequence[o
                 return {}
             continue
         names = takes.split() if isinstance(takes, str) else []
+        dtype = names.pop(0) if isinstance(getattr(torch, (names or [""])[0], None), torch.dtype) else champion.dtype
         dense = torch.empty(spec.shape, device="meta").stride()
-        if (spec.dtype, spec.strides, len(spec.shape)) != (champion.dtype, dense, len(names)):
+        if (spec.dtype, spec.strides, len(spec.shape)) != (dtype, dense, len(names)):
             return {}
-        if any(sizes.setdefault(name, size) != size for name, size in zip(names, spec.shape, strict=True)):
+        known = [(name, size) for name, size in zip(names, spec.shape, strict=True) if name != ANY]
+        if any(sizes.setdefault(name, size) != size for name, size in known):
             return {}
     return sizes if all(sizes[name] in allowed for name, allowed in champion.only.items()) else {}

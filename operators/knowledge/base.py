@@ -27,6 +27,7 @@ MAX_FOLDER_BYTES = 64_000_000
 QUERY_WORDS = 48  # the first so many different ones count
 
 HEADING_WEIGHT, ABOVE_WEIGHT = 4.0, 1.5  # a word in a section's heading, in those above it; in its text 1.0
+CHAMPION_WEIGHT = 0.7  # a note is about many kernels
 API_WEIGHT = 0.5  # a note explains, an API passage only states ...
 LISTING_WEIGHT = 0.25  # ... and a list of names says even less ...
 NAMED_WEIGHT = 2.0  # ... but it comes first where its own name is asked for
@@ -118,17 +119,19 @@ class KnowledgeBase:
         return self._index
 
     def _gather(self) -> Iterator[tuple[Passage, float, tuple[str, ...]]]:
-        """(passage, weight, the API names that it describes) of everything."""
+        """(passage, weight, the API names or tasks that it describes) of everything."""
         for passage in self._read(NOTES, "evo-kernel"):
             # A note's lead says where its facts come from: seldom the answer.
             yield passage, 1.0 if " › " in passage.title else LISTING_WEIGHT, ()
         for file, text in {one.file: one.docstring for one in champions()}.items():
             titled = _UNDERLINED.sub(r"## \1", f"# Champion: {text}")
             for passage in passages_of(titled, f"evo-kernel/champions/{file.parent.name}/{file.name}"):
-                yield passage, 1.0 if passage.title.endswith(("Mechanism", "Dead ends")) else LISTING_WEIGHT, ()
-        names = ["evo-kernel", *(folder.name for folder in self._folders)]
+                told = passage.title.endswith(("Mechanism", "Dead ends"))
+                names = tuple(one.name for one in champions() if one.file == file) if told else ()
+                yield passage, CHAMPION_WEIGHT if told else LISTING_WEIGHT, names
+        labels = ["evo-kernel", *(folder.name for folder in self._folders)]
         for folder in self._folders:  # its sources start with its name, or with its path where names repeat
-            label = folder.as_posix() if names.count(folder.name) > 1 else folder.name
+            label = folder.as_posix() if labels.count(folder.name) > 1 else folder.name
             yield from ((passage, 1.0, ()) for passage in self._read(folder, label))
         if not self._api:
             return

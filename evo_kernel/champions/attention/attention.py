@@ -5,9 +5,9 @@ Bred on an H200 by external agents: first for `attention` (2026-11-24), then fro
 `evo_kernel.champions.attention.attention:full`. `lineage.json` has all versions with their differences,
 `*.db.xz` are three of the populations.
 
-Confirmed on hidden cases on 2026-11-28, of the fastest baseline (cuDNN or eager): `gqa` 1.22 (1.18 to 1.25) by judge
-21. By judge 18, before rows with scores near 1e10 were computed again: `attention` 1.36 (1.30 to 1.39),
-`attention_causal` 1.26 (1.20 to 1.31), `attention_full` 1.24 (1.16 to 1.30).
+Confirmed on hidden cases on 2026-11-28, of the fastest baseline (cuDNN or eager): `attention` 1.34 (1.28 to 1.39) and
+`attention_causal` 1.26 (1.20 to 1.31) by judge 22, `gqa` 1.22 (1.18 to 1.25) by judge 21. `attention_full` 1.24 (1.16
+to 1.30) by judge 18, before rows with scores near 1e10 were computed again.
 
 Mechanism
 ---------
