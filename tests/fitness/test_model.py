@@ -377,6 +377,14 @@ def test_idle_programs_share_no_work_of_the_busiest(softmax):
     assert idle.terms["busiest"] == 0 and busy.us > 100 > idle.us
 
 
+def test_an_sm_moves_64_bytes_a_clock(softmax):
+    compiled, (seen,) = softmax
+    work = ProgramWork(rounds=1.0, iterations={}, flops={}, moved_bytes=seen.programs * (seen.load_bytes + 1.0))
+    (busy,) = modeled_time(compiled, [dataclasses.replace(seen, busiest=(work,))], H200).launches
+    assert busy.us > work.moved_bytes / 64 / H200.clock_mhz
+    assert seen.busiest[0].moved_bytes == seen.load_bytes + seen.store_bytes  # what every program moves
+
+
 def test_a_warp_issues_one_instruction_a_clock(softmax):
     compiled, (seen,) = softmax
     (launch,) = facts_of(compiled, [dataclasses.replace(seen, programs=1, busiest=())]).launches

@@ -69,6 +69,8 @@ LANES = {"special": 16.0, "mufu": 16.0, "alu": 64.0, "imad": 64.0, "shuffle": 32
 on an H200, but for barriers (14). Special functions, conversions, bit counts and warp reductions; logic, comparisons,
 selections and sums of integers; their products; shuffles; atomic operations on shared memory, where no two are on one
 address; barriers."""
+_SM_BYTES = 64.0
+"""That move between an SM and L2 in a clock; an estimate."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +142,13 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
 
 def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
     """Time of one program alone on an SM, a lower bound for the launch."""
-    takes, exposed = walked.waits(program)
-    latency = c.block_us + program.rounds * takes * _load_us(launch.traffic, c)
+    traffic, (takes, exposed) = launch.traffic, walked.waits(program)
+    bytes_, sectors = traffic.load_bytes + traffic.store_bytes, traffic.load_sector_bytes + traffic.store_sector_bytes
+    latency = c.block_us + program.rounds * takes * _load_us(traffic, c)
     terms = (
         _product_us(program.flops, launch, walked, target, c, program) * target.sm_count / launch.num_ctas,
         _cycles(walked, target, c, launch.num_warps, program) / launch.num_ctas / target.clock_mhz,
+        program.moved_bytes * sectors / max(bytes_, 1.0) / _SM_BYTES / launch.num_ctas / target.clock_mhz,
         latency,
     )
     return sum(us**c.mix for us in terms) ** (1 / c.mix) + exposed * _shows(launch, 1.0, c) * latency
