@@ -1,7 +1,7 @@
 """Handlers of Gluon's operations: shared memory, barriers, asynchronous copies and products, groups of warps.
 
 Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as the
-program allows, in an order that is drawn: a copy when somebody waits for its barrier, a product when it is waited for,
+program allows, in an order that is drawn: a copy when its barrier or group is waited for, a product when it is waited for,
 a store then or when it begins. Until a copy has arrived its place is undefined, and so is a product that was not waited
 for. What a product or a store reads from shared memory is undefined where it changes after it was begun. A program that
 relies on less than it waits for is wrong here, as it may be on a GPU.
@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from evo_kernel.fitness.ir.access_checks import none_if_false
+from evo_kernel.fitness.ir.access_checks import none_if_false, require_defined_access
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
 from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles, split_rows
-from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
+from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing, zeros
 from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import RAW_DTYPES, MemoryFault
 from evo_kernel.fitness.ir.module import IRValue, Operation
@@ -82,6 +82,7 @@ def _blank(result: IRValue) -> SharedMemory:
 
 
 _NOUGHT, _MARK = torch.zeros(()), torch.ones((), dtype=torch.bool)
+_TOKEN = zeros(Type("i1"))  # an order of copies, which stands in the text too
 
 
 def _running(machine: Machine, frame: Frame) -> RunningProgram:
@@ -296,29 +297,77 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
         return []
     running, awaited = _running(machine, frame), _barrier(machine, frame, barrier)
     known = used_descriptor(machine, frame, descriptor, indices)
-    pointer, mask = described(known, indices)
     fill = torch.full((1,) * (block.rank + 1), 0.0 if known.zeros else torch.nan).to(block.dtype)
-    place.marks_.fill_(True)
+    fill = Lanes(Type(block.element, block.shape), fill)
+    rounds = known.round_tf32 and block.element == "f32"
+    arrives = _on_its_way(machine, frame, operation, *described(known, indices), fill, place, rounds)
+    awaited.copies.append((arrives, running.now.latencies + 1))
+    return []
 
+
+def _on_its_way(
+    machine: Machine, frame: Frame, operation: Operation, pointer: Lanes, mask: Lanes | None, fill: Lanes,
+    place: SharedMemory, rounds: bool = False,
+) -> Callable[[], int]:  # fmt: skip
+    """Begin a copy into shared memory, of `fill` where the mask is off. What makes it arrive returns its bytes."""
+    running, type_, shape = _running(machine, frame), fill.type, fill.type.shape or ()
+    place.marks_.fill_(True)
     running.now.copies = True
-    if (observer := machine.observer) is not None and (whole := mask.boolean()) is not False:  # not when it arrives
-        observer.access(
-            operation, pointer, None if whole else mask, frame.programs, block.item_bytes, block.shape or ()
-        )
+    whole = mask is None or mask.boolean()
+    if (observer := machine.observer) is not None and whole is not False:  # not when it arrives
+        observer.access(operation, pointer, None if whole else mask, frame.programs, type_.item_bytes, shape)
 
     def arrives() -> int:
         if not bool(place.marks_.all()):
             raise MemoryFault("race", "writes to shared memory into which a copy is on its way", running.program)
         machine.observer = None
-        loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
+        loaded = load(machine, frame, operation, pointer, mask, fill, type_)
         machine.observer = observer
-        data = tf32(loaded.data) if known.round_tf32 and block.element == "f32" else loaded.data
-        place.view.copy_(data.expand(1, *(block.shape or ()))[0].reshape(place.view.shape))
-        place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
-        return block.elements * block.item_bytes
+        data = tf32(loaded.data) if rounds else loaded.data
+        place.view.copy_(data.expand(1, *shape)[0].reshape(place.view.shape))
+        place.marks_.copy_(loaded.marks((1, *shape))[0].reshape(place.view.shape))
+        return type_.elements * type_.item_bytes
 
-    awaited.copies.append((arrives, running.now.latencies + 1))
-    return []
+    return arrives
+
+
+@handles("ttg.async_copy_global_to_local")
+def _copy_by_threads(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """Elements of global memory into shared memory: there when their group was waited for. Zeros where the mask is
+    off (PTX ISA, cp.async: `src-size`)."""
+    pointer, place, *rest = operands
+    element = pointer.type.pointee
+    if element is None or "other" in operation.words or "contiguity" in operation.attributes or len(rest) > 1:
+        raise Unsupported(f"{operation.name} {' '.join(operation.words)}")
+    fill, mask = zeros(Type(element.element, pointer.type.shape)), rest[0] if rest else None
+    require_defined_access(machine, pointer, mask, "copies")
+    if machine.skips_floats:
+        load(machine, frame, operation, pointer, mask, fill, fill.type)
+    else:
+        place = _shared(place)
+        if tuple(place.view.shape) != fill.type.shape or place.view.dtype is not fill.type.dtype:
+            raise IRError(f"{operation.name} of {fill.type} into {tuple(place.view.shape)}")
+        group = _running(machine, frame).now
+        arrives = _on_its_way(machine, frame, operation, pointer, mask, fill, place)
+        group.begun.append((arrives, group.latencies + 1))
+    return [nothing(fill.type)]
+
+
+@handles("ttg.async_commit_group")
+def _commit(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if not machine.skips_floats:
+        _running(machine, frame).now.commit_copies()
+    return [_TOKEN]
+
+
+@handles("ttg.async_wait")
+def _wait_copies(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if not machine.skips_floats:
+        running = _running(machine, frame)
+        running.now.finish_copies(operation.integer("num"))
+        if machine.observer is not None:
+            machine.observer.waited(running.program, running.now.latencies)
+    return [_TOKEN]
 
 
 def _of_block(value: Lanes) -> SharedMemory:
