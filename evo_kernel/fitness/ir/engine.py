@@ -241,7 +241,8 @@ _EFFECTS = {
     "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "tt.make_tensor_descriptor", "scf.for",
     "scf.while", "scf.if", "tt.call", "ttg.local_alloc", "ttg.local_store", "ttg.memdesc_index",
     "ttng.async_tma_copy_global_to_local", "ttng.async_tma_copy_local_to_global", "ttg.warp_specialize",
-    "ttg.async_copy_global_to_local", "ttg.async_commit_group", "ttg.async_wait",
+    "ttg.async_copy_global_to_local", "ttg.async_commit_group", "ttg.async_wait", "ttg.local_gather",
+    "ttg.local_scatter",
 }  # fmt: skip
 
 

@@ -1,10 +1,10 @@
 """Handlers of Gluon's operations: shared memory, barriers, asynchronous copies and products, groups of warps.
 
-Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as the
-program allows, in an order that is drawn: a copy when its barrier or group is waited for, a product when it is waited for,
-a store then or when it begins. Until a copy has arrived its place is undefined, and so is a product that was not waited
-for. What a product or a store reads from shared memory is undefined where it changes after it was begun. A program that
-relies on less than it waits for is wrong here, as it may be on a GPU.
+Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as
+the program allows, in an order that is drawn: a copy when its barrier or group is waited for, a product when it is
+waited for, a store then or when it begins. Until a copy has arrived its place is undefined, and so is a product that
+was not waited for. What a product or a store reads from shared memory is undefined where it changes after it was
+begun. A program that relies on less than it waits for is wrong here, as it may be on a GPU.
 
 Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
 them wait, the program would hang. Without floating-point data nothing waits: groups run one after the other, for all
@@ -167,6 +167,58 @@ def _local_store(machine: Machine, frame: Frame, operation: Operation, operands:
     if not machine.skips_floats:
         _shared(operands[1]).write(operands[0])
     return []
+
+
+@handles("ttg.local_gather")
+def _gather(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    if machine.skips_floats:
+        return [nothing(type_)]
+    place = _shared(operands[0])
+    axis, index = _places(operation, place, operands[1])
+    marks = place.marks_.gather(axis, index)
+    data = place.view.view(RAW_DTYPES[type_.item_bytes]).gather(axis, index).view(type_.dtype)
+    return [Lanes(type_, data.unsqueeze(0), undefined=_marks_of(marks))]
+
+
+@handles("ttg.local_scatter")
+def _scatter(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if machine.skips_floats:
+        return []
+    place, (axis, index) = _shared(operands[0]), _places(operation, _shared(operands[0]), operands[1])
+    bits = place.view.view(RAW_DTYPES[place.view.element_size()])
+    value = operands[2].full()[0].contiguous().view(bits.dtype)
+    bits.scatter_(axis, index, value)
+    if bool((bits.gather(axis, index) != value).any()):
+        raise MemoryFault("race", "stores different values to one element of shared memory with one instruction")
+    marks = operands[2].marks((1, *index.shape))[0]
+    place.marks_.scatter_(axis, index, False)
+    place.marks_ |= torch.zeros_like(place.marks_, dtype=torch.int32).scatter_add_(axis, index, marks.int()) > 0
+    return []
+
+
+def _places(operation: Operation, place: SharedMemory, index: Lanes) -> tuple[int, torch.Tensor]:
+    """The axis along which elements of shared memory are named, and their numbers."""
+    axis, numbers, shape = operation.integer("axis"), index.full()[0].long(), place.view.shape
+    if not 0 <= axis < len(shape) or numbers.dim() != len(shape):
+        raise IRError(f"{operation.name} along axis {axis}")
+    if any(size > shape[a] for a, size in enumerate(numbers.shape) if a != axis):
+        raise IRError(f"{operation.name} of {tuple(numbers.shape)} from {tuple(shape)}")
+    if index.undefined is not None and bool(index.undefined.any()):
+        raise MemoryFault("undefined", "names elements of shared memory by undefined numbers")
+    if int(numbers.min()) < 0 or int(numbers.max()) >= shape[axis]:
+        raise MemoryFault("out_of_bounds", f"names elements beyond the {shape[axis]} of shared memory")
+    return axis, numbers
+
+
+@handles("ttg.memdesc_reinterpret")
+def _reinterpret(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """The same bits as other types of the same size: what else it can do depends on layouts."""
+    whole, (before, after) = _shared(operands[0]), (operation.types[0], operation.results[0].type)
+    old, new = before.pointee or before, _contents(operation.results[0])
+    if (old.shape, old.item_bytes, old.encoding) != (new.shape, new.item_bytes, new.encoding) or not old.encoding:
+        raise Unsupported(f"{operation.name} of {before} as {after}")
+    return [SharedMemory(after, whole.view.view(new.dtype), whole.marks_)]
 
 
 @handles("ttg.memdesc_index")
