@@ -116,6 +116,18 @@ def test_products_that_warps_repeat_take_their_time(matmul):
     assert terms == pytest.approx([terms[0] * times for times in (1, 1, 2, 4)])
 
 
+def test_a_warp_has_one_of_four_tensor_cores(matmul):
+    compiled, (seen,) = matmul
+    (launch,) = facts_of(compiled, [dataclasses.replace(seen, programs=132, busiest=())]).launches
+
+    def tensor(warps, kind):
+        facts = dataclasses.replace(launch, num_warps=warps, instructions={kind: 1}, loops=())
+        return time_of(PlanFacts((facts,)), H200).launches[0].terms["tensor"]
+
+    assert tensor(1, "mma") == 2 * tensor(2, "mma") == 4 * tensor(4, "mma") == 4 * tensor(8, "mma")
+    assert tensor(4, "wgmma") == tensor(8, "wgmma")
+
+
 def test_code_that_never_runs_makes_nothing_faster(matmul):
     compiled, traffic = matmul
     base = modeled_time(compiled, traffic, H200).total_us
