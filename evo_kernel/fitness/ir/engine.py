@@ -88,6 +88,7 @@ class Machine:
     learns: bool = True  # atomic operations return values, which may order programs
     impatient: bool = False  # programs may run in an order that programs which wait for each other cannot
     skips_floats: bool = False  # floating-point data is neither loaded nor computed
+    copies_blocks: bool = False  # what loads now is TMA
     surveys: bool = False  # also skip what depends on skipped data, if it stores nothing
     heeds_loads: bool | None = None  # and loads nothing; None: where something was stored before
     conflicts: list[tuple[int, int]] = field(

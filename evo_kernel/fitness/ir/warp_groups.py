@@ -372,9 +372,9 @@ def _on_its_way(
     def arrives() -> int:
         if not bool(place.marks_.all()):
             raise MemoryFault("race", "writes to shared memory into which a copy is on its way", running.program)
-        machine.observer = None
+        machine.observer, machine.copies_blocks = None, operation.name.startswith("ttng.")
         loaded = load(machine, frame, operation, pointer, mask, fill, type_)
-        machine.observer = observer
+        machine.observer, machine.copies_blocks = observer, False
         data = tf32(loaded.data) if rounds else loaded.data
         place.view.copy_(data.expand(1, *shape)[0].reshape(place.view.shape))
         place.marks_.copy_(loaded.marks((1, *shape))[0].reshape(place.view.shape))
@@ -464,6 +464,8 @@ def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Se
     if tuple(place.view.shape) != (block.shape or ()):
         raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
     running, read = _running(machine, frame), place.read_later(type_)
+    if (owner := machine.memory.buffer_at(pointer.sum.low)) is not None:
+        owner[0].by_copies = True
     if early := running.draw.random() < 0.5:
         store(machine, frame, operation, pointer, read(), mask)
 
