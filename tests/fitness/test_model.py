@@ -116,6 +116,18 @@ def test_products_that_warps_repeat_take_their_time(matmul):
     assert terms == pytest.approx([terms[0] * times for times in (1, 1, 2, 4)])
 
 
+def test_a_warp_has_one_of_four_tensor_cores(matmul):
+    compiled, (seen,) = matmul
+    (launch,) = facts_of(compiled, [dataclasses.replace(seen, programs=132, busiest=())]).launches
+
+    def tensor(warps, kind):
+        facts = dataclasses.replace(launch, num_warps=warps, instructions={kind: 1}, loops=())
+        return time_of(PlanFacts((facts,)), H200).launches[0].terms["tensor"]
+
+    assert tensor(1, "mma") == 2 * tensor(2, "mma") == 4 * tensor(4, "mma") == 4 * tensor(8, "mma")
+    assert tensor(4, "wgmma") == tensor(8, "wgmma")
+
+
 def test_code_that_never_runs_makes_nothing_faster(matmul):
     compiled, traffic = matmul
     base = modeled_time(compiled, traffic, H200).total_us
@@ -375,6 +387,14 @@ def test_idle_programs_share_no_work_of_the_busiest(softmax):
     (idle,) = modeled_time(compiled, [mean], H200).launches
     (busy,) = modeled_time(compiled, [dataclasses.replace(mean, busiest=(work,))], H200).launches
     assert idle.terms["busiest"] == 0 and busy.us > 100 > idle.us
+
+
+def test_an_sm_moves_64_bytes_a_clock(softmax):
+    compiled, (seen,) = softmax
+    work = ProgramWork(rounds=1.0, iterations={}, flops={}, moved_bytes=seen.programs * (seen.load_bytes + 1.0))
+    (busy,) = modeled_time(compiled, [dataclasses.replace(seen, busiest=(work,))], H200).launches
+    assert busy.us > work.moved_bytes / 64 / H200.clock_mhz
+    assert seen.busiest[0].moved_bytes == seen.load_bytes + seen.store_bytes  # what every program moves
 
 
 def test_a_warp_issues_one_instruction_a_clock(softmax):

@@ -21,7 +21,7 @@ from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
 from evo_kernel.fitness.ir.counting import DOTS, FREE, product_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
 from evo_kernel.fitness.ir.layouts import elements_of_a_thread, expanded
-from evo_kernel.fitness.ir.module import LOADS, IRBlock, IRModule, Operation, loops_of
+from evo_kernel.fitness.ir.module import COPIES_IN, LOADS, IRBlock, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
@@ -250,17 +250,18 @@ class Rounds:
     def _ahead(self, loop: Mapping[str, int]) -> float:
         """Rounds by which a loop's copies are ahead of their use.
 
-        A ring of TMA reaches as far as shared memory holds what rounds bring, but for the round in use, and as rounds
-        shared their latencies when it was executed.
+        A ring of TMA, or of a kernel's own copies, reaches as far as shared memory holds what rounds bring, but for the
+        round in use, and as rounds shared their latencies when it was executed.
         """
         launch, seen = self._launch, self._launch.traffic
-        if not loop.get("tma.load", 0) or not launch.loops:
+        if not (loop.get("tma.load", 0) or seen.latencies) or not launch.loops:
             return float(loop["ahead"])
         rounds_a_byte = seen.rounds / max(seen.load_bytes, 1.0)
         ring = launch.shared_bytes * launch.num_ctas * rounds_a_byte - 1.0
         if seen.latencies:
             shared = max(work.rounds - work.waiting_rounds for work in (seen, *seen.busiest)) / seen.latencies
-            return min(ring, shared, 2.0 * (shared - 1.0))  # a round alone hides nothing
+            ahead = min(ring, shared, 2.0 * (shared - 1.0))  # a round alone hides nothing
+            return ahead if loop.get("tma.load", 0) else min(ahead, float(loop["ahead"]))
         return ring if launch.instructions.get("warp-specialise", 0) else min(float(loop["ahead"]), ring)
 
     def _most(self, loops: Sequence[Mapping[str, int]], costs: Sequence[float]) -> float:
@@ -291,7 +292,8 @@ _PURE = frozenset(
 _IN_SHARED = frozenset({
     "ttg.barrier", "ttg.convert_layout", "ttg.local_load", "ttg.local_store", "ttg.memdesc_index",
     "ttg.memdesc_reshape", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttng.arrive_barrier", "ttng.wait_barrier",
-    "ttng.async_tma_store_wait", "ttng.barrier_expect", "ttng.fence_async_shared", "ttng.warp_group_dot_wait",
+    "ttg.async_commit_group", "ttg.async_wait", "ttng.async_tma_store_wait", "ttng.barrier_expect",
+    "ttng.fence_async_shared", "ttng.warp_group_dot_wait",
 })  # fmt: skip
 """Neither accesses to global memory nor products."""
 _COMBINING = {"tt.reduce", "tt.scan"}
@@ -415,7 +417,8 @@ def _work(operation: Operation, threads: int, module: IRModule) -> Mapping[str, 
     name = operation.name
     if not operation.results:
         return {}
-    result = operation.results[0].type
+    copied = operation.types[0] if name in COPIES_IN else None
+    result = copied.of(copied.pointee.element) if copied and copied.pointee else operation.results[0].type
     each = _in_thread(result, threads, module)
     if name in LOADS:
         return {"load_bytes": each * result.item_bytes}

@@ -69,6 +69,8 @@ LANES = {"special": 16.0, "mufu": 16.0, "alu": 64.0, "imad": 64.0, "shuffle": 32
 on an H200, but for barriers (14). Special functions, conversions, bit counts and warp reductions; logic, comparisons,
 selections and sums of integers; their products; shuffles; atomic operations on shared memory, where no two are on one
 address; barriers."""
+_SM_BYTES = 64.0
+"""That move between an SM and L2 in a clock; an estimate."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     terms = {
         "dram": _dram_us(traffic, target.sm_count * blocks / launch.num_ctas, target, c),
         "l2": traffic.programs * (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c),
-        "tensor": _tensor_us(launch, walked, target, c),
+        "tensor": _tensor_us(launch, walked, target, blocks, c),
         "issue": _issue_us(launch, walked, target, blocks, c),
         "latency": _latency_us(launch, takes, target, blocks, c),
         "atomics": traffic.programs * traffic.atomic_elements / c.atomics_per_us,
@@ -140,11 +142,15 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
 
 def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
     """Time of one program alone on an SM, a lower bound for the launch."""
-    takes, exposed = walked.waits(program)
-    latency = c.block_us + program.rounds * takes * _load_us(launch.traffic, c)
+    traffic, (takes, exposed) = launch.traffic, walked.waits(program)
+    bytes_, sectors = traffic.load_bytes + traffic.store_bytes, traffic.load_sector_bytes + traffic.store_sector_bytes
+    latency = c.block_us + program.rounds * takes * _load_us(traffic, c)
     terms = (
-        _product_us(program.flops, launch, walked, target, c, program) * target.sm_count / launch.num_ctas,
+        _product_us(program.flops, launch, walked, target, c, launch.num_warps, program)
+        * target.sm_count
+        / launch.num_ctas,
         _cycles(walked, target, c, launch.num_warps, program) / launch.num_ctas / target.clock_mhz,
+        program.moved_bytes * sectors / max(bytes_, 1.0) / _SM_BYTES / launch.num_ctas / target.clock_mhz,
         latency,
     )
     return sum(us**c.mix for us in terms) ** (1 / c.mix) + exposed * _shows(launch, 1.0, c) * latency
@@ -184,25 +190,27 @@ def _rates(target: Target) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _tensor_us(launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
+def _tensor_us(launch: LaunchFacts, walked: Rounds, target: Target, blocks: int, c: Constants) -> float:
     """Time on the tensor cores of all SMs, including the partial last wave."""
+    warps = launch.num_warps * min(float(blocks), max(1.0, launch.blocks / target.sm_count))
     rounds = -(-launch.blocks // target.sm_count) * target.sm_count / launch.blocks
-    return launch.traffic.programs * rounds * _product_us(launch.traffic.flops, launch, walked, target, c)
+    return launch.traffic.programs * rounds * _product_us(launch.traffic.flops, launch, walked, target, c, warps)
 
 
 def _product_us(
-    flops: Mapping[str, float], launch: LaunchFacts, walked: Rounds, target: Target, c: Constants,
+    flops: Mapping[str, float], launch: LaunchFacts, walked: Rounds, target: Target, c: Constants, warps: float,
     by: ProgramWork | None = None,
 ) -> float:  # fmt: skip
     """Time of one program's dots at the rate of all SMs: on tensor cores, or on fp32 units without tensor instructions.
 
     At least that of the tensor instructions in the code: warps that a tile has no parts for repeat those of others. If
     the code has two kinds, the slower counts: code does not tell which one the dots use.
+    Of the `warps` on an SM, each gives mma.sync to the tensor core of its own quarter.
     Triton gives tensor cores 8-bit floats as float16 where it does not use wgmma (m16n8k16.f32.f16.f16 for sm_90).
     """
     counts, rates = launch.instructions, _rates(target)
     if counts.get("mma", 0):
-        share = c.mma_share if target.has_wgmma else 1.0
+        share = (c.mma_share if target.has_wgmma else 1.0) * min(1.0, warps / 4)
         if target.has_wgmma:
             rates |= {kind: target.bf16_flops for kind in rates if kind.startswith("fp8")}
     else:

@@ -86,10 +86,13 @@ def shadow_units(buffer: DeviceBuffer, name: str, places: torch.Tensor, item: in
 def record_reads(
     machine: Machine, buffer: DeviceBuffer, places: torch.Tensor, programs: torch.Tensor, item: int
 ) -> None:
-    """Raise MemoryFault if another program stored what is read; record the readers."""
+    """Raise MemoryFault if another program stored what is read, or a thread what TMA reads; record the readers."""
     me = (programs + 1).int().unsqueeze(-1)
     if buffer.writer is not None:
         writer = shadow_units(buffer, "writer", places, item)
+        if machine.copies_blocks and not buffer.by_copies and bool((own := (writer == me).any(-1)).any()):
+            message = "copies by TMA what its threads stored, which Gluon has no fence for (PTX ISA, proxies)"
+            raise MemoryFault("race", message, int(programs[own][0]))
         foreign = (writer != 0) & (writer != MANY) & (writer != me)
         if bool(foreign.any()):
             since = since_units(buffer, "writer", places, item)

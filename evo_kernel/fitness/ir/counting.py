@@ -288,7 +288,7 @@ def _whole(counter: Counter, name: str) -> torch.Tensor:
 
 def _lasting(counts: Mapping[str, torch.Tensor]) -> list[str]:
     """Counts that determine how long a single program takes."""
-    ends = ("rounds", ".iterations")
+    ends = ("rounds", ".iterations", "_bytes")
     return sorted(n for n in counts if n.startswith(("flops.", "library.")) or n.endswith(ends))
 
 

@@ -88,6 +88,7 @@ class Machine:
     learns: bool = True  # atomic operations return values, which may order programs
     impatient: bool = False  # programs may run in an order that programs which wait for each other cannot
     skips_floats: bool = False  # floating-point data is neither loaded nor computed
+    copies_blocks: bool = False  # what loads now is TMA
     surveys: bool = False  # also skip what depends on skipped data, if it stores nothing
     heeds_loads: bool | None = None  # and loads nothing; None: where something was stored before
     conflicts: list[tuple[int, int]] = field(
@@ -241,6 +242,8 @@ _EFFECTS = {
     "tt.descriptor_reduce", "tt.descriptor_gather", "tt.descriptor_scatter", "tt.make_tensor_descriptor", "scf.for",
     "scf.while", "scf.if", "tt.call", "ttg.local_alloc", "ttg.local_store", "ttg.memdesc_index",
     "ttng.async_tma_copy_global_to_local", "ttng.async_tma_copy_local_to_global", "ttg.warp_specialize",
+    "ttg.async_copy_global_to_local", "ttg.async_commit_group", "ttg.async_wait", "ttg.local_gather",
+    "ttg.local_scatter",
 }  # fmt: skip
 
 

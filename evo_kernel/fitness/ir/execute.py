@@ -14,7 +14,17 @@ from evo_kernel.fitness.ir.descriptors import block_of
 from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceBuffer, DeviceMemory, MemoryFault
-from evo_kernel.fitness.ir.module import ATOMICS, LOADS, STORES, Function, IRModule, IRValue, Operation, Region
+from evo_kernel.fitness.ir.module import (
+    ATOMICS,
+    COPIES_IN,
+    LOADS,
+    STORES,
+    Function,
+    IRModule,
+    IRValue,
+    Operation,
+    Region,
+)
 from evo_kernel.fitness.ir.rounds import spins_of
 from evo_kernel.fitness.ir.types import IRError, Type
 from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar, closure
@@ -126,8 +136,9 @@ def _roots(module: IRModule) -> tuple[Reach, Reach, Reach]:
         return Reach(*map(frozenset, found))
 
     def is_float(operation: Operation) -> bool:
-        if operation.name == "ttng.async_tma_copy_global_to_local":  # has no result
-            return block_of(operation.types[0]).is_float
+        if operation.name in COPIES_IN:  # have no result that tells
+            copied = operation.types[0].pointee or block_of(operation.types[0])
+            return copied.is_float
         return all(value.type.is_float for value in operation.results)
 
     floats = {o.ordinal for o, _ in accesses if is_float(o)}

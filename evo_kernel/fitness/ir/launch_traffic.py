@@ -29,6 +29,7 @@ class ProgramWork:
     flops: Mapping[str, Amount]  # of tl.dot, by operand kind
     waiting_rounds: Amount = 0.0  # as of `LaunchTraffic`
     library: Mapping[str, Amount] = field(default_factory=dict)  # as of `LaunchTraffic`
+    moved_bytes: Amount = 0.0  # loaded and stored; missing in calibration data
 
 
 def work_of(amounts: Mapping[str, float]) -> ProgramWork:
@@ -39,6 +40,7 @@ def work_of(amounts: Mapping[str, float]) -> ProgramWork:
         iterations={n.split(".")[1]: amount for n, amount in amounts.items() if n.startswith("loop.")},
         flops={n[6:]: amount for n, amount in amounts.items() if n.startswith("flops.")},
         library={n[8:]: amount for n, amount in amounts.items() if n.startswith("library.")},
+        moved_bytes=amounts.get("load_bytes", 0.0) + amounts.get("store_bytes", 0.0),
     )
 
 
@@ -163,6 +165,8 @@ def _busiest_at_least(counted: tuple[ProgramWork, ...], executed: Mapping[str, f
 
 def _amount(work: ProgramWork, name: str) -> float:
     kind, _, rest = name.partition(".")
+    if kind.endswith("_bytes"):
+        return work.moved_bytes
     if kind == "loop":
         return work.iterations.get(rest.split(".")[0], 0.0)
     if kind == "library":

@@ -60,6 +60,7 @@ class DeviceBuffer:
         self.track_reads = False
         self.uses: frozenset[str] | None = None  # loads, indexes, stores: of the launch, by its text; None: any
         self.changed = False  # a kernel may have stored here
+        self.by_copies = False  # this launch stores blocks of shared memory here
         self.words: torch.Tensor | None = None  # for each 8 bytes of the storage, whether a table has an address there
         self.targets: frozenset[int] = frozenset()  # numbers of the buffers that these addresses are in
 
@@ -71,7 +72,7 @@ class DeviceBuffer:
         """Clear writers and readers; definedness stays."""
         self.changed = self.changed or self.writer is not None
         self.writer = self.reader = self.writer_since = self.reader_since = None
-        self.track_reads, self.uses = tracks_reads, uses
+        self.track_reads, self.uses, self.by_copies = tracks_reads, uses, False
 
     def require(self, use: str) -> None:
         """Raise MemoryFault if the launch has no such use for the buffer by its text.

@@ -14,7 +14,9 @@ from functools import lru_cache
 
 from evo_kernel.fitness.ir.types import IRError, Type
 
-LOADS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather", "ttng.async_tma_copy_global_to_local"})
+COPIES_IN = frozenset({"ttng.async_tma_copy_global_to_local", "ttg.async_copy_global_to_local"})
+"""Into shared memory: by TMA, and by threads (cp.async)."""
+LOADS = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"}) | COPIES_IN
 ATOMICS = frozenset({"tt.atomic_rmw", "tt.atomic_cas"})
 STORES = ATOMICS | {"tt.store", "tt.descriptor_store", "tt.descriptor_reduce", "tt.descriptor_scatter",
                     "ttng.async_tma_copy_local_to_global"}  # fmt: skip

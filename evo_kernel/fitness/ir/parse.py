@@ -240,7 +240,8 @@ _OPERANDS = {
     "ttg.memdesc_subslice": (1,), "ttg.memdesc_trans": (1,), "ttg.memdesc_reshape": (1,), "ttng.init_barrier": (1,),
     "ttng.barrier_expect": (2,), "ttng.arrive_barrier": (1, 2), "ttng.wait_barrier": range(2, 64),
     "ttng.async_tma_copy_global_to_local": range(4, 12), "ttng.async_tma_copy_local_to_global": range(2, 9),
-    "ttng.warp_group_dot": (3, 4),
+    "ttng.warp_group_dot": (3, 4), "ttg.async_copy_global_to_local": range(2, 5),
+    "ttg.local_gather": (2,), "ttg.local_scatter": (3,), "ttg.memdesc_reinterpret": (1,),
 }  # fmt: skip
 
 

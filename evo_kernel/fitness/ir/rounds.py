@@ -22,9 +22,17 @@ import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import BASE_BITS
-from evo_kernel.fitness.ir.module import ATOMICS, LOADS, STORES, IRModule, IRValue, Operation, Region, loops_of
-
-_COPY = "ttng.async_tma_copy_global_to_local"
+from evo_kernel.fitness.ir.module import (
+    ATOMICS,
+    COPIES_IN,
+    LOADS,
+    STORES,
+    IRModule,
+    IRValue,
+    Operation,
+    Region,
+    loops_of,
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ def waits_of(module: IRModule) -> Waits:
     loads, around = frozenset(flow.loads.values()), loops_of(module).around
     atomics = {operation.ordinal for operation in module.operations() if operation.name in ATOMICS}
     stopped = {around.get(atomic) for atomic in atomics & loads}
-    copies = {operation.ordinal for operation in module.operations() if operation.name == _COPY}
+    copies = {operation.ordinal for operation in module.operations() if operation.name in COPIES_IN}
     ahead = frozenset(
         load
         for load in copies & loads or loads  # where the source copies itself, the compiler makes no copies of loads
@@ -178,10 +186,13 @@ class _Flow:
         self, function: str, operation: Operation, operands: _Values, scope: _Scope, control: _Values
     ) -> None:
         name, results = operation.name, _made(scope, operation.results)
-        if name == _COPY:
-            self.accesses[operation.ordinal] = (*operands[:-3], *operands[-1:], *control)
+        if name in COPIES_IN:
+            place = 1 if name.startswith("ttg.") else len(operands) - 3
+            barrier = () if name.startswith("ttg.") else operands[-2:-1]
+            needs = (*operands[:place], *operands[place + 1 + len(barrier) :])
+            self.accesses[operation.ordinal] = (*needs, *control)
             self.loads[made := next(self._numbers)] = operation.ordinal
-            self._join(operands[-3:-2], (made,))
+            self._join(operands[place : place + 1], (made,))
         elif name in LOADS or name in STORES:
             self.accesses[operation.ordinal] = (*(operands[:2] if name == "tt.load" else operands), *control)
             if name in LOADS or (name in ATOMICS and operation.results and operation.results[0].name in self._used):

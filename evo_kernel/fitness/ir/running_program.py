@@ -81,16 +81,30 @@ class WarpGroup:
         self.copies = False  # it has begun copies into shared memory
         self.latencies = 0  # of memory that it has waited for copies, if nothing else took time
         self.products: deque[PendingProduct] = deque()
+        self.begun: list[tuple[Callable[[], int], int]] = []  # copies by threads, as those of a barrier
+        self._committed: deque[list[tuple[Callable[[], int], int]]] = deque()  # in groups
         self.stores: deque[Callable[[], Callable[[], None]]] = deque()  # each reads, and returns what then stores
         self._read: list[Callable[[], None]] = []  # stores without a certain order
 
     def finish(self) -> None:
         self.finish_products(0)
+        self.commit_copies()
+        self.finish_copies(0)
         self.finish_stores(0)
 
     def finish_products(self, left: int) -> None:
         while len(self.products) > left:
             self.products.popleft().finish()
+
+    def commit_copies(self) -> None:
+        self._committed.append(self.begun)
+        self.begun = []
+
+    def finish_copies(self, left: int) -> None:
+        while len(self._committed) > left:
+            for arrives, when in self._committed.popleft():
+                arrives()
+                self.latencies = max(self.latencies, when)
 
     def finish_stores(self, left: int, reads_only: bool = False) -> None:
         while len(self.stores) > left:

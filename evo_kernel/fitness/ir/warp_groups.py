@@ -1,10 +1,10 @@
 """Handlers of Gluon's operations: shared memory, barriers, asynchronous copies and products, groups of warps.
 
-Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as the
-program allows, in an order that is drawn: a copy when somebody waits for its barrier, a product when it is waited for,
-a store then or when it begins. Until a copy has arrived its place is undefined, and so is a product that was not waited
-for. What a product or a store reads from shared memory is undefined where it changes after it was begun. A program that
-relies on less than it waits for is wrong here, as it may be on a GPU.
+Layouts say where elements lie, not what they are: they are not represented. What is asynchronous happens as late as
+the program allows, in an order that is drawn: a copy when its barrier or group is waited for, a product when it is
+waited for, a store then or when it begins. Until a copy has arrived its place is undefined, and so is a product that
+was not waited for. What a product or a store reads from shared memory is undefined where it changes after it was
+begun. A program that relies on less than it waits for is wrong here, as it may be on a GPU.
 
 Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
 them wait, the program would hang. Without floating-point data nothing waits: groups run one after the other, for all
@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from evo_kernel.fitness.ir.access_checks import none_if_false
+from evo_kernel.fitness.ir.access_checks import none_if_false, require_defined_access
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
 from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles, split_rows
-from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing
+from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing, zeros
 from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import RAW_DTYPES, MemoryFault
 from evo_kernel.fitness.ir.module import IRValue, Operation
@@ -82,6 +82,7 @@ def _blank(result: IRValue) -> SharedMemory:
 
 
 _NOUGHT, _MARK = torch.zeros(()), torch.ones((), dtype=torch.bool)
+_TOKEN = zeros(Type("i1"))  # an order of copies, which stands in the text too
 
 
 def _running(machine: Machine, frame: Frame) -> RunningProgram:
@@ -166,6 +167,58 @@ def _local_store(machine: Machine, frame: Frame, operation: Operation, operands:
     if not machine.skips_floats:
         _shared(operands[1]).write(operands[0])
     return []
+
+
+@handles("ttg.local_gather")
+def _gather(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    type_ = operation.results[0].type
+    if machine.skips_floats:
+        return [nothing(type_)]
+    place = _shared(operands[0])
+    axis, index = _places(operation, place, operands[1])
+    marks = place.marks_.gather(axis, index)
+    data = place.view.view(RAW_DTYPES[type_.item_bytes]).gather(axis, index).view(type_.dtype)
+    return [Lanes(type_, data.unsqueeze(0), undefined=_marks_of(marks))]
+
+
+@handles("ttg.local_scatter")
+def _scatter(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if machine.skips_floats:
+        return []
+    place, (axis, index) = _shared(operands[0]), _places(operation, _shared(operands[0]), operands[1])
+    bits = place.view.view(RAW_DTYPES[place.view.element_size()])
+    value = operands[2].full()[0].contiguous().view(bits.dtype)
+    bits.scatter_(axis, index, value)
+    if bool((bits.gather(axis, index) != value).any()):
+        raise MemoryFault("race", "stores different values to one element of shared memory with one instruction")
+    marks = operands[2].marks((1, *index.shape))[0]
+    place.marks_.scatter_(axis, index, False)
+    place.marks_ |= torch.zeros_like(place.marks_, dtype=torch.int32).scatter_add_(axis, index, marks.int()) > 0
+    return []
+
+
+def _places(operation: Operation, place: SharedMemory, index: Lanes) -> tuple[int, torch.Tensor]:
+    """The axis along which elements of shared memory are named, and their numbers."""
+    axis, numbers, shape = operation.integer("axis"), index.full()[0].long(), place.view.shape
+    if not 0 <= axis < len(shape) or numbers.dim() != len(shape):
+        raise IRError(f"{operation.name} along axis {axis}")
+    if any(size > shape[a] for a, size in enumerate(numbers.shape) if a != axis):
+        raise IRError(f"{operation.name} of {tuple(numbers.shape)} from {tuple(shape)}")
+    if index.undefined is not None and bool(index.undefined.any()):
+        raise MemoryFault("undefined", "names elements of shared memory by undefined numbers")
+    if int(numbers.min()) < 0 or int(numbers.max()) >= shape[axis]:
+        raise MemoryFault("out_of_bounds", f"names elements beyond the {shape[axis]} of shared memory")
+    return axis, numbers
+
+
+@handles("ttg.memdesc_reinterpret")
+def _reinterpret(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """The same bits as other types of the same size: what else it can do depends on layouts."""
+    whole, (before, after) = _shared(operands[0]), (operation.types[0], operation.results[0].type)
+    old, new = before.pointee or before, _contents(operation.results[0])
+    if (old.shape, old.item_bytes, old.encoding) != (new.shape, new.item_bytes, new.encoding) or not old.encoding:
+        raise Unsupported(f"{operation.name} of {before} as {after}")
+    return [SharedMemory(after, whole.view.view(new.dtype), whole.marks_)]
 
 
 @handles("ttg.memdesc_index")
@@ -296,29 +349,77 @@ def _copy_in(machine: Machine, frame: Frame, operation: Operation, operands: Seq
         return []
     running, awaited = _running(machine, frame), _barrier(machine, frame, barrier)
     known = used_descriptor(machine, frame, descriptor, indices)
-    pointer, mask = described(known, indices)
     fill = torch.full((1,) * (block.rank + 1), 0.0 if known.zeros else torch.nan).to(block.dtype)
-    place.marks_.fill_(True)
+    fill = Lanes(Type(block.element, block.shape), fill)
+    rounds = known.round_tf32 and block.element == "f32"
+    arrives = _on_its_way(machine, frame, operation, *described(known, indices), fill, place, rounds)
+    awaited.copies.append((arrives, running.now.latencies + 1))
+    return []
 
+
+def _on_its_way(
+    machine: Machine, frame: Frame, operation: Operation, pointer: Lanes, mask: Lanes | None, fill: Lanes,
+    place: SharedMemory, rounds: bool = False,
+) -> Callable[[], int]:  # fmt: skip
+    """Begin a copy into shared memory, of `fill` where the mask is off. What makes it arrive returns its bytes."""
+    running, type_, shape = _running(machine, frame), fill.type, fill.type.shape or ()
+    place.marks_.fill_(True)
     running.now.copies = True
-    if (observer := machine.observer) is not None and (whole := mask.boolean()) is not False:  # not when it arrives
-        observer.access(
-            operation, pointer, None if whole else mask, frame.programs, block.item_bytes, block.shape or ()
-        )
+    whole = mask is None or mask.boolean()
+    if (observer := machine.observer) is not None and whole is not False:  # not when it arrives
+        observer.access(operation, pointer, None if whole else mask, frame.programs, type_.item_bytes, shape)
 
     def arrives() -> int:
         if not bool(place.marks_.all()):
             raise MemoryFault("race", "writes to shared memory into which a copy is on its way", running.program)
-        machine.observer = None
-        loaded = load(machine, frame, operation, pointer, mask, Lanes(block, fill), Type(block.element, block.shape))
-        machine.observer = observer
-        data = tf32(loaded.data) if known.round_tf32 and block.element == "f32" else loaded.data
-        place.view.copy_(data.expand(1, *(block.shape or ()))[0].reshape(place.view.shape))
-        place.marks_.copy_(loaded.marks((1, *(block.shape or ())))[0].reshape(place.view.shape))
-        return block.elements * block.item_bytes
+        machine.observer, machine.copies_blocks = None, operation.name.startswith("ttng.")
+        loaded = load(machine, frame, operation, pointer, mask, fill, type_)
+        machine.observer, machine.copies_blocks = observer, False
+        data = tf32(loaded.data) if rounds else loaded.data
+        place.view.copy_(data.expand(1, *shape)[0].reshape(place.view.shape))
+        place.marks_.copy_(loaded.marks((1, *shape))[0].reshape(place.view.shape))
+        return type_.elements * type_.item_bytes
 
-    awaited.copies.append((arrives, running.now.latencies + 1))
-    return []
+    return arrives
+
+
+@handles("ttg.async_copy_global_to_local")
+def _copy_by_threads(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    """Elements of global memory into shared memory: there when their group was waited for. Zeros where the mask is
+    off (PTX ISA, cp.async: `src-size`)."""
+    pointer, place, *rest = operands
+    element = pointer.type.pointee
+    if element is None or "other" in operation.words or "contiguity" in operation.attributes or len(rest) > 1:
+        raise Unsupported(f"{operation.name} {' '.join(operation.words)}")
+    fill, mask = zeros(Type(element.element, pointer.type.shape)), rest[0] if rest else None
+    require_defined_access(machine, pointer, mask, "copies")
+    if machine.skips_floats:
+        load(machine, frame, operation, pointer, mask, fill, fill.type)
+    else:
+        place = _shared(place)
+        if tuple(place.view.shape) != fill.type.shape or place.view.dtype is not fill.type.dtype:
+            raise IRError(f"{operation.name} of {fill.type} into {tuple(place.view.shape)}")
+        group = _running(machine, frame).now
+        arrives = _on_its_way(machine, frame, operation, pointer, mask, fill, place)
+        group.begun.append((arrives, group.latencies + 1))
+    return [nothing(fill.type)]
+
+
+@handles("ttg.async_commit_group")
+def _commit(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if not machine.skips_floats:
+        _running(machine, frame).now.commit_copies()
+    return [_TOKEN]
+
+
+@handles("ttg.async_wait")
+def _wait_copies(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+    if not machine.skips_floats:
+        running = _running(machine, frame)
+        running.now.finish_copies(operation.integer("num"))
+        if machine.observer is not None:
+            machine.observer.waited(running.program, running.now.latencies)
+    return [_TOKEN]
 
 
 def _of_block(value: Lanes) -> SharedMemory:
@@ -363,6 +464,8 @@ def _copy_out(machine: Machine, frame: Frame, operation: Operation, operands: Se
     if tuple(place.view.shape) != (block.shape or ()):
         raise IRError(f"{operation.name} of {tuple(place.view.shape)} as {block.shape}")
     running, read = _running(machine, frame), place.read_later(type_)
+    if (owner := machine.memory.buffer_at(pointer.sum.low)) is not None:
+        owner[0].by_copies = True
     if early := running.draw.random() < 0.5:
         store(machine, frame, operation, pointer, read(), mask)
 

@@ -237,5 +237,9 @@ COPIES = """module {
 """
 
 
-def test_copies_of_single_threads_are_read_to_be_named():
-    assert unsupported(parse(COPIES)) == "ttg.async_copy_global_to_local"
+def test_copies_by_threads_are_read_with_their_groups():
+    copy, commit, _, _ = parse(COPIES).operations()
+    assert copy.operands == ("%arg0", "%arg1") and commit.operands == ("%0",)
+    assert unsupported(parse(COPIES)) == ""
+    promised = COPIES.replace(" : tensor", " {contiguity = 4 : i32} : tensor")
+    assert next(parse(promised).operations()).integer("contiguity") == 4

@@ -19,7 +19,7 @@ from evo_kernel.fitness.ir.execute import launch
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.nodes import undefined_of
 from evo_kernel.fitness.ir.parse import parse
-from evo_kernel.fitness.plan.launch_plan import Descriptor, Scalar, View
+from evo_kernel.fitness.plan.launch_plan import Descriptor, Pointer, Scalar, View
 from tests.support.boundary import Subject, ir_of
 
 SIZE, STEPS = 64, 5
@@ -152,3 +152,39 @@ def test_copies_share_latencies_as_far_as_they_are_ahead_in_every_order():
     for seed in range(4):
         ring, at_once = (most_of(launched(fault, seed)[3])["latencies"] for fault in (0, AT_ONCE.value))
         assert ring < at_once == STEPS
+
+
+TURNED = """
+#s = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+module attributes {"ttg.num-warps" = 1 : i32} {
+  tt.func public @k(%p: !tt.ptr<f32>, %q: !tt.ptr<i32>) attributes {noinline = false} {
+    %end = arith.constant dense<END> : tensor<8xi32, #b>
+    %i = tt.make_range {end = 8 : i32, start = 0 : i32} : tensor<8xi32, #b>
+    %ps = tt.splat %p : !tt.ptr<f32> -> tensor<8x!tt.ptr<f32>, #b>
+    %pi = tt.addptr %ps, %i : tensor<8x!tt.ptr<f32>, #b>, tensor<8xi32, #b>
+    %x = tt.load %pi : tensor<8x!tt.ptr<f32>, #b>
+    %at = arith.TURN %end, %i : tensor<8xi32, #b>
+    %m = ttg.local_alloc : () -> !ttg.memdesc<8xf32, #s, #smem, mutable>
+    ttg.local_scatter %m[%at], %x {axis = 0 : i32} : !ttg.memdesc<8xf32, #s, #smem, mutable>, tensor<8xi32, #b>, tensor<8xf32, #b>
+    %bits = ttg.memdesc_reinterpret %m : !ttg.memdesc<8xf32, #s, #smem, mutable> -> !ttg.memdesc<8xi32, #s, #smem, mutable>
+    %y = ttg.local_gather %bits[%i] {axis = 0 : i32} : !ttg.memdesc<8xi32, #s, #smem, mutable>, tensor<8xi32, #b> -> tensor<8xi32, #b>
+    %qs = tt.splat %q : !tt.ptr<i32> -> tensor<8x!tt.ptr<i32>, #b>
+    %qi = tt.addptr %qs, %i : tensor<8x!tt.ptr<i32>, #b>, tensor<8xi32, #b>
+    tt.store %qi, %y : tensor<8x!tt.ptr<i32>, #b>
+    tt.return
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("turn", "end", "found"), [("subi", 7, ""), ("subi", 8, "out_of_bounds"), ("andi", 6, "race")])
+def test_elements_of_shared_memory_are_found_by_their_numbers(turn, end, found):
+    memory, x = DeviceMemory(), torch.randn(8)
+    for defined in (True, False):
+        memory.add(32, defined=defined)
+    memory.buffers[0].data.copy_(x.view(torch.uint8))
+    text = TURNED.replace("TURN", turn).replace("END", str(end))
+    done = launch(parse(text), (1, 1, 1), [Pointer(buffer=0), Pointer(buffer=1)], memory)
+    assert (done.finding.kind if done.finding else "") == found
+    if not found:
+        assert torch.equal(memory.buffers[1].data.view(torch.float32), x.flip(0))
