@@ -277,6 +277,18 @@ def test_where_no_element_can_be_had_in_time_more_is_taken(text):
     assert look(text, 256, 512, LookLimits(whole_s=0.0, part_s=0.1, slices_s=1e-9)).passed == (text == SOFTMAX_TEXT)
 
 
+ONE_ROW = ("    tl.store(", "    if row == 3:\n        e += 1.0\n    tl.store(")
+
+
+@pytest.mark.parametrize("instead_s", [60.0, 0.0])
+def test_where_slices_are_of_few_rows_the_whole_reference_decides(instead_s):
+    limits = LookLimits(whole_s=0.0, slices_s=1e-5, instead_s=instead_s)
+    told = look(SOFTMAX_TEXT, 16, 1 << 15, limits).compared
+    assert told is not None and (told.elements > 1 << 17) == (instead_s > 0)
+    if instead_s:
+        assert look(SOFTMAX_TEXT.replace(*ONE_ROW), 16, 1 << 15, limits).status is Status.WRONG
+
+
 @pytest.mark.parametrize("text", [SOFTMAX_TEXT, WRONG_TEXT])
 @pytest.mark.parametrize("raises_at", ["planning", "running"])
 def test_where_a_rule_of_slicing_fails_the_whole_reference_decides(text, raises_at, monkeypatch):
