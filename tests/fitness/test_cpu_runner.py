@@ -309,6 +309,18 @@ def test_an_output_that_no_program_writes_is_compared_whole():
     assert result.status is Status.WRONG and "off by" in result.reason, result
 
 
+@pytest.mark.parametrize(("path", "says"), [((0, 2, 0, 1), ""), ((0, 2, 2, 0, 0, 1), "changes its input 0")])
+def test_launches_that_no_output_needs_are_looked_at_where_they_change_an_input(path, says):
+    """`path`: what launches read and write, in turn; buffer 2 is a workspace, buffer 1 the output."""
+    plan = softmax_plan(2048, 64)
+    (launch,) = plan.launches
+    ways = [tuple(Pointer(buffer=number) for number in path[at : at + 2]) for at in range(0, len(path), 2)]
+    nodes = tuple(launch.model_copy(update={"args": (*way, *launch.args[2:])}) for way in ways)
+    plan = plan.model_copy(update={"nodes": nodes, "buffers": (*plan.buffers, plan.buffers[1])})
+    found = look_at(plan, 2048, 64, PARTLY)
+    assert found.passed is not bool(says) and says in found.reason, found
+
+
 @pytest.mark.parametrize("limits", [PARTLY, LookLimits(whole_s=0.005, slices_s=0.3)])
 def test_zeros_that_no_program_stores_are_compared_where_most_are_zero(limits, monkeypatch):
     """One element in 740 exceeds 3; of them the launch stores those of eight rows."""
