@@ -11,11 +11,11 @@ from pathlib import Path
 from evo_kernel.app.signals import ending_twice
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
-from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.fitness.spool.folder import SpoolFolder
 from evo_kernel.fitness.spool.messages import Announcement
 from evo_kernel.fitness.spool.server import Served, SpoolServer, server_name
 from evo_kernel.fitness.spool.warm_judges import WarmJudges
+from evo_kernel.scratch import Scratch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 

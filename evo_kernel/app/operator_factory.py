@@ -13,8 +13,8 @@ from evo_kernel.app.verdicts import WITH_MODEL
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError, OperatorFailed
-from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.fitness.stages import THINKING, Stages
+from evo_kernel.scratch import Scratch
 from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal
 from operators.crossover import CrossoverOperator
 from operators.macro.bandit import BanditPolicy

@@ -21,12 +21,12 @@ from evo_kernel import processes
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.doctor import Diagnosis
 from evo_kernel.fitness.judge import JudgeSettings
-from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.fitness.spool.folder import LEASE_S
 from evo_kernel.fitness.spool.messages import Announcement, SpoolRequest
 from evo_kernel.fitness.spool.pool import HostLost
 from evo_kernel.fitness.spool.warm_judges import WarmJudges
 from evo_kernel.judge_place import RAY, ray_address
+from evo_kernel.scratch import Scratch
 
 MISSING = "--judge ray needs Ray: pip install 'evo-kernel[ray]', at the same version on all hosts"
 STORE_BYTES = 80_000_000  # of the object store: requests and verdicts are small; Ray's least is 75 MiB

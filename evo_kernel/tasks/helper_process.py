@@ -3,6 +3,7 @@ in a thread that nobody has to wait for."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pickle
@@ -12,11 +13,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from evo_kernel.processes import end_with_owner
+from evo_kernel.scratch import Scratch
 
 Made = TypeVar("Made")
 NO_GPU = {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
@@ -36,11 +38,13 @@ class HelperLost(Exception):
 class HelperProcess:
     """The process, seen from its owner: started when first asked, and again when it was lost. Thread-safe.
 
-    `statement`: Python that calls `answer_requests`. It sees no GPU, unless `environment` says otherwise.
+    `statement`: Python that calls `answer_requests`. It sees no GPU, unless `environment` says otherwise. `caches`:
+    variables that name a folder for it. The owner removes the folder: it kills the process, which cannot.
     """
 
-    def __init__(self, statement: str, environment: Mapping[str, str] = NO_GPU) -> None:
-        self._command, self._environment = [sys.executable, "-P", "-c", statement], environment
+    def __init__(self, statement: str, environment: Mapping[str, str] = NO_GPU, caches: Sequence[str] = ()) -> None:
+        self._command, self._environment = [sys.executable, "-P", "-c", statement], dict(environment)
+        self._caches = caches
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0  # a forked process starts its own
         self._lock = threading.Lock()
@@ -75,6 +79,10 @@ class HelperProcess:
         return process.wait()
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if self._caches and self._owner != os.getpid():
+            folder = Scratch("caches")
+            self._environment.update(dict.fromkeys(self._caches, str(folder.path)))
+            atexit.register(self._leave, folder, os.getpid())
         if self._process is None or self._owner != os.getpid():
             self._process = subprocess.Popen(
                 self._command,
@@ -85,6 +93,11 @@ class HelperProcess:
             )
             self._owner = os.getpid()
         return self._process
+
+    def _leave(self, folder: Scratch, owner: int) -> None:
+        if os.getpid() == owner:  # not a process that was forked meanwhile
+            self.end()
+            folder.close()
 
 
 def answer_requests(answer: Callable[[Any], Any]) -> None:

@@ -277,6 +277,18 @@ def test_where_no_element_can_be_had_in_time_more_is_taken(text):
     assert look(text, 256, 512, LookLimits(whole_s=0.0, part_s=0.1, slices_s=1e-9)).passed == (text == SOFTMAX_TEXT)
 
 
+ONE_ROW = ("    tl.store(", "    if row == 3:\n        e += 1.0\n    tl.store(")
+
+
+@pytest.mark.parametrize("instead_s", [60.0, 0.0])
+def test_where_slices_are_of_few_rows_the_whole_reference_decides(instead_s):
+    limits = LookLimits(whole_s=0.0, slices_s=1e-5, instead_s=instead_s)
+    told = look(SOFTMAX_TEXT, 16, 1 << 15, limits).compared
+    assert told is not None and (told.elements > 1 << 17) == (instead_s > 0)
+    if instead_s:
+        assert look(SOFTMAX_TEXT.replace(*ONE_ROW), 16, 1 << 15, limits).status is Status.WRONG
+
+
 @pytest.mark.parametrize("text", [SOFTMAX_TEXT, WRONG_TEXT])
 @pytest.mark.parametrize("raises_at", ["planning", "running"])
 def test_where_a_rule_of_slicing_fails_the_whole_reference_decides(text, raises_at, monkeypatch):
@@ -295,6 +307,18 @@ def test_an_output_that_no_program_writes_is_compared_whole():
     plan = softmax_plan(2048, 512)
     result = look_at(plan.model_copy(update={"outputs": plan.inputs}), 2048, 512, PARTLY)
     assert result.status is Status.WRONG and "off by" in result.reason, result
+
+
+@pytest.mark.parametrize(("path", "says"), [((0, 2, 0, 1), ""), ((0, 2, 2, 0, 0, 1), "changes its input 0")])
+def test_launches_that_no_output_needs_are_looked_at_where_they_change_an_input(path, says):
+    """`path`: what launches read and write, in turn; buffer 2 is a workspace, buffer 1 the output."""
+    plan = softmax_plan(2048, 64)
+    (launch,) = plan.launches
+    ways = [tuple(Pointer(buffer=number) for number in path[at : at + 2]) for at in range(0, len(path), 2)]
+    nodes = tuple(launch.model_copy(update={"args": (*way, *launch.args[2:])}) for way in ways)
+    plan = plan.model_copy(update={"nodes": nodes, "buffers": (*plan.buffers, plan.buffers[1])})
+    found = look_at(plan, 2048, 64, PARTLY)
+    assert found.passed is not bool(says) and says in found.reason, found
 
 
 @pytest.mark.parametrize("limits", [PARTLY, LookLimits(whole_s=0.005, slices_s=0.3)])

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evo_kernel.fitness.sandbox import scratch
-from evo_kernel.fitness.sandbox.scratch import Scratch, sweep
+from evo_kernel import scratch
+from evo_kernel.scratch import Scratch, sweep
 
 CHILD = """
 import sys
-from evo_kernel.fitness.sandbox.scratch import Scratch
+from evo_kernel.scratch import Scratch
 made = Scratch("test")
 (made.path / "inside").mkdir()
 print(made.path, flush=True)
@@ -50,7 +50,7 @@ def test_the_first_one_of_a_process_clears_up(tmp_path: Path) -> None:
     (dead / scratch.OWNER).touch()
     os.utime(dead, (1.0, 1.0))
     subprocess.run(
-        [sys.executable, "-c", "from evo_kernel.fitness.sandbox.scratch import Scratch; Scratch().close()"],
+        [sys.executable, "-c", "from evo_kernel.scratch import Scratch; Scratch().close()"],
         check=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +35,17 @@ def test_a_lost_process_is_told_and_the_next_request_starts_another() -> None:
         process.ask("__import__('time').sleep(60)", 0.02)
     assert late.value.code is None
     process.end()
+
+
+OWNER = f"""
+from evo_kernel.tasks.helper_process import HelperProcess
+process = HelperProcess({ECHO!r}, caches=("CACHE",))
+print(process.ask("open(__import__('os').environ['CACHE'] + '/file', 'w').name", 60.0))
+"""
+
+
+def test_its_folder_goes_with_its_owner(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", OWNER], env=environment, capture_output=True, text=True, check=True)
+    assert Path(told.stdout.strip()).parents[1] == tmp_path
+    assert not list(tmp_path.iterdir())

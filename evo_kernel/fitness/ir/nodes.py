@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
@@ -185,17 +186,19 @@ def _undefine(buffer: DeviceBuffer, view: View, marks: torch.Tensor) -> None:
 def _replay(node: Aten, memory: DeviceMemory) -> None:
     """Run a torch operation, which the task allows, and copy its results to the plan's views.
 
-    If it reads undefined elements it runs twice, the second time with other values there; results that differ are
-    undefined.
+    If it reads undefined elements it runs again, with zeros there and with random bits: what differs then of results,
+    and of arguments that it changes, is undefined.
     """
     tensors = [view_of(memory.buffers[view.buffer], view) for view in node.views]
     marks = [undefined_of(memory.buffers[view.buffer], view) for view in node.views] if memory.strict else []
-    repeated = None
+    again: list[tuple[Sequence[torch.Tensor], Sequence[Any]]] = []  # arguments, and results
     for view in node.views:
         memory.buffers[view.buffer].changed = True  # any operation may write to its arguments
-    if any(mark is not None for mark in marks):
+    for other in (torch.zeros_like, _random) if any(mark is not None for mark in marks) else ():
         pairs = zip(tensors, marks, strict=True)
-        repeated = _results(node, [t.clone() if mark is None else t.masked_fill(mark, 1) for t, mark in pairs])
+        changed = [t.clone() if mark is None else torch.where(mark, other(t), t) for t, mark in pairs]
+        with contextlib.suppress(TorchFault):  # random numbers are no indices
+            again.append((changed, _results(node, changed)))
     for number, (result_tensor, output_view) in enumerate(zip(_results(node, tensors), node.outputs, strict=True)):
         if output_view is None or not isinstance(result_tensor, torch.Tensor):
             continue
@@ -206,10 +209,45 @@ def _replay(node: Aten, memory: DeviceMemory) -> None:
         if place.data_ptr() != result_tensor.data_ptr() or place.stride() != result_tensor.stride():
             place.copy_(result_tensor)
         _define(memory, output_view)
-        if repeated is not None:
-            differs = (_bytes(result_tensor) != _bytes(repeated[number])).any(-1)
-            if bool(differs.any()):
-                _undefine(memory.buffers[output_view.buffer], output_view, differs.reshape(place.shape))
+        if again:
+            _, name, overload = node.op.split(".")
+            compared = marks[: -1 if overload.endswith("out") else None] if name.rstrip("_") in _COMPARISONS else []
+            differs = _differs(result_tensor, [results[number] for _, results in again])
+            for mark in (one for one in compared if one is not None):
+                differs = differs | mark.expand_as(differs)
+            _undefine(memory.buffers[output_view.buffer], output_view, differs)
+    if again and _changes_arguments(node):
+        for number, (view, mark) in enumerate(zip(node.views, marks, strict=True)):
+            if mark is not None:
+                differs = _differs(tensors[number], [changed[number] for changed, _ in again])
+                _define(memory, view)
+                _undefine(memory.buffers[view.buffer], view, differs)
+
+
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+"""Operations that may give the same for all numbers but one."""
+
+
+def _random(tensor: torch.Tensor) -> torch.Tensor:
+    """Random bits as values in the shape of a tensor."""
+    generator = torch.Generator()
+    generator.seed()
+    count = tensor.numel() * tensor.element_size()
+    drawn = torch.randint(256, (count,), dtype=torch.uint8, generator=generator)
+    return (drawn & 1 if tensor.dtype is torch.bool else drawn).view(tensor.dtype).reshape(tensor.shape)
+
+
+def _differs(values: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Where bits of one of the others differ."""
+    found = [(_bytes(values) != _bytes(other)).any(-1).reshape(values.shape) for other in others]
+    return torch.stack(found).any(0)
+
+
+def _changes_arguments(node: Aten) -> bool:
+    """Whether an operation changes arguments and returns none of them, as `_foreach_copy_` does."""
+    _, name, overload = node.op.split(".")
+    schema = getattr(getattr(torch.ops.aten, name), overload)._schema
+    return schema.is_mutable and not schema.returns
 
 
 def _bytes(values: torch.Tensor) -> torch.Tensor:

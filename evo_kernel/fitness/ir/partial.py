@@ -212,16 +212,17 @@ class PartialExecution:
         return drawn
 
     def _marks(self) -> dict[int, torch.Tensor]:
-        """Empty marks for all buffers that launches may write: scratch, and inputs that are outputs too."""
-        outputs = {view.buffer for view in self._plan.outputs}
-        kinds = enumerate(self._plan.buffers)
-        written = (number for number, buffer in kinds if buffer.kind == "scratch" or number in outputs)
+        """Empty marks for all buffers that launches may write: scratch, outputs, and inputs that some stores to."""
+        some = {view.buffer for view in self._plan.outputs} | self._stored.keys()
+        written = (n for n, buffer in enumerate(self._plan.buffers) if buffer.kind == "scratch" or n in some)
         return {number: self._memory.buffers[number].marks() for number in written}
 
     def _resolve(self, drawn: Sequence[torch.Tensor]) -> None:
         """Determine the elements to compare, which sampled programs store, and all programs needed for them."""
         marks = self._marks()
         outputs = {view.buffer: marks[view.buffer] for view in self._computed if view.buffer in marks}
+        inputs = {n for n in self._stored if self._plan.buffers[n].kind == "input"}  # whether they change is told too
+        outputs |= {number: marks[number] for number in inputs}
         for view in self._computed:
             self._draw_elements(view, outputs)
         for buffer, place in self._conflicts:
@@ -334,7 +335,7 @@ class PartialExecution:
         by_launch = []
         for surveyed, ran, programs, few in zip(self._surveyed, self._ran, self.chosen, self._looked_at, strict=True):
             means = means_of(surveyed)
-            for name, amounts in ran.by_program.items():
+            for name, amounts in ran.by_program.items() if programs.numel() else ():
                 did, surveyed_sum = (float(counts[programs].sum()) for counts in (amounts, surveyed.by_program[name]))
                 mean = did / programs.numel() if surveyed_sum == 0 else means.get(name, 0.0) * did / surveyed_sum
                 means[name] = max(mean, means.get(name, 0.0))

@@ -99,6 +99,7 @@ _HOST_CALLS: dict[Any, Any] = {
     torch.Tensor.new_tensor: lambda tensor, data, **kwargs: torch.tensor(
         data, **{"dtype": tensor.dtype, "device": tensor.device, **kwargs}
     ),
+    torch.Tensor.__invert__: torch.ops.aten.bitwise_not.default,
     torch.Tensor.tolist: _list,
     torch.Tensor.item: _item,
     torch.Tensor.__bool__: lambda tensor: bool(_item(tensor)),

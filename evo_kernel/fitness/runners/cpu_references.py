@@ -41,6 +41,7 @@ class LookLimits:
     whole_s: float = 2.0  # up to which a plan is executed whole, and its reference had whole
     part_s: float = 1.25  # for programs of a plan that is not executed whole
     slices_s: float = 1.5  # for slices of a reference
+    instead_s: float = 12.0  # up to which a reference is had whole if few slices can be had in time
 
 
 class CpuReferences:
@@ -158,11 +159,14 @@ class CpuReferences:
         whole: bool,
     ) -> Checked | None:
         """Elements against slices of the reference: those that can be had in time, of each output some. None where they
-        cost as much as the whole reference does, or fail, or equal values may decide. `of`, `whole`: see `Compared`."""
+        cost as much as the whole reference does, are few though that costs little (one row of eight, say), or fail, or
+        equal values may decide. `of`, `whole`: see `Compared`."""
         seconds = self._limits.slices_s
         try:
             while True:
                 sample = sliced.sample(elements, seconds, np.random.default_rng())
+                if sample.few and sliced.whole_seconds <= self._limits.instead_s:
+                    return None
                 parts = zip(elements, sample.elements, strict=True)
                 if not any(asked.numel() and not had.numel() for asked, had in parts):
                     break

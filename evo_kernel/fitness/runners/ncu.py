@@ -36,8 +36,8 @@ from evo_kernel.fitness.profiling.counters import (
 )
 from evo_kernel.fitness.runners.cuda_memory import Arena
 from evo_kernel.fitness.runners.worker_state import fill
-from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.processes import BoundedOutput
+from evo_kernel.scratch import Scratch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Input, Task
 

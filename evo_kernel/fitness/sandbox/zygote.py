@@ -27,8 +27,8 @@ from evo_kernel.errors import InfraError
 from evo_kernel.fitness.sandbox import preloaded
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.preloaded import ForkedZygote
-from evo_kernel.fitness.sandbox.scratch import Scratch, remove
 from evo_kernel.fitness.sandbox.zygote_process import ANSWER, REQUEST, WORK
+from evo_kernel.scratch import Scratch, remove
 
 MOST_VALUES = 4_000_000
 """In one answer, counted as commas: an empty list takes 3 bytes of JSON and 100 of memory. Eight plans of 4,096

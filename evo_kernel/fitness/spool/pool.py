@@ -11,11 +11,11 @@ from typing import Protocol
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.judge import JudgeSettings
-from evo_kernel.fitness.sandbox.scratch import Scratch
 from evo_kernel.fitness.spool.client import LONELY_S, SpoolJudge, of_environment
 from evo_kernel.fitness.spool.folder import SpoolFolder
 from evo_kernel.fitness.spool.messages import Announcement, SpoolAnswer, SpoolRequest
 from evo_kernel.fitness.spool.server import SpoolServer
+from evo_kernel.scratch import Scratch
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Environment
 

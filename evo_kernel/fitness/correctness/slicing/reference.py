@@ -25,6 +25,8 @@ REGIONS = 192
 """Maximal regions per output: each runs its own program."""
 ASKED = 1 << 20
 """Maximal elements of an output that are searched for regions."""
+FEW = 32
+"""Positions along an axis that tell what the others are like."""
 _PIECES_BYTES = 256 << 20
 """Gathered regions of inputs that are kept for the runs of one `expect`."""
 _INSTRUCTION_S = 20e-6
@@ -52,6 +54,7 @@ class Sample:
 
     elements: tuple[torch.Tensor, ...]  # per output, int64 numbers in a dense tensor of its shape
     parts: tuple[_Part, ...]
+    few: bool  # along an axis of an output, less than half of the positions asked for, and less than FEW
 
 
 class SlicedReference:
@@ -238,7 +241,9 @@ class _Sampling:
                     # The mandatory reads get at most half of the time.
                     share = min(self._left, max(each, 2 * self._least(output, region)))
                     self._add(output, region, elements[output], share)
-        return Sample(tuple(map(self._chosen, range(len(elements)))), tuple(self._parts))
+        had = tuple(map(self._chosen, range(len(elements))))
+        few = any(map(_is_few, had, elements, shapes))
+        return Sample(had, tuple(self._parts), few)
 
     def _ordered(self, waiting: Sequence[Region]) -> list[Region]:
         """In random order, weighted by size (Efraimidis and Spirakis, IPL 97, 2006)."""
@@ -288,6 +293,13 @@ class _Sampling:
             for index in region
         )
         return tuple(regions.chosen(index, regions.index_of(part)) for index, part in zip(region, parts, strict=True))
+
+
+def _is_few(had: torch.Tensor, asked: torch.Tensor, shape: Sequence[int]) -> bool:
+    """Whether elements lie at few of the positions along an axis at which those asked for lie."""
+    places = (np.unravel_index(some.numpy(), tuple(shape)) for some in (had, asked))
+    counts = ((len(np.unique(one)), len(np.unique(every))) for one, every in zip(*places, strict=True))
+    return any(one < min(FEW, every / 2) for one, every in counts)
 
 
 def _found(numbers: torch.Tensor, among: torch.Tensor) -> torch.Tensor:
