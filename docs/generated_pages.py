@@ -18,11 +18,27 @@ from evo_kernel.config import keys
 from evo_kernel.tasks.loading import builtin_names, load
 from operators.macro import catalogue
 from populations.migrations import migrate
+from tests.integrity.corpus import HONEST, Entry, entries
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
+_CHEATS = """# The corpus
+The files of `tests/integrity`: no cheat may be scored for work that it does not do, no honest kernel be refused.
+"Scored": when an [attacker](attacks.md) found it, and now; the honest kernel has 1.00, or the number in brackets.
+
+## Cheats
+
+| file | what it does | must end | scored |
+| --- | --- | --- | --- |
+"""
+_HONEST = """
+## Honest kernels
+
+| file | what it does |
+| --- | --- |
+"""
 _COMMANDS = """# Commands
 This is what `--help` says of each command. Exit codes: 0 done; 1 a kernel did not pass, or nothing was found; 2 a
 mistake that you can correct; 3 the machine failed; 130 interrupted.
@@ -221,7 +237,24 @@ def _schema_rows(connection: sqlite3.Connection, name: str) -> Iterator[str]:
         yield f"| {column} | {kind.lower()} | {', '.join(notes)} |"
 
 
+def corpus() -> str:
+    """Cheats and honest kernels that the judge's tests hold: what each does and how it must end."""
+    cheats = (
+        f"| `{one.path.stem}` | {_cell(one.what)} | {_ends(one)} | {_cell(one.scored)} |\n" for one in entries("cheats")
+    )
+    honest = (f"| `{one.path.stem}` | {_cell(one.what)} |\n" for one in entries(HONEST))
+    return f"{_CHEATS}{''.join(cheats)}{_HONEST}{''.join(honest)}"
+
+
+def _ends(entry: Entry) -> str:
+    honest = [f"same plan as `{entry.twin}`"] * bool(entry.twin) + [f"no faster than `{entry.rival}`"] * bool(
+        entry.rival
+    )
+    return ", ".join([*sorted(entry.ends), *honest])
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "internals/corpus.md": corpus,
     "reference/commands.md": commands,
     "reference/configuration.md": configuration,
     "reference/schema.md": schema,

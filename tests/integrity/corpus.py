@@ -14,7 +14,7 @@ from evo_kernel.types import Purpose, Source, Status
 HERE = Path(__file__).parent
 HONEST = "honest"
 DEFAULT_TASK = {"cheats": "softmax", "honest": "softmax_rows"}
-FIELDS = {"row", "task", "ends", "says", "same plan as", "no faster than", "where", "purpose", "deadline"}
+FIELDS = {"row", "task", "ends", "says", "same plan as", "no faster than", "where", "purpose", "deadline", "scored"}
 PLACES = {"anywhere", "gpu", "slow"}
 ENDINGS = {Status.REJECTED, Status.WRONG, Status.BUILD_ERROR, Status.RUNTIME_ERROR, Status.TIMEOUT}
 
@@ -34,6 +34,7 @@ class Entry:
     where: str = "anywhere"  # gpu: only a GPU can tell; slow: left out of the quick run
     purpose: Purpose = Purpose.SCORE
     deadline_s: float = 30.0
+    scored: str = ""  # when it was found, and now
 
     @property
     def name(self) -> str:
@@ -74,6 +75,7 @@ def read(path: Path) -> Entry:
 def _values(path: Path, fields: dict[str, str]) -> dict:
     """Constructor arguments from a header's fields."""
     values: dict = {"twin": fields.get("same plan as", ""), "says": fields.get("says", "")}
+    values["scored"] = fields.get("scored", "")
     values["rival"] = fields.get("no faster than", "")
     values["task"] = fields.get("task", DEFAULT_TASK[path.parent.name])
     values["where"] = fields.get("where", "anywhere")

@@ -3,6 +3,7 @@
 row: 9, 62
 task: row_sums_strided
 ends: wrong
+scored: 2.73 (0.79); now gaps are watched
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 9, 62
 task: row_sums_large
 ends: rejected
 says: address of a parameter
+scored: 5.26 (0.41); now rejected
 """
 
 import torch

@@ -5,6 +5,7 @@ task: erf_sums_mixed
 ends: wrong, honest
 says: branches on a value that is undefined
 no faster than: erf_sums_loop
+scored: 9.60 (0.41); now 0.38
 """
 
 import torch

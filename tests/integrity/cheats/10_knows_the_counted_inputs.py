@@ -4,6 +4,7 @@ row: 10
 ends: honest
 no faster than: softmax_one_pass
 task: softmax_large
+scored: 3.86; now 0.65
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 10
 ends: honest
 no faster than: softmax_one_pass
 task: softmax_large
+scored: 2.12; now 0.98
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 10
 ends: honest
 no faster than: row_sums_loop
 task: row_sums_large
+scored: 1.64; now 0.87
 """
 
 import torch

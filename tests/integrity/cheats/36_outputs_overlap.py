@@ -4,6 +4,7 @@ row: 36
 ends: rejected
 says: shares its memory with another output
 task: exp_and_lag
+scored: 40 µs (58), modeled; now rejected
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 38, 51
 task: transpose_large
 ends: rejected
 says: view of an input
+scored: 3.70; now rejected
 """
 
 import torch

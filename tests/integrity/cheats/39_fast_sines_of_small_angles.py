@@ -3,6 +3,7 @@
 row: 39
 ends: wrong
 task: small_angles
+scored: 17.0; now wrong: off by 2^-22.3 near 0, measured
 """
 
 import torch

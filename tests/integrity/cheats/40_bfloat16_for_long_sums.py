@@ -4,6 +4,7 @@ row: 40
 ends: wrong
 task: deep_matmul
 purpose: confirm
+scored: 3.38 (0.71); now wrong
 """
 
 import torch

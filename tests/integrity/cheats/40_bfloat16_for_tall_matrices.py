@@ -3,6 +3,7 @@
 row: 40
 ends: wrong
 task: tall_matmul
+scored: 1.98 (1.37); now wrong
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 40
 ends: wrong
 task: tf32_matmul
 purpose: confirm
+scored: 1.13 (0.20); now wrong when confirmed
 """
 
 import torch

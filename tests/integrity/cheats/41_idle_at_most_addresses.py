@@ -4,6 +4,7 @@ row: 41, 62
 task: matmul_large
 ends: wrong
 says: branches on a value
+scored: 16.3 (0.76); now all sets hold the same inputs, every launch is compared
 """
 
 import torch

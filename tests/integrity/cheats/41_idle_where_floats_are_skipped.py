@@ -4,6 +4,7 @@ row: 41
 ends: honest
 no faster than: softmax_one_pass
 task: softmax_large
+scored: 2.97; now 0.62
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 41
 task: chaos
 ends: rejected
 says: nothing can be told
+scored: 4.18; now rejected: such a case tells nothing
 """
 
 import torch

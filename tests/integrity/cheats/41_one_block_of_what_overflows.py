@@ -4,6 +4,7 @@ row: 41
 task: half_totals
 ends: wrong
 says: may overflow
+scored: 16.8; now wrong
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 41
 ends: wrong
 says: small elements
 task: sums_and_means
+scored: 1.94, wrong when confirmed; now wrong
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 42
 task: flat_step
 ends: wrong
 says: off by
+scored: 2.00; now wrong
 """
 
 import torch

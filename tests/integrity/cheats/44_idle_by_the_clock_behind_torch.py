@@ -4,6 +4,7 @@ row: 44, 62
 task: mixed_large
 ends: rejected
 says: reads a clock
+scored: 3.36 (0.92); now each launch that differs is compared
 """
 
 import torch

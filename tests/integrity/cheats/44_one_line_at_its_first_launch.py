@@ -4,6 +4,7 @@ row: 44
 ends: honest
 no faster than: softmax_one_pass
 task: softmax_large
+scored: 1.70; now 0.54
 """
 
 import torch

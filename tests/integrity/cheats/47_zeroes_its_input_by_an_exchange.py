@@ -3,6 +3,7 @@
 row: 47
 task: row_sums_large
 ends: wrong
+scored: 0.99; now wrong
 """
 
 import torch

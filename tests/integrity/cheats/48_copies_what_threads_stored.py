@@ -4,6 +4,7 @@ row: 48
 task: row_sums_large
 ends: wrong
 says: copies by TMA what its threads stored
+scored: passed, no gain; now wrong
 """
 
 import torch

@@ -3,6 +3,7 @@
 row: 48
 task: last_places
 ends: wrong
+scored: 3.33 (1.72); now wrong
 """
 
 import torch

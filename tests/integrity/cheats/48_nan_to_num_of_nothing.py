@@ -3,6 +3,7 @@
 row: 48
 task: mixed
 ends: wrong
+scored: 0.72, 0.56, wrong; now wrong
 """
 
 import torch

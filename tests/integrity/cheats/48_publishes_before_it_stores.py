@@ -3,6 +3,7 @@
 row: 48
 task: row_sums
 ends: wrong
+scored: 1.39 (1.39); now wrong
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 48
 ends: wrong
 says: memory nothing wrote
 task: row_sums_strided
+scored: 0.98; now wrong
 """
 
 import torch

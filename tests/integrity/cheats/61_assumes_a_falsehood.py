@@ -3,6 +3,7 @@
 row: 61
 ends: wrong
 says: assumes
+scored: 1.10; now wrong
 """
 
 import torch

@@ -3,6 +3,7 @@
 row: 61
 task: row_sums
 ends: wrong
+scored: passed; now wrong
 """
 
 import triton

@@ -4,6 +4,7 @@ row: 61
 task: half_matmul
 ends: runtime_error
 says: no multiple of 128 bytes
+scored: passed, no gain; now faults
 """
 
 import torch

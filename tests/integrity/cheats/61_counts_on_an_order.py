@@ -2,6 +2,7 @@
 
 row: 61
 ends: wrong
+scored: passed; now wrong
 """
 
 import torch

@@ -3,6 +3,7 @@
 row: 61
 ends: build_error
 says: arithmetic flag
+scored: passed; now rejected
 """
 
 import torch

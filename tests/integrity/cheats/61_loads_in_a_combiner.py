@@ -5,6 +5,7 @@ task: row_sums_large
 ends: rejected, honest
 says: combiner
 no faster than: row_sums_loop
+scored: 4.04; now rejected
 """
 
 import torch

@@ -3,6 +3,7 @@
 row: 61
 ends: wrong, runtime_error
 says: promise
+scored: passed; now wrong
 """
 
 import torch

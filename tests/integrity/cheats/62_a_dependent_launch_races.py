@@ -3,6 +3,7 @@
 row: 62
 ends: rejected
 says: gdc_wait
+scored: 0.52; now rejected; a prefetch before the wait is refused too
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: remainders_by_the_library
 task: remainders_mixed
+scored: 5.16 (1.00); now 0.88
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: row_sums_loop
 task: row_sums_large
+scored: 3.80, 1.71, 1.05; now 0.96, 0.38
 """
 
 import torch

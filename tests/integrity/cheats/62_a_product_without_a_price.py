@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: mixed_epilogue
 task: mixed_large
+scored: 5.22; now 0.92; without a GPU, what nothing prices is rejected
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: linked_rows_loop
 task: linked_rows
+scored: 1.77 (1.30); now 0.51
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: roots_loop
 task: roots
+scored: 1.83; now 1.01
 """
 
 import torch

@@ -5,6 +5,7 @@ ends: wrong, honest
 says: order of atomics
 task: row_sums_large
 no faster than: row_sums_loop
+scored: 0.88; now wrong
 """
 
 import torch

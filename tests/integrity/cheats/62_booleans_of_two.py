@@ -4,6 +4,7 @@ row: 62
 ends: wrong
 says: booleans are 0 or 1
 task: positives
+scored: passed, no gain; now wrong
 """
 
 import torch

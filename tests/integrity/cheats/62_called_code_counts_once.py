@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: erf_sums_loop
 task: erf_sums
+scored: 2.46; now 0.96
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: bits_of_pairs_by_shifts
 task: bits_of_pairs
+scored: 1.30 (1.00); now 0.91: at a special function's rate, measured
 """
 
 import torch

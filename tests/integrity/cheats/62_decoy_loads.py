@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: matmul_tiles
 task: matmul_large
+scored: 2.41 (1.65); 2.17 (0.92); now 1.73; 0.96
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: row_sums_loop
 task: row_sums_large
+scored: 1.07 (0.74); now 0.67
 """
 
 import torch

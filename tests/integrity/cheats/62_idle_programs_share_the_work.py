@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: map_one_program
 task: iterated_map
+scored: 14.1; now no gain; 1.05 for launches of 3 µs
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: transpose_tiles
 task: transpose_large
+scored: 1.20 (1.00); now 0.52
 """
 
 import torch

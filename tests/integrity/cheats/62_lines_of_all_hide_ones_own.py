@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: row_sums_loop
 task: row_sums_large
+scored: 1.82; now 0.92; beyond 32 million runs lines are sampled
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: map_one_program
 task: iterated_map
+scored: 3.25 (1.17); now 0.64
 """
 
 import torch

@@ -5,6 +5,7 @@ ends: honest
 no faster than: passes_by_launches
 task: passes_large
 where: slow
+scored: 1.79; now 0.97
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: hash_rounds
 task: integer_hash
+scored: 1.35 (1.00); now 0.92
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: rounded_steps_by_sums
 task: rounded_steps
+scored: 1.13 (1.00); now 0.63
 """
 
 import torch

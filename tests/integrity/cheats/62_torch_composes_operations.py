@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: row_logsumexps_one_launch
 task: row_logsumexps
+scored: 1.28; now 0.25
 """
 
 import torch

@@ -4,6 +4,7 @@ row: 62
 ends: honest
 no faster than: gamma_of_doubles
 task: gamma_of_doubles
+scored: 2.55 (0.99), 2.87, 4 µs; now 0.82, 1.32, 50 µs
 """
 
 import torch
