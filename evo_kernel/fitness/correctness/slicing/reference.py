@@ -297,6 +297,8 @@ class _Sampling:
 
 def _is_few(had: torch.Tensor, asked: torch.Tensor, shape: Sequence[int]) -> bool:
     """Whether elements lie at few of the positions along an axis at which those asked for lie."""
+    if not shape:
+        return False
     places = (np.unravel_index(some.numpy(), tuple(shape)) for some in (had, asked))
     counts = ((len(np.unique(one)), len(np.unique(every))) for one, every in zip(*places, strict=True))
     return any(one < min(FEW, every / 2) for one, every in counts)
