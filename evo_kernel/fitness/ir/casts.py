@@ -80,10 +80,7 @@ def _float_to_float(machine: Machine, frame: Frame, operation: Operation, operan
     data, type_ = operands[0].data, operation.results[0].type
     source = operands[0].type
     if type_.bits > source.bits:
-        wide = data.to(torch.float32)
-        if source.element == "f8E5M2" and type_.element == "bf16":
-            wide = _without_specials(data, wide)
-        return elementwise_result(operation, wide.to(type_.dtype), operands)
+        return elementwise_result(operation, widened(data, type_.dtype), operands)
     if operation.attributes.get("rounding") == "rtz":
         if type_.element not in ("f16", "bf16") or source.element != "f32":
             raise Unsupported(f"tt.fp_to_fp from {source.element} to {type_.element} towards zero")
@@ -94,11 +91,17 @@ def _float_to_float(machine: Machine, frame: Frame, operation: Operation, operan
     return elementwise_result(operation, data.to(type_.dtype), operands)
 
 
-def _without_specials(data: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-    """Triton widens e5m2 to bf16 by a multiplication: infinities and NaN become numbers of the next binade."""
+def widened(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Floats as a type of more bits, or of as many.
+
+    Triton widens e5m2 to bf16 by a multiplication: infinities and NaN become numbers of the next binade.
+    """
+    wide = data.float()
+    if (data.dtype, dtype) != (torch.float8_e5m2, torch.bfloat16):
+        return wide.to(dtype)
     codes = data.contiguous().view(torch.uint8).int()
     numbers = (1.0 + (codes & 3) / 4.0) * 65536.0 * torch.where(codes >= 128, -1.0, 1.0)
-    return torch.where((codes & 0x7C) == 0x7C, numbers, wide)
+    return torch.where((codes & 0x7C) == 0x7C, numbers, wide).to(dtype)
 
 
 def _towards_zero(data: torch.Tensor, type_: Type) -> torch.Tensor:

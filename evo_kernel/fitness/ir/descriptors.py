@@ -187,7 +187,7 @@ def _descriptor_store(machine: Machine, frame: Frame, operation: Operation, oper
 
 @handles("tt.descriptor_gather", "tt.descriptor_scatter")
 def _descriptor_rows(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    """Rows by a tensor of row numbers, columns from an offset; rows outside read as zeros."""
+    """Rows by a tensor of row numbers, columns from an offset; those outside read as the descriptor pads."""
     _, rows, column = operands[:3]
     descriptor = used_descriptor(machine, frame, operands[0], (rows, column))
     gather = operation.name.endswith("gather")
@@ -206,7 +206,7 @@ def _descriptor_rows(machine: Machine, frame: Frame, operation: Operation, opera
     pointer = Lanes(Type("ptr", type_.shape, Type(type_.element)), addresses, undefined=None)
     mask = Lanes(Type("i1", type_.shape), inside)
     if gather:
-        fill = Lanes(type_, torch.zeros((1, 1, 1)).to(type_.dtype))
+        fill = Lanes(type_, torch.full((1, 1, 1), 0.0 if descriptor.zeros else torch.nan).to(type_.dtype))
         return [load(machine, frame, operation, pointer, mask, fill, type_)]
     store(machine, frame, operation, pointer, operands[3], mask)
     return []

@@ -21,6 +21,7 @@ _USE = re.compile(rf"{NAME}(?:#\d+)?")
 _RESULT = re.compile(rf"({NAME})(?::(\d{{1,4}}))?")
 
 
+_UNSIGNED = re.compile(r"xui\d")
 _LOOP = re.compile(rf"(unsigned )?({NAME}) = (\S+) to (\S+) step (\S+)\s*")
 
 
@@ -124,6 +125,8 @@ def build_operation(
             raise IRError("tt.call without a callee")
         attributes["callee"] = _unmask(callee[1], strings)
     words = tuple(_WORD.findall(_KEY_VALUE.sub(" ", plain)))
+    if name == "tt.descriptor_reduce" and words[0] in ("max", "min") and _UNSIGNED.search(types_text):
+        words = (f"u{words[0]}", *words[1:])  # as atomic operations are named; types do not keep it
     if len(result_types) < len(names) and result_types:
         result_types = [*result_types, *[result_types[-1]] * (len(names) - len(result_types))]
     if len(result_types) < len(names):

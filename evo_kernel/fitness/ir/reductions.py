@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from evo_kernel.fitness.ir.casts import widened
 from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, any_undefined, taken
@@ -286,7 +287,11 @@ _SCALED = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "fp16": torch
 
 @handles("tt.dot_scaled")
 def _dot_scaled(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    """Microscaling formats: groups of 32 elements along K share a power of two (OCP MX, section 5.2)."""
+    """Microscaling formats: groups of 32 elements along K share a power of two (OCP MX, section 5.2).
+
+    As Triton computes them before Blackwell: operands, scales and their products are rounded to bf16, or to f16 where
+    one operand has that, which has no power of two below 2^-24 or above 2^15.
+    """
     given = iter(operands)
     left, left_scale = next(given), None
     parts = [part.strip() for part in operation.head.split(",")]
@@ -296,13 +301,15 @@ def _dot_scaled(machine: Machine, frame: Frame, operation: Operation, operands: 
     if " scale " in parts[1]:
         right_scale = next(given)
     accumulator = next(given)
-    x = _unpacked(left, operation.attributes["lhs"], -1, operation.attributes.get("lhs_k_pack", "true") == "true")
-    y = _unpacked(right, operation.attributes["rhs"], -2, operation.attributes.get("rhs_k_pack", "true") == "true")
+    kinds = operation.attributes["lhs"], operation.attributes["rhs"]
+    dtype = torch.float16 if "fp16" in kinds else torch.bfloat16
+    x = _unpacked(left, kinds[0], -1, operation.attributes.get("lhs_k_pack", "true") == "true", dtype)
+    y = _unpacked(right, kinds[1], -2, operation.attributes.get("rhs_k_pack", "true") == "true", dtype)
     if left_scale is not None:
-        x = x * _powers(left_scale, x.shape[-1])
+        x = x * _powers(left_scale, x.shape[-1]).to(dtype)
     if right_scale is not None:
-        y = y * _powers(right_scale, y.shape[-2]).transpose(-1, -2)
-    data = torch.matmul(x, y) + accumulator.data
+        y = y * _powers(right_scale, y.shape[-2]).to(dtype).transpose(-1, -2)
+    data = torch.matmul(x.float(), y.float()) + accumulator.data
     rows = [
         mark.any(-1, keepdim=True) for value in (left, left_scale) if value and (mark := value.undefined) is not None
     ]
@@ -314,19 +321,19 @@ def _dot_scaled(machine: Machine, frame: Frame, operation: Operation, operands: 
     return elementwise_result(operation, data, [accumulator], *rows, *columns)
 
 
-def _unpacked(value: Lanes, kind: str, k_axis: int, packed_along_k: bool) -> torch.Tensor:
+def _unpacked(value: Lanes, kind: str, k_axis: int, packed_along_k: bool, dtype: torch.dtype) -> torch.Tensor:
     data = value.full()
     if kind != "e2m1":
         if kind not in _SCALED:
             raise Unsupported(f"tt.dot_scaled of {kind}")
-        return (data.view(_SCALED[kind]) if data.dtype in (torch.int8, torch.uint8) else data).float()
+        return widened(data.view(_SCALED[kind]) if data.dtype in (torch.int8, torch.uint8) else data, dtype)
     axis = k_axis if packed_along_k else (-1 if k_axis == -2 else -2)
     codes = data.long() & 0xFF
     pair = torch.stack([_E2M1[codes & 15], _E2M1[codes >> 4]], -1)  # low nibble first
     pair = pair.movedim(-1, pair.dim() + axis) if axis == -1 else pair.movedim(-1, pair.dim() - 2)
     shape = list(data.shape)
     shape[axis] *= 2
-    return pair.reshape(shape)
+    return pair.reshape(shape).to(dtype)
 
 
 def _powers(scale: Lanes, length: int) -> torch.Tensor:

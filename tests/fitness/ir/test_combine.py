@@ -388,3 +388,34 @@ def test_maxima_drop_nan_or_keep_it():
     y = torch.zeros(4)
     fine(extremes, 1, x, y, WIDE=WIDE)
     torch.testing.assert_close(y, torch.tensor([1.0, float("nan"), 0.5, float("nan")]), equal_nan=True)
+
+
+@triton.jit
+def raised(y, value, U: tl.constexpr):
+    block = tl.make_tensor_descriptor(y.to(tl.pointer_type(tl.uint32)) if U else y, [1, 4], [4, 1], [1, 4])
+    block.atomic_max([0, 0], tl.full((1, 4), 0, tl.uint32 if U else tl.int32) + value.to(tl.uint32 if U else tl.int32))
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_descriptors_raise_by_the_order_of_their_type(unsigned):
+    y = torch.tensor([-3, 3, 7, -7], dtype=torch.int32)
+    fine(raised, 1, y, 5, U=unsigned)
+    assert y.tolist() == ([-3, 5, 7, -7] if unsigned else [5, 5, 7, 5])
+
+
+@triton.jit
+def in_groups(x, w, scales, y, FORMAT: tl.constexpr, SIZE: tl.constexpr):
+    rows, groups = tl.arange(0, SIZE), tl.arange(0, SIZE // 32)
+    at = rows[:, None] * SIZE + rows[None, :]
+    given = tl.load(scales + rows[:, None] * (SIZE // 32) + groups[None, :])
+    tl.store(y + at, tl.dot_scaled(tl.load(x + at), None, FORMAT, tl.load(w + at), given, "e4m3"))
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [(torch.float16, "fp16"), (torch.bfloat16, "bf16")])
+def test_scaled_products_have_the_range_of_their_operands(dtype, kind):
+    """Triton 3.9 rounds scales to float16 beside operands of float16."""
+    x, w = torch.eye(64, dtype=dtype), torch.ones(64, 64).to(torch.float8_e4m3fn)
+    scales, y = torch.tensor([127 - 20, 127 - 40], dtype=torch.uint8).repeat(64, 1), torch.zeros(64, 64)
+    fine(in_groups, 1, x, w, scales, y, FORMAT=kind, SIZE=64)
+    want = torch.tensor([2.0**-20, 2.0**-40]).to(dtype).float()
+    assert torch.equal(y, want.repeat_interleave(32)[:, None].expand(64, 64))
