@@ -118,6 +118,10 @@ def test_no_host_code_of_the_author_is_in_it(recorder, tmp_path):
         assert torch.equal(names["run"](x), x * 2)
     with pytest.raises(names["CannotLaunch"], match=re.escape("no case was recorded for float32 (5, 16)")):
         names["run"](torch.randn(5, 16))
+    for lazy in (torch._neg_view(torch.randn(3, 16)), torch._efficientzerotensor((3, 16))):
+        with pytest.raises(names["CannotLaunch"], match="lazy float32"):  # its memory is not its values
+            names["run"](lazy)
+    assert names["values_differ"]([torch.tensor([-0.0])], [{"host": [0.0]}])
     assert not mark.exists() and refused_by_kernelbench(text) == []
 
 

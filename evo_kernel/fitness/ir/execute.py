@@ -27,7 +27,7 @@ from evo_kernel.fitness.ir.module import (
 )
 from evo_kernel.fitness.ir.rounds import spins_of
 from evo_kernel.fitness.ir.types import IRError, Type
-from evo_kernel.fitness.plan.launch_plan import Arg, Descriptor, Pointer, Scalar, closure
+from evo_kernel.fitness.plan.launch_plan import ITEM_BYTES, Arg, Descriptor, Pointer, Scalar, closure
 
 CHUNK_ELEMENTS = 1 << 18
 """Elements of the largest tensor of a chunk, so that temporaries fit the CPU's caches."""
@@ -321,8 +321,10 @@ def _descriptor(parameter: IRValue, arg: Descriptor, rest: Sequence[IRValue]) ->
     lanes = [Lanes(value.type, sum_=Sum(number)) for value, number in zip(rest, numbers, strict=True)]
     rank = len(arg.shape)
     pointee = parameter.type.pointee
-    if pointee is None or pointee.shape != tuple(arg.block):
-        raise IRError(f"a descriptor of blocks {arg.block} where the kernel takes {parameter.type}")
+    if pointee is None or pointee.shape != tuple(arg.block) or pointee.item_bytes != ITEM_BYTES[arg.dtype]:
+        raise IRError(f"a descriptor of blocks {arg.block} of {arg.dtype} where the kernel takes {parameter.type}")
+    if arg.round_tf32 and pointee.element != "f32":
+        raise IRError(f"a descriptor that rounds to TF32 where the kernel takes {parameter.type}")
     base = Lanes(Type("ptr", None, Type(pointee.element)), sum_=Sum(DeviceMemory.address(arg.buffer, arg.offset)))
     sizes, strides = ([Lanes(Type("i64"), sum_=Sum(n)) for n in values] for values in (arg.shape, arg.strides))
     descriptor = DescriptorLanes(
