@@ -35,11 +35,15 @@ def signature(inputs: Sequence[Any]) -> tuple[Any, ...]:
     No case has a tensor whose memory is not its values: those that PyTorch has yet to negate, or does not keep at all.
     """
     return tuple(
-        ("lazy " * (value.is_neg() or value.is_conj() or value._is_zerotensor()) + str(value.dtype)[6:], tuple(value.shape), _strides(value.shape, value.stride()))
+        (_held(value) + str(value.dtype)[6:], tuple(value.shape), _strides(value.shape, value.stride()))
         if isinstance(value, torch.Tensor)
         else (type(value).__name__, repr(value))
         for value in inputs
     )
+
+
+def _held(value: torch.Tensor) -> str:
+    return "lazy " if value.is_neg() or value.is_conj() or value._is_zerotensor() else ""
 
 
 def wanted(specs: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
