@@ -2,8 +2,8 @@
 
 A candidate passes if its Frobenius error is at most `relative_multiple` times, and its largest error at most
 `max_multiple` times, the honest error. Integers and booleans must be equal, but for `relative_multiple` times as many
-as differ between honest computations (a float next to a half, rounded), and by no more; of equal values any index is
-right where PyTorch leaves it open (selections.py). Of 8-bit floats, no more may be rounded to other numbers than
+as differ between honest computations (a float next to a half, rounded), and by no more; of values that are equal, or
+nearer than honest errors, any index is right where it is open (selections.py). Of 8-bit floats, no more may be rounded to other numbers than
 `relative_multiple` times as many as in honest computations, and none further than `max_multiple` times as far.
 
 A reference may be well-conditioned on small check cases, and chaotic after as many steps as a timed case has, or
@@ -86,7 +86,10 @@ def _integer_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) ->
         return f"has the byte {got.view(torch.uint8)[where].item()} at {where}, where booleans are 0 or 1", math.inf
     wrong = (got != wanted.honest) & (got != wanted.truth.to(got.dtype)) & wanted.compared
     if wanted.selection is not None and bool(wrong.any()):
-        wrong &= ~wanted.selection.ties(got, wanted.honest)
+        same, near = wanted.selection.ties(got, wanted.honest, tolerance.relative_multiple / 2)
+        if not bool((wrong & ~near).any()):
+            return "", 0.0
+        wrong &= ~same
     count = int(wrong.sum())
     if not count:
         return "", 0.0

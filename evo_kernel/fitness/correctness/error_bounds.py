@@ -66,6 +66,8 @@ class Recipe:
 RECIPE = Recipe()
 UNSURE = 0.01
 """Share of integers that may differ between honest computations; where more do, they decide ties, and must be equal."""
+UNSURE_TF32 = 0.1
+"""The same where honest computations differ by TF32 operands, and by one at most: then half of them may."""
 TIES = 2.0**-14
 """Share of integers that lie next to a tie of a narrow dtype to which the reference rounds first, as a sum of float32
 may fall on either side."""
@@ -96,12 +98,17 @@ class Expected:
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         selection = self.selection
-        return self.truth, self.honest, self.compared, *((selection.values, selection.rows) if selection else ())
+        return (
+            self.truth,
+            self.honest,
+            self.compared,
+            *((selection.values, selection.rows, selection.errors) if selection else ()),
+        )
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Expected:
         """The same with others in place of `tensors`."""
         truth, honest, compared, *selected = tensors
-        selection = Selection(*selected) if selected else None
+        selection = self.selection and Selection(*selected, self.selection.is_open)
         return replace(self, truth=truth, honest=honest, compared=compared, selection=selection)
 
 
@@ -156,7 +163,7 @@ def expect_by(
 
     Each run's result is measured and freed before the next: inputs may fill half of a GPU's memory.
     """
-    own, selections = _with_selections(run)
+    own, selections = _with_selections(run, precision)
     truth = tuple(map(_compact, run(_double)))
     estimates = [_Estimate(*both) for both in zip(truth, own, strict=True)]
     if any(map(_has_denormals, inputs)):
@@ -166,6 +173,7 @@ def expect_by(
     if precision == "tf32":
         _add_result(estimates, run(_as_tf32))
         _add_result(estimates, run(_half_truncated))
+        _add_tf32_ties(run, estimates, recipe.patterns)
     length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
     length = min(length, LONGEST)
     few = min(filter(None, (part.numel() for part in own)), default=0) < recipe.many_outputs
@@ -192,24 +200,60 @@ def expect_by(
         _add_narrow_ties(run, estimates, integers, recipe, recipe.patterns if elements < recipe.narrow_elements else 1)
     positive = run(_positive)
     return tuple(
-        replace(estimate.expected(part, length=length, coarse=coarse, recipe=recipe), selection=selection)
+        replace(
+            estimate.expected(part, length=length, coarse=coarse, precision=precision, recipe=recipe),
+            selection=selection,
+        )
         for estimate, part, selection in zip(estimates, positive, selections, strict=True)
     )
 
 
 def _with_selections(
-    run: Callable[[Change], Sequence[torch.Tensor]],
+    run: Callable[[Change], Sequence[torch.Tensor]], precision: str
 ) -> tuple[tuple[torch.Tensor, ...], Sequence[Selection | None]]:
-    """Outputs in the task's own dtypes, and what each selects from, if it is indices: then they take a second run."""
+    """Outputs in the task's own dtypes, and what each selects from, if it is indices: then they take more runs."""
     own = tuple(map(_compact, run(_copied)))
     if any(part.element_size() > 1 and not part.is_floating_point() for part in own):
         try:
-            with Selections() as seen:
-                outputs = run(_copied)
-            return tuple(map(_compact, outputs)), [seen.of(output) for output in outputs]
+            outputs, seen = _selecting(run, _copied)
+            if any(seen):
+                _, truth = _selecting(run, _double)
+                changes = (_as_tf32, _half_truncated) if precision == "tf32" else ()
+                others = [_selecting(run, change)[1] for change in changes]
+                seen = [
+                    part and part.with_errors(true, [other[n] for other in others])
+                    for n, (part, true) in enumerate(zip(seen, truth, strict=True))
+                ]
+            return tuple(map(_compact, outputs)), seen
         except TaskError:  # it succeeded before: it does not allow the dispatch mode
             pass
     return own, [None] * len(own)
+
+
+def _selecting(
+    run: Callable[[Change], Sequence[torch.Tensor]], change: Change
+) -> tuple[Sequence[torch.Tensor], Sequence[Selection | None]]:
+    """Outputs, and what each selects from."""
+    with Selections() as seen:
+        outputs = run(change)
+    return outputs, [seen.of(output) for output in outputs]
+
+
+def _add_tf32_ties(
+    run: Callable[[Change], Sequence[torch.Tensor]], estimates: Sequence[_Estimate], patterns: int
+) -> None:
+    """Add what integers may be of which none differs so far: of a few, one may lie next to a tie all the same."""
+
+    def moved(value: Input, pattern: int) -> Input:
+        is_rounded = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+        return _moved(value, _TF32 / 2 / _unit(torch.float32), pattern) if is_rounded else _double(value)
+
+    for pattern in range(patterns):
+        if all(estimate.has_differed for estimate in estimates if estimate.is_integer):
+            return
+        for estimate, output in zip(estimates, run(partial(moved, pattern=pattern)), strict=True):
+            if estimate.is_integer and not estimate.has_differed:
+                estimate.add_result(output)
 
 
 def _add_narrow_ties(
@@ -261,6 +305,10 @@ class _Estimate:
             # finite in float64 but not here: an overflow of this dtype
             parts = [~(t.isfinite() & ~o.double().isfinite()) for t, o in in_parts(self._truth, own)]
             self._compared = torch.cat(parts).view(own.shape)
+
+    @property
+    def is_integer(self) -> bool:
+        return not self._own.is_floating_point()
 
     @property
     def has_differed(self) -> bool:
@@ -329,13 +377,17 @@ class _Estimate:
             found.append(SmallElements(limit, max(error, rounding * uncancelled) / norm))
         return tuple(found)
 
-    def expected(self, positive: torch.Tensor, *, length: int, coarse: float, recipe: Recipe) -> Expected:
+    def expected(
+        self, positive: torch.Tensor, *, length: int, coarse: float, precision: str, recipe: Recipe
+    ) -> Expected:
         """The bounds. `positive`: the output for inputs without signs; `length`: of the longest sum; `coarse`: of the
         inputs, the largest relative rounding."""
         truth, own, compared = self._truth, self._own, self._compared
         if not own.is_floating_point():
             differ, step = self._errors
-            if differ > (most := UNSURE * own.numel()):
+            if precision == "tf32" and step <= 1 and UNSURE < differ / max(1, own.numel()) <= UNSURE_TF32:
+                differ /= 2
+            elif differ > (most := UNSURE * own.numel()):
                 rounds_first = float((own != truth).sum()) > most
                 differ = max(self._neither, TIES * own.numel()) if rounds_first and self._neither <= most else 0.0
             return Expected(truth, own, compared, differ, step if differ else 0.0)

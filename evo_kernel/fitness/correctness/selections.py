@@ -1,8 +1,9 @@
-"""Records selections whose order among equal values PyTorch leaves open, so that any right index passes.
+"""Records what indices select from, so that any right index passes.
 
-Its documentation leaves it open for `topk`, `sort` and `argsort` unless stable, `kthvalue`, `median`, `nanmedian` and
-`mode`. `max`, `min`, `argmax` and `argmin` give the first of equal values: they are compared like other integers, and
-so are indices with which a reference computes.
+Of equal values, PyTorch's documentation leaves the order open for `topk`, `sort` and `argsort` unless stable,
+`kthvalue`, `median`, `nanmedian` and `mode`; `max`, `min`, `argmax` and `argmin` give the first. Of different values
+that are nearer to each other than honest errors, such as sums of products, any may be selected. Indices with which a
+reference computes are compared like other integers.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from torch.utils._pytree import tree_leaves
 
 _ATEN = torch.ops.aten
 _OPEN = frozenset([_ATEN.topk, _ATEN.sort, _ATEN.kthvalue, _ATEN.median, _ATEN.nanmedian, _ATEN.mode])
+_FIRST = frozenset([_ATEN.argmax, _ATEN.argmin, _ATEN.max, _ATEN.min])
 _COPIES = frozenset([_ATEN.clone, _ATEN._to_copy])
-OPEN_NAMES = frozenset(packet.__name__ for packet in _OPEN)
+_SELECTING = _OPEN | _FIRST
+NAMES = frozenset(packet.__name__ for packet in _SELECTING)
+_ROWS = 1 << 8
+"""Rows that are compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +32,42 @@ class Selection:
 
     values: torch.Tensor  # (rows, n), in the reference's own dtype
     rows: torch.Tensor  # of each index
+    errors: torch.Tensor  # as the values: the largest honest error of each
+    is_open: bool  # which of equal values is selected
+
+    def with_errors(self, truth: Selection | None, others: Sequence[Selection | None]) -> Selection:
+        """With the errors of these values, and of other honest ones, against the true ones."""
+        if truth is None:
+            return self
+        found = [one.values for one in (self, *others) if one and one.values.shape == truth.values.shape]
+        for values in found:
+            for errors, own, true in zip(
+                *(part.split(_ROWS) for part in (self.errors, values, truth.values)), strict=True
+            ):
+                new = (own.double() - true.double()).nan_to_num(0.0, 0.0, 0.0)
+                new -= new.median(1, keepdim=True).values  # what all of a row have in common decides nothing
+                torch.maximum(errors, new.abs().to(errors.dtype), out=errors)
+        return self
 
     def of_part(self, places: torch.Tensor) -> Selection:
         return replace(self, rows=self.rows.flatten()[places])
 
-    def ties(self, got: torch.Tensor, honest: torch.Tensor) -> torch.Tensor:
-        """Where indices select values equal to those that the reference's select; nowhere if some are repeated that the
+    def ties(self, got: torch.Tensor, honest: torch.Tensor, multiple: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where indices select values equal to those that the reference's select, if PyTorch leaves that open; and
+        where equal ones, or others so near that `multiple` honest errors decide. Nowhere if some are repeated that the
         reference does not repeat."""
         got, honest, length = got.long(), honest.long(), self.values.shape[1]
         inside = got.clamp(0, length - 1)
+        may = (got == inside) & (self._different(inside) == self._different(honest))
         found, wanted = self.values[self.rows, inside], self.values[self.rows, honest]
-        equal = (found == wanted) | (found.isnan() & wanted.isnan())
-        return equal & (got == inside) & (self._different(inside) == self._different(honest))
+        same = (found == wanted) | (found.isnan() & wanted.isnan())
+        gaps, near = (found.double() - wanted.double()).abs(), same & self.is_open
+        for some in (~same & (gaps <= multiple * self.errors.max())).nonzero().split(_ROWS):
+            at = some.unbind(1)
+            rows = self.rows[at]
+            alike = self.values[rows].abs() <= 2 * torch.maximum(found[at].abs(), wanted[at].abs()).unsqueeze(1)
+            near[at] = gaps[at] <= multiple * torch.where(alike, self.errors[rows], 0).amax(1)
+        return may & same & self.is_open, may & near
 
     def _different(self, indices: torch.Tensor) -> torch.Tensor:
         """How many different elements are selected."""
@@ -54,6 +83,7 @@ class _Indices:
     tensor: torch.Tensor
     source: torch.Tensor  # whose last axis is selected from
     rows: torch.Tensor  # of each element of the tensor's memory
+    is_open: bool
 
     def rows_of(self, view: torch.Tensor) -> torch.Tensor:
         return self.rows.as_strided(view.shape, view.stride(), view.storage_offset())
@@ -73,7 +103,10 @@ class Selections(TorchDispatchMode):
     def of(self, output: torch.Tensor) -> Selection | None:
         """What an output's elements select from, if it is the indices of a selection, a part of them or a copy."""
         made = self._behind(output)
-        return made and Selection(made.source.reshape(-1, made.source.shape[-1]), made.rows_of(output))
+        if made is None:
+            return None
+        values = made.source.reshape(-1, made.source.shape[-1])
+        return Selection(values, made.rows_of(output), torch.zeros_like(values), made.is_open)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -84,19 +117,22 @@ class Selections(TorchDispatchMode):
             self._made = [made for made in self._made if not written & {_memory(made.tensor), _memory(made.source)}]
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        if func.overloadpacket in _OPEN and len(func._schema.returns) == 2 and not given.get("stable"):
-            source, indices, axis = given["self"], result[1], given.get("dim", -1)
+        if (packet := func.overloadpacket) in _SELECTING and (indices := _selected(result)) is not None:
+            source, axis = given["self"], given.get("dim", None if packet in _FIRST else -1)
+            if axis is None:
+                source, axis = source.reshape(-1), -1
             if source.dim() and indices.numel():
                 source = source.movedim(axis, -1)
                 rows = torch.arange(source.shape[:-1].numel(), device=source.device).view(source.shape[:-1])
-                self._add(indices, source, rows.unsqueeze(axis) if indices.dim() == source.dim() else rows)
-        elif func.overloadpacket in _COPIES and (made := self._behind(args[0])) and not result.is_floating_point():
-            self._add(result, made.source, made.rows_of(args[0]))
+                rows = rows.unsqueeze(axis) if indices.dim() == source.dim() else rows
+                self._add(indices, source, rows, packet in _OPEN and not given.get("stable"))
+        elif packet in _COPIES and (made := self._behind(args[0])) and not result.is_floating_point():
+            self._add(result, made.source, made.rows_of(args[0]), made.is_open)
         return result
 
-    def _add(self, indices: torch.Tensor, source: torch.Tensor, rows: torch.Tensor) -> None:
+    def _add(self, indices: torch.Tensor, source: torch.Tensor, rows: torch.Tensor, is_open: bool) -> None:
         size = indices.untyped_storage().nbytes() // indices.element_size()
-        made = _Indices(indices, source, rows.new_zeros(size))
+        made = _Indices(indices, source, rows.new_zeros(size), is_open)
         made.rows_of(indices).copy_(rows.expand_as(indices))
         self._made.append(made)
 
@@ -105,6 +141,13 @@ class Selections(TorchDispatchMode):
             if (_memory(made.tensor), made.tensor.dtype) == (_memory(view), view.dtype):
                 return made
         return None
+
+
+def _selected(result: Any) -> torch.Tensor | None:
+    """Indices among a selection's results: the second of two, or the only one."""
+    indices = result[1] if isinstance(result, (tuple, list)) and len(result) == 2 else result
+    is_index = isinstance(indices, torch.Tensor) and indices.dtype == torch.int64
+    return indices if is_index else None
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -13,7 +13,7 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.error_bounds import RECIPE, Change, Expected, expect_by
-from evo_kernel.fitness.correctness.selections import OPEN_NAMES
+from evo_kernel.fitness.correctness.selections import NAMES
 from evo_kernel.fitness.correctness.slicing import regions
 from evo_kernel.fitness.correctness.slicing.program import Program, Slicer
 from evo_kernel.fitness.correctness.slicing.regions import Region, cover
@@ -112,14 +112,14 @@ class SlicedReference:
 
     @cached_property
     def may_tie(self) -> bool:
-        """Whether integers of an output come from a selection whose order among equal values is open."""
+        """Whether integers of an output come from a selection, among equal values or among such as errors decide."""
         seen = dict.fromkeys(value.node for value in self._own if not value.dtype.is_floating_point)
         waiting = list(seen)
         while waiting:
             before = [value.node for value in waiting.pop().values if value.node not in seen]
             seen |= dict.fromkeys(before)
             waiting += before
-        return any(node.func is not None and node.name in OPEN_NAMES for node in seen)
+        return any(node.func is not None and node.name in NAMES for node in seen)
 
     @cached_property
     def whole_seconds(self) -> float:
