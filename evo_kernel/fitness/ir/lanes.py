@@ -179,6 +179,12 @@ class Lanes:
         return self._data
 
     @property
+    def sizes(self) -> torch.Size:
+        """Of data and marks together: of lanes that load the same element, a mask may leave out some."""
+        data, marks = self.data, self.undefined
+        return data.shape if marks is None else torch.broadcast_shapes(data.shape, marks.shape)
+
+    @property
     def has_sum(self) -> bool:
         """Whether the sum is known, cheap to compute, or saves a larger tensor: of what does not vary along an axis."""
         return self._sum is not None or (
