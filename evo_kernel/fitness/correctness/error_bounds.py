@@ -131,6 +131,10 @@ _DRAWN = 1 << 18
 as all other comparisons."""
 
 
+_LEAST_SQUARED = 2.0**-500
+"""Norms of smaller numbers are 0 in float64."""
+
+
 @dataclass(frozen=True)
 class SmallElements:
     """Elements of one output of at most some size, but for zeros and what may be flushed to them."""
@@ -401,7 +405,14 @@ class _Estimate:
             for i in (0, 1)
         ]
         largest = max(self._errors[1], floors[1]) + underflow
-        limit = torch.finfo(own.dtype).max - _NEAR_OVERFLOW * largest
+        most, narrow, near = torch.finfo(own.dtype).max, None, largest
+        if self._is_narrow:
+            narrow = NarrowBounds(
+                others=float(self._other.sum()) + max(NARROW_LEAST, SIXTEEN_BITS * own.numel()),
+                beyond=max(self._beyond, SIXTEEN_BITS * size[1] + inner * (growth * size[1] + uncancelled[1])),
+            )
+            near = min(narrow.beyond, most / 2 / _NEAR_OVERFLOW)  # one step is no overflow: GPUs saturate
+        limit = most - _NEAR_OVERFLOW * near
         if size[1] > limit:  # an honest kernel may overflow there, and another may not
             compared = compared & ~(truth.isfinite() & (truth.abs() > limit))
         return Expected(
@@ -410,12 +421,7 @@ class _Estimate:
             compared=compared,
             frobenius=max(self._errors[0], floors[0]) + underflow * math.sqrt(own.numel()),
             largest=largest,
-            narrow=NarrowBounds(
-                others=float(self._other.sum()) + max(NARROW_LEAST, SIXTEEN_BITS * own.numel()),
-                beyond=max(self._beyond, SIXTEEN_BITS * size[1] + inner * (growth * size[1] + uncancelled[1])),
-            )
-            if self._is_narrow
-            else None,
+            narrow=narrow,
             small=self._small_groups(positive, max(coarse, rounding) + inner * growth),
         )
 
@@ -429,7 +435,7 @@ def drawn_sizes(truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype)
     else:
         places = torch.arange(count, device=truth.device)
     sizes = truth.reshape(-1)[places].abs()
-    kept = compared.reshape(-1)[places] & sizes.isfinite() & (sizes > _underflow(dtype))
+    kept = compared.reshape(-1)[places] & sizes.isfinite() & (sizes > max(_underflow(dtype), _LEAST_SQUARED))
     return places[kept], sizes[kept]
 
 
