@@ -146,7 +146,7 @@ def _rules(task: Task, case: Case) -> list[ProbeFinding]:
             note("empty-output", f"{which} has no elements. Choose larger sizes.")
         elif output.is_complex():
             note("complex-output", f"{which} is complex. Return torch.view_as_real of it: kernels write real numbers.")
-        elif output.is_floating_point() and not output.isfinite().all():
+        elif output.is_floating_point() and not output.double().isfinite().all():
             infinite = f"{which} holds inf or NaN, which no error bound can measure. Draw inputs that keep it finite."
             note("not-finite", infinite, fatal=False)
     return found

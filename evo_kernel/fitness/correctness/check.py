@@ -2,9 +2,10 @@
 
 A candidate passes if its Frobenius error is at most `relative_multiple` times, and its largest error at most
 `max_multiple` times, the honest error. Integers and booleans must be equal, but for `relative_multiple` times as many
-as differ between honest computations (a float next to a half, rounded), and by no more; of values that are equal, or
-nearer than honest errors, any index is right where it is open (selections.py). Of 8-bit floats, no more may be rounded to other numbers than
-`relative_multiple` times as many as in honest computations, and none further than `max_multiple` times as far.
+as differ between honest computations (a float next to a half, rounded), and by no more; an index may select any of
+values that are equal, where PyTorch leaves it open, or nearer than honest errors (selections.py). Of 8-bit floats, no
+more may be rounded to other numbers than `relative_multiple` times as many as in honest computations, and none further
+than `max_multiple` times as far.
 
 A reference may be well-conditioned on small check cases, and chaotic after as many steps as a timed case has, or
 overflow there at every element. Then a kernel that does nothing there would pass: `unbound` finds such cases.

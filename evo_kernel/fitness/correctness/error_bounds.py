@@ -54,6 +54,7 @@ class Recipe:
     perturbation: float = 2.0  # roundings of float32 (float64 for float64 inputs)
     growth: float = 0.25  # of a sum's relative error, in roundings, per square root of its length
     cancellation: float = 0.5  # roundings of the result with all inputs positive, for cancellation
+    most_cancelled: float = 8.0  # times the largest honest error, and times the square root of an input's elements
     rounding: float = 1.0  # roundings of the output in its own dtype
     patterns: int = 12  # of signs in which inputs are perturbed, if there are fewer outputs than
     many_outputs: int = 64
@@ -203,9 +204,10 @@ def expect_by(
     if integers and any(torch.finfo(dtype).bits < 32 for dtype in dtypes):
         _add_narrow_ties(run, estimates, integers, recipe, recipe.patterns if elements < recipe.narrow_elements else 1)
     positive = run(_positive)
+    terms = max((v.numel() for v in inputs if isinstance(v, torch.Tensor)), default=1)
     return tuple(
         replace(
-            estimate.expected(part, length=length, coarse=coarse, precision=precision, recipe=recipe),
+            estimate.expected(part, length=length, terms=terms, coarse=coarse, precision=precision, recipe=recipe),
             selection=selection,
         )
         for estimate, part, selection in zip(estimates, positive, selections, strict=True)
@@ -382,13 +384,15 @@ class _Estimate:
         return tuple(found)
 
     def expected(
-        self, positive: torch.Tensor, *, length: int, coarse: float, precision: str, recipe: Recipe
+        self, positive: torch.Tensor, *, length: int, terms: int, coarse: float, precision: str, recipe: Recipe
     ) -> Expected:
         """The bounds. `positive`: the output for inputs without signs; `length`: of the longest sum; `coarse`: of the
         inputs, the largest relative rounding."""
         truth, own, compared = self._truth, self._own, self._compared
         if not own.is_floating_point():
             differ, step = self._errors
+            if precision == "tf32" and step > 1:
+                step *= 2  # `_half_truncated` simulates half of the error
             if precision == "tf32" and step <= 1 and UNSURE < differ / max(1, own.numel()) <= UNSURE_TF32:
                 differ /= 2
             elif differ > (most := UNSURE * own.numel()):
@@ -400,19 +404,22 @@ class _Estimate:
         growth = recipe.growth * math.sqrt(length)
         size, uncancelled = self._measures(truth), self._measures(positive)
         underflow = _underflow(own.dtype)
+        # Without their signs, factors that decay grow: no sum of so many terms cancels more than errors show.
+        most = recipe.most_cancelled * math.sqrt(terms) / inner
+        uncancelled = [min(uncancelled[i], size[i] + most * self._errors[i]) for i in (0, 1)]
         floors = [
             rounding * recipe.rounding * size[i] + inner * (growth * size[i] + recipe.cancellation * uncancelled[i])
             for i in (0, 1)
         ]
         largest = max(self._errors[1], floors[1]) + underflow
-        most, narrow, near = torch.finfo(own.dtype).max, None, largest
+        end, narrow, near = torch.finfo(own.dtype).max, None, largest
         if self._is_narrow:
             narrow = NarrowBounds(
                 others=float(self._other.sum()) + max(NARROW_LEAST, SIXTEEN_BITS * own.numel()),
                 beyond=max(self._beyond, SIXTEEN_BITS * size[1] + inner * (growth * size[1] + uncancelled[1])),
             )
-            near = min(narrow.beyond, most / 2 / _NEAR_OVERFLOW)  # one step is no overflow: GPUs saturate
-        limit = most - _NEAR_OVERFLOW * near
+            near = min(narrow.beyond, end / 2 / _NEAR_OVERFLOW)  # one step is no overflow: GPUs saturate
+        limit = end - _NEAR_OVERFLOW * near
         if size[1] > limit:  # an honest kernel may overflow there, and another may not
             compared = compared & ~(truth.isfinite() & (truth.abs() > limit))
         return Expected(

@@ -1,0 +1,24 @@
+"""A recurrence of many channels, each with a rate below zero at which its state decays."""
+
+import torch
+
+CASES = {
+    "check": [{"t": 20, "d": 16}, {"t": 64, "d": 32}],
+    "search": [{"t": 96, "d": 64}],
+    "confirm": [{"t": 77, "d": 24}],
+}
+SEED = "../honest/decays_loop.py"
+
+
+def inputs(case, generator, device):
+    draw = {"generator": generator, "device": device}
+    rates = -0.1 - torch.rand(case["d"], **draw)
+    return torch.randn(case["t"], case["d"], **draw), torch.rand(case["t"], case["d"], **draw), rates
+
+
+def reference(x, steps, rates):
+    state, states = torch.zeros_like(rates), []
+    for row, step in zip(x, steps, strict=True):
+        state = torch.exp(step * rates) * state + step * row
+        states.append(state)
+    return torch.stack(states)
