@@ -1,8 +1,9 @@
-"""Every 16 steps begin 8 steps before, in programs of their own: bounds grew as states would without signs.
+"""Every 16 steps begin 24 steps before, in programs of their own: bounds grew as states would without signs.
 
 row: 39
 task: decays
 ends: wrong
+scored: 5.02 (2.15); wrong
 """
 
 import torch
@@ -16,7 +17,7 @@ def decays_kernel(x_ptr, steps_ptr, rates_ptr, y_ptr, t, d, BLOCK: tl.constexpr)
     rates = tl.load(rates_ptr + c, mask=c < d, other=0.0)
     state = tl.zeros((BLOCK,), tl.float32)
     first = tl.program_id(1) * 16
-    for row in range(tl.maximum(first - 8, 0), tl.minimum(first + 16, t)):
+    for row in range(tl.maximum(first - 24, 0), tl.minimum(first + 16, t)):
         step = tl.load(steps_ptr + row * d + c, mask=c < d, other=0.0)
         x = tl.load(x_ptr + row * d + c, mask=c < d, other=0.0)
         state = tl.exp(step * rates) * state + step * x

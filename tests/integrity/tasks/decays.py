@@ -3,8 +3,8 @@
 import torch
 
 CASES = {
-    "check": [{"t": 20, "d": 16}, {"t": 64, "d": 32}],
-    "search": [{"t": 96, "d": 64}],
+    "check": [{"t": 64, "d": 32}, {"t": 64, "d": 50}],
+    "search": [{"t": 64, "d": 64}],
     "confirm": [{"t": 77, "d": 24}],
 }
 SEED = "../honest/decays_loop.py"
@@ -13,7 +13,7 @@ SEED = "../honest/decays_loop.py"
 def inputs(case, generator, device):
     draw = {"generator": generator, "device": device}
     rates = -0.1 - torch.rand(case["d"], **draw)
-    return torch.randn(case["t"], case["d"], **draw), torch.rand(case["t"], case["d"], **draw), rates
+    return torch.randn(case["t"], case["d"], **draw), torch.rand(case["t"], case["d"], **draw) / 2, rates
 
 
 def reference(x, steps, rates):
