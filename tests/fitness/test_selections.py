@@ -1,5 +1,7 @@
 """Indices of equal values: any right ones pass where PyTorch leaves the order open, and no others."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -80,6 +82,36 @@ def test_what_is_specified_or_computed_with_must_be_equal(reference):
     task, places = task_of(reference), last_first(TIES[0], 1)[1]
     assert passes(task, TIES[0], reference(TIES[0].clone()))
     assert not passes(task, TIES[0], places)
+
+
+@pytest.mark.parametrize("reference", [lambda x: x.long().max(), lambda x: torch.max(x.long(), x.long() + 999)])
+def test_the_largest_integer_is_no_index(reference):
+    task, x = task_of(reference), 300 * TIES[0]
+    assert passes(task, x, reference(x))
+    assert not passes(task, x, reference(x) - 1)
+
+
+def narrowed(x, bits):
+    """float32 cut to fewer bits of fraction: 10 as in TF32, 7 as in bfloat16."""
+    return (x.view(torch.int32) & -(1 << 23 - bits)).view(torch.float32)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_of_values_nearer_than_honest_errors_any_index_passes(seed):
+    (x,) = draw((2048, 64), seed=seed)
+    (codes,) = draw((64, 512), seed=100 + seed)
+    task = task_of(lambda x, codes: (x @ codes).argmax(1))
+    tf32 = replace(task, tolerance=replace(task.tolerance, precision="tf32"))
+    nearest, cut, narrow = ((narrowed(x, bits) @ narrowed(codes, bits)).argmax(1) for bits in (23, 10, 7))
+    assert not torch.equal(cut, nearest)
+
+    def is_right(task, places):
+        return check.compare("case", [places], error_bounds.expect(task, (x, codes)), task.tolerance).passed
+
+    assert is_right(tf32, nearest)
+    assert is_right(tf32, cut)
+    assert not is_right(tf32, narrow)
+    assert not is_right(task, cut)
 
 
 def test_nan_and_zeros_of_both_signs_are_equal():

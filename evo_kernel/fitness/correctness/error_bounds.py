@@ -109,7 +109,7 @@ class Expected:
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Expected:
         """The same with others in place of `tensors`."""
         truth, honest, compared, *selected = tensors
-        selection = self.selection and Selection(*selected, self.selection.is_open)
+        selection = self.selection and Selection(*selected, is_open=self.selection.is_open)
         return replace(self, truth=truth, honest=honest, compared=compared, selection=selection)
 
 

@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 _ATEN = torch.ops.aten
 _OPEN = frozenset([_ATEN.topk, _ATEN.sort, _ATEN.kthvalue, _ATEN.median, _ATEN.nanmedian, _ATEN.mode])
-_FIRST = frozenset([_ATEN.argmax, _ATEN.argmin, _ATEN.max, _ATEN.min])
+_ALONE = frozenset([_ATEN.argmax, _ATEN.argmin])
+_FIRST = _ALONE | {_ATEN.max, _ATEN.min}
 _COPIES = frozenset([_ATEN.clone, _ATEN._to_copy])
 _SELECTING = _OPEN | _FIRST
 NAMES = frozenset(packet.__name__ for packet in _SELECTING)
@@ -117,7 +118,7 @@ class Selections(TorchDispatchMode):
             self._made = [made for made in self._made if not written & {_memory(made.tensor), _memory(made.source)}]
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        if (packet := func.overloadpacket) in _SELECTING and (indices := _selected(result)) is not None:
+        if (packet := func.overloadpacket) in _SELECTING and (indices := _selected(packet, result)) is not None:
             source, axis = given["self"], given.get("dim", None if packet in _FIRST else -1)
             if axis is None:
                 source, axis = source.reshape(-1), -1
@@ -143,11 +144,11 @@ class Selections(TorchDispatchMode):
         return None
 
 
-def _selected(result: Any) -> torch.Tensor | None:
-    """Indices among a selection's results: the second of two, or the only one."""
-    indices = result[1] if isinstance(result, (tuple, list)) and len(result) == 2 else result
-    is_index = isinstance(indices, torch.Tensor) and indices.dtype == torch.int64
-    return indices if is_index else None
+def _selected(packet: Any, result: Any) -> torch.Tensor | None:
+    """A selection's indices: the only result of argmax and argmin, else the second of two."""
+    if packet in _ALONE:
+        return result
+    return result[1] if isinstance(result, (tuple, list)) and len(result) == 2 else None
 
 
 def _memory(tensor: torch.Tensor) -> int:
