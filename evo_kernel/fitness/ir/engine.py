@@ -319,7 +319,7 @@ def merged(parts: Sequence[tuple[torch.Tensor, Sequence[Lanes]]], programs: int)
             ]
             merged_lanes.append(AddressWord(*(merged(side, programs)[0] for side in sides)))
             continue
-        shape = [max(sizes) for sizes in zip(*(lanes.sizes[1:] for lanes in column), strict=True)]
+        shape = [max(sizes) for sizes in zip(*(lanes.extents[1:] for lanes in column), strict=True)]
         pieces = [lanes.data.expand(rows.numel(), *shape) for lanes, (rows, _) in zip(column, parts, strict=True)]
         undefined = None
         if any(lanes.undefined is not None for lanes in column):

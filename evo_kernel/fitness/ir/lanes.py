@@ -179,7 +179,7 @@ class Lanes:
         return self._data
 
     @property
-    def sizes(self) -> torch.Size:
+    def extents(self) -> torch.Size:
         """Of data and marks together: of lanes that load the same element, a mask may leave out some."""
         data, marks = self.data, self.undefined
         return data.shape if marks is None else torch.broadcast_shapes(data.shape, marks.shape)

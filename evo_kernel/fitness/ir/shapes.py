@@ -114,7 +114,7 @@ def _elementwise_view(value: Lanes, type_: Type) -> Lanes:
 
 @handles("tt.join")
 def _join(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    shape = np.broadcast_shapes(*(value.sizes for value in operands))
+    shape = np.broadcast_shapes(*(value.extents for value in operands))
     data, undefined = torch.stack([value.data.expand(shape) for value in operands], -1), None
     if any(value.undefined is not None for value in operands):
         undefined = torch.stack([value.marks(shape) for value in operands], -1)
