@@ -309,7 +309,7 @@ _INTEGERS = {"arith.fptosi": 1, "arith.fptoui": 1} | dict.fromkeys(
 )
 """Floating-point operations of what gives integers: a division makes a quotient of floats first."""
 _TAKES = {
-    "math.fma": 2, "tt.clampf": 2, "arith.divf": 5, "tt.precise_divf": 11, "arith.remf": 30, "tt.precise_sqrt": 7,
+    "math.fma": 2, "tt.clampf": 2, "arith.divf": 6, "tt.precise_divf": 11, "arith.remf": 30, "tt.precise_sqrt": 7,
     "math.exp": 4, "math.log": 28, "math.log2": 30, "math.sin": 30, "math.cos": 30, "math.erf": 26,
     "tt.extern_elementwise": 70,
 }  # fmt: skip
@@ -325,6 +325,7 @@ _LIBRARY = {
 """Of the functions of a library that take more than `_TAKES` has for all of them."""
 _DOUBLES = {"math.exp": 32, "math.exp2": 31, "math.sqrt": 14, "math.rsqrt": 9}
 _OF_DOUBLES = 4  # times as many for other 64-bit floats, where it takes more than one
+_CONVERTS = re.compile(r"__nv_((float|double)2u?(int|ll)_r|ll(rint|round))")
 _ASSEMBLY = re.compile(r'\s*"\s*(?P<name>[a-z0-9]+)\.approx(?P<flush>\.ftz)?\.')
 _OF_ANGLES, _SCALED = 2, 3
 """Of an approximation in assembly: the reduction of an angle, and the scaling of denormal operands and of the result,
@@ -482,9 +483,11 @@ def _combined(operation: Operation, each: float, threads: int, module: IRModule)
 
 
 def _takes(operation: Operation, result: Type) -> float:
-    name = operation.name
+    name, symbol = operation.name, operation.attributes.get("symbol", "").strip('"')
     if name in _INTEGERS or not result.is_float or name in _UNCOUNTED:
-        return _INTEGERS.get(name, 0)
+        return _INTEGERS.get(name, int(bool(_CONVERTS.match(symbol))))
+    if name == "tt.fp_to_fp" and operation.types and operation.types[0].element.startswith("f8"):
+        return 2  # by way of float16
     if result.element == "f64" and name in _DOUBLES:
         return _DOUBLES[name]
     if name == "tt.elementwise_inline_asm":
@@ -492,5 +495,5 @@ def _takes(operation: Operation, result: Type) -> float:
         if written is None or written["name"] == "tanh":
             return 1
         return _OF_ANGLES if written["name"] in ("sin", "cos") else 1 if written["flush"] else _SCALED
-    takes = _LIBRARY.get(operation.attributes.get("symbol", "").strip('"'), _TAKES.get(name, 1))
+    takes = _LIBRARY.get(symbol, _TAKES.get(name, 1))
     return takes * (_OF_DOUBLES if result.element == "f64" and takes > 1 else 1)
