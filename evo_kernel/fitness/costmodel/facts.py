@@ -301,7 +301,7 @@ _IN_SHARED = frozenset({
 """Neither accesses to global memory nor products."""
 _COMBINING = {"tt.reduce", "tt.scan"}
 _UNCOUNTED = {"arith.select", "arith.negf", "math.absf"}  # by modifiers of operands, or moves
-_VANISHING = {"arith.negf", "math.absf", "tt.addptr"}
+_VANISHING = {"arith.negf", "math.absf", "tt.addptr"}  # into the instructions that take their results
 _PASSES_ON = {"arith.negf", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.splat", "tt.trans",
               "ttg.convert_layout"}  # fmt: skip
 _INTEGERS = {"arith.fptosi": 1, "arith.fptoui": 1} | dict.fromkeys(
@@ -388,8 +388,9 @@ def _contracted(module: IRModule, threads: int) -> dict[int, float]:
         adds = operation.name in ("arith.addf", "arith.subf")
         if adds or operation.name in _COMBINING:
             for name in operation.operands:
-                while (source := made.get(name)) and source.name in _PASSES_ON:
-                    name = source.operands[0]
+                source = made.get(name)
+                while source and source.name in _PASSES_ON:
+                    source = made.get(source.operands[0])
                 if found is None and source and source.name == "arith.mulf":
                     found = source.ordinal
                     kind = operation.results[0].type if adds else operation.types[0]

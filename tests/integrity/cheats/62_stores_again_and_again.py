@@ -5,6 +5,7 @@ ends: honest
 no faster than: steps_by_launches
 task: steps_large
 where: slow
+scored: 0.75 (0.68); now 0.60
 """
 
 import torch
