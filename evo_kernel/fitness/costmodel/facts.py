@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -381,7 +381,7 @@ def _contracted(module: IRModule, threads: int) -> dict[int, float]:
     was broadcast, too. It multiplies by itself for any other use.
     """
     made: dict[str, Operation] = {}  # regions beside each other may use the same names, one after the other
-    sums: Counter[int] = Counter()
+    sums: defaultdict[int, float] = defaultdict(float)
     uses: Counter[int] = Counter()
     for operation in module.operations():
         found = None
