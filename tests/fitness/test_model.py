@@ -488,6 +488,16 @@ def test_what_l2_cannot_hold_is_read_from_memory_again():
     assert dram[3] > 2 * 500e6 / H200.copy_bytes_per_s * 1e6
 
 
+def test_what_l2_cannot_hold_until_it_is_stored_again_is_written_twice(softmax):
+    compiled, (seen,) = softmax
+    far = dataclasses.replace(seen, grid_load_bytes=500e6, wave_load_bytes=500e6, grid_store_bytes=500e6)
+    again = dataclasses.replace(far, restores=(1.0,))
+    dram = [modeled_time(compiled, [one], H200).launches[0].terms["dram"] for one in (far, again)]
+    assert dram[1] - dram[0] == pytest.approx(500e6 / H200.copy_bytes_per_s * 1e6)
+    once, twice = (modeled_time(compiled, [one], H200) for one in (seen, dataclasses.replace(seen, restores=(1.0,))))
+    assert once == twice  # L2 holds it
+
+
 def test_what_programs_stored_themselves_is_read_from_l2_while_it_fits(softmax):
     compiled, (seen,) = softmax
     twice = 2 * seen.grid_load_bytes

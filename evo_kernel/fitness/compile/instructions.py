@@ -28,6 +28,7 @@ DISASSEMBLER_S, PATIENCE_S = 20, 120
 _ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
 _DIVIDES = "IDIV"  # no opcode of these GPUs
 _NOWHERE = 1 << 60
+_ZERO = 255  # the number of the register that holds 0
 _TRUE = 7  # the number of the predicate that always holds
 _GLOBAL = {"ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic"}
 _REACHES_GLOBAL = {"CCTL", "UBLKPF", "UTMAPF", "UBLKRED", "RED", "SULD", "SUST", "SURED", "SUATOM", "TEX", "TLD"}
@@ -47,6 +48,8 @@ class Instruction(NamedTuple):
 
     @property
     def family(self) -> str:
+        if self.opcode == "HFMA2" and self.low >> 24 & 255 == _ZERO:  # a constant or an absolute value, plus zero
+            return "move"
         return _CLASS.get(self.opcode) or ("int.uniform" if self.opcode.startswith("U") else "int")
 
     @property

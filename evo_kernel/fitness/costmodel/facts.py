@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -234,7 +234,8 @@ class Rounds:
         """Iterations of a loop of the IR that one round of a loop's code stands for: what it has, by what one asks for.
 
         By the least that any kind of work tells, and only where loads or arithmetic tell: what becomes of addresses
-        and of integers is too uncertain by itself.
+        and of integers is too uncertain by itself. Where nothing is loaded, few integers are addresses: so a little
+        arithmetic that takes more instructions than was thought tells nothing of many of them.
         """
         if loop["all"] - loop.get("in_divisions", 0) > LONGEST_UNROLLED:
             return 1.0
@@ -245,6 +246,8 @@ class Rounds:
             found.pop()
         if found and asked.get("all"):
             found.append(FUSED * loop["all"] / asked["all"])
+        if found and asked.get("least") and not asked.get("load_bytes"):
+            found.append(loop["all"] / asked["least"])
         return max(1.0, min(*found, MOST_UNROLLED)) if found else 1.0
 
     def _ahead(self, loop: Mapping[str, int]) -> float:
@@ -298,12 +301,15 @@ _IN_SHARED = frozenset({
 """Neither accesses to global memory nor products."""
 _COMBINING = {"tt.reduce", "tt.scan"}
 _UNCOUNTED = {"arith.select", "arith.negf", "math.absf"}  # by modifiers of operands, or moves
+_VANISHING = {"arith.negf", "math.absf", "tt.addptr"}  # into the instructions that take their results
+_PASSES_ON = {"arith.negf", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.splat", "tt.trans",
+              "ttg.convert_layout"}  # fmt: skip
 _INTEGERS = {"arith.fptosi": 1, "arith.fptoui": 1} | dict.fromkeys(
     ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.ceildivsi", "arith.floordivsi"), 4
 )
 """Floating-point operations of what gives integers: a division makes a quotient of floats first."""
 _TAKES = {
-    "math.fma": 2, "tt.clampf": 2, "arith.divf": 5, "tt.precise_divf": 11, "arith.remf": 30, "tt.precise_sqrt": 7,
+    "math.fma": 2, "tt.clampf": 2, "arith.divf": 6, "tt.precise_divf": 11, "arith.remf": 30, "tt.precise_sqrt": 7,
     "math.exp": 4, "math.log": 28, "math.log2": 30, "math.sin": 30, "math.cos": 30, "math.erf": 26,
     "tt.extern_elementwise": 70,
 }  # fmt: skip
@@ -319,6 +325,7 @@ _LIBRARY = {
 """Of the functions of a library that take more than `_TAKES` has for all of them."""
 _DOUBLES = {"math.exp": 32, "math.exp2": 31, "math.sqrt": 14, "math.rsqrt": 9}
 _OF_DOUBLES = 4  # times as many for other 64-bit floats, where it takes more than one
+_CONVERTS = re.compile(r"__nv_((float|double)2u?(int|ll)_r|ll(rint|round))")
 _ASSEMBLY = re.compile(r'\s*"\s*(?P<name>[a-z0-9]+)\.approx(?P<flush>\.ftz)?\.')
 _OF_ANGLES, _SCALED = 2, 3
 """Of an approximation in assembly: the reduction of an angle, and the scaling of denormal operands and of the result,
@@ -328,7 +335,8 @@ which `.ftz` leaves out."""
 def loop_work(
     module: IRModule, threads: int, shares: Mapping[str, float] = MappingProxyType({})
 ) -> dict[str, dict[str, float]]:
-    """By the loops' names, of a thread and one iteration: `load_bytes`, `arithmetic` operations, and `all` results.
+    """By the loops' names, of a thread and one iteration: `load_bytes`, `arithmetic` operations, `all` results, and the
+    `least` number of instructions that make them where they are no addresses.
 
     Where no layout says what each thread holds, it is an element of a tensor that has fewer than `threads`, and every
     scalar. `calls`: of a loop in a
@@ -336,6 +344,7 @@ def loop_work(
     `loop_shares`. Raises IRError.
     """
     around = loops_of(module).around
+    products = _contracted(module, threads)
     combined = {
         inner.ordinal
         for operation in module.operations() if operation.name in _COMBINING
@@ -359,8 +368,39 @@ def loop_work(
             each = made[1] if made and name not in calls else 1.0
             those = max(1, round(threads * shares.get(around[operation.ordinal], 1.0)))
             work = {kind: each * n for kind, n in _work(operation, those, module).items()}
+            if operation.ordinal in products:
+                work["arithmetic"] = each * products[operation.ordinal]
             found.setdefault(name, Counter()).update(work)
     return {name: dict(work) | calls.get(name, {}) for name, work in found.items()}
+
+
+def _contracted(module: IRModule, threads: int) -> dict[int, float]:
+    """By products of floats that are added: the multiplications that a thread makes of one.
+
+    The compiler makes one instruction of a product and a sum, and multiplies anew for each sum of a product, after it
+    was broadcast, too. It multiplies by itself for any other use.
+    """
+    made: dict[str, Operation] = {}  # regions beside each other may use the same names, one after the other
+    sums: defaultdict[int, float] = defaultdict(float)
+    uses: Counter[int] = Counter()
+    for operation in module.operations():
+        found = None
+        adds = operation.name in ("arith.addf", "arith.subf")
+        if adds or operation.name in _COMBINING:
+            for name in operation.operands:
+                source = made.get(name)
+                while source and source.name in _PASSES_ON:
+                    source = made.get(source.operands[0])
+                if found is None and source and source.name == "arith.mulf":
+                    found = source.ordinal
+                    kind = operation.results[0].type if adds else operation.types[0]
+                    sums[found] += _in_thread(kind, threads, module)
+        for name in operation.operands:
+            if (source := made.get(name)) and source.name == "arith.mulf" and source.ordinal != found:
+                uses[source.ordinal] += 1
+        made |= {value.name: operation for value in operation.results}
+    own = {o.ordinal: _in_thread(o.results[0].type, threads, module) for o in module.operations() if o.ordinal in sums}
+    return {one: sums[one] + (each if uses[one] else 0.0) for one, each in own.items()}
 
 
 def loop_kinds(module: IRModule) -> dict[str, tuple[str, ...]]:
@@ -429,7 +469,9 @@ def _work(operation: Operation, threads: int, module: IRModule) -> Mapping[str, 
     if name in FREE:
         return {}
     shifted = name == "arith.extf" and operation.types and operation.types[0].element == "bf16"
-    return {"all": each, "arithmetic": 0.0 if shifted else each * _takes(operation, result)}
+    takes = 0.0 if shifted else _takes(operation, result)
+    least = 1 / FUSED if takes else 0.0 if name in _VANISHING else 1.0
+    return {"all": each, "arithmetic": each * takes, "least": each * least}
 
 
 def _combined(operation: Operation, each: float, threads: int, module: IRModule) -> Mapping[str, float]:
@@ -442,9 +484,11 @@ def _combined(operation: Operation, each: float, threads: int, module: IRModule)
 
 
 def _takes(operation: Operation, result: Type) -> float:
-    name = operation.name
+    name, symbol = operation.name, operation.attributes.get("symbol", "").strip('"')
     if name in _INTEGERS or not result.is_float or name in _UNCOUNTED:
-        return _INTEGERS.get(name, 0)
+        return _INTEGERS.get(name, int(bool(_CONVERTS.match(symbol))))
+    if name == "tt.fp_to_fp" and operation.types and operation.types[0].element.startswith("f8"):
+        return 2  # by way of float16
     if result.element == "f64" and name in _DOUBLES:
         return _DOUBLES[name]
     if name == "tt.elementwise_inline_asm":
@@ -452,5 +496,5 @@ def _takes(operation: Operation, result: Type) -> float:
         if written is None or written["name"] == "tanh":
             return 1
         return _OF_ANGLES if written["name"] in ("sin", "cos") else 1 if written["flush"] else _SCALED
-    takes = _LIBRARY.get(operation.attributes.get("symbol", "").strip('"'), _TAKES.get(name, 1))
+    takes = _LIBRARY.get(symbol, _TAKES.get(name, 1))
     return takes * (_OF_DOUBLES if result.element == "f64" and takes > 1 else 1)

@@ -164,7 +164,8 @@ def _l2_rate(target: Target, c: Constants) -> float:
 def _dram_us(traffic: LaunchTraffic, resident: float, target: Target, c: Constants) -> float:
     """Each line once; lines that later waves request again, as far as they do not fit in L2; lines that programs read
     again after more than it holds, with what the others that are `resident` read meanwhile. Lines that a program has
-    stored itself are no reads of memory where L2 holds all that the resident programs read and write."""
+    stored itself are no reads of memory where L2 holds all that the resident programs read and write; those that it
+    stores again after more than that are written again."""
     wave = min(traffic.programs, WAVE_PROGRAMS)
     waves = traffic.programs / wave
     asked = max(traffic.grid_load_bytes, waves * traffic.wave_load_bytes)
@@ -176,7 +177,9 @@ def _dram_us(traffic: LaunchTraffic, resident: float, target: Target, c: Constan
     written = others * min(resident, traffic.programs)
     own = min(traffic.own_load_bytes, traffic.grid_load_bytes) if together + written <= room else 0.0
     read = traffic.grid_load_bytes + missing * (asked - traffic.grid_load_bytes) + again * asked - own
-    return (read + traffic.grid_store_bytes) / target.copy_bytes_per_s * 1e6
+    between = together + written
+    rewritten = sum(share for number, share in enumerate(traffic.restores) if between * 2 ** (-number / 2) > room)
+    return (read + (1.0 + rewritten) * traffic.grid_store_bytes) / target.copy_bytes_per_s * 1e6
 
 
 def _rates(target: Target) -> dict[str, float]:

@@ -157,7 +157,8 @@ def _summary(
     wave_load_bytes = sum(near.footprints.expanded("load", window, wave) for window in windows) / len(windows)
     grid_load_bytes = lines.footprints.expanded("load", those, total)
     grid_store_bytes = lines.footprints.expanded("store", those, total)
-    reuse = near.reuse(seed, grid_load_bytes > HELD_BYTES)
+    reuse = near.reuse("load", seed, grid_load_bytes > HELD_BYTES)
+    restores = near.reuse("store", seed, True).again if grid_store_bytes > HELD_BYTES else ()
     return LaunchTraffic(
         programs=total,
         sampled=int(counted.numel()),
@@ -169,6 +170,7 @@ def _summary(
         wave_load_bytes=wave_load_bytes,
         grid_load_bytes=grid_load_bytes,
         rereads=reuse.again,
+        restores=restores,
         new_rounds=reuse.new_rounds,
         own_load_bytes=min(total * near.own_load_bytes(), grid_load_bytes, grid_store_bytes),
         grid_store_bytes=grid_store_bytes,

@@ -183,10 +183,10 @@ class Counter:
                 self._count_sectors(kind, together(some)[1])
         self._footprints.add_all(waiting)
 
-    def reuse(self, seed: int, distances: bool) -> Reuse:
-        """Of the lines that the followed programs load; see `reuse_of`."""
+    def reuse(self, kind: str, seed: int, distances: bool) -> Reuse:
+        """Of the lines that the followed programs load or store; see `reuse_of`."""
         assert self._followed is not None
-        (owners, first, last), accesses = self.footprints.in_order("load", self._followed)
+        (owners, first, last), accesses = self.footprints.in_order(kind, self._followed)
         if not owners.numel():
             return Reuse()
         rounds = torch.stack(self._reached)[accesses, torch.searchsorted(self._followed, owners)]

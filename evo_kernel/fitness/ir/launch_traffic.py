@@ -79,6 +79,7 @@ class LaunchTraffic:
     rereads: tuple[
         Amount, ...
     ] = ()  # of a program's lines, see footprints.reuse_of; empty too where any L2 holds all lines
+    restores: tuple[Amount, ...] = ()  # as `rereads`, of lines that a program stores again
     new_rounds: Amount | None = (
         None  # share of rounds with lines that the program reads first; missing in calibration data
     )
