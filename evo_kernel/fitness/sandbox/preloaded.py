@@ -219,9 +219,9 @@ def _use_huge_pages() -> None:
     interpreter's own allocator does not."""
     library = ctypes.CDLL(None)
     for line in Path("/proc/self/maps").read_text().splitlines():
-        span, mode, _, _, file, *_ = line.split()
+        span, mode, _, _, inode, *_ = line.split()
         first, last = (int(address, 16) for address in span.split("-"))
-        if mode == "rw-p" and file == "0" and last - first >= 2 * _HUGE_BYTES:
+        if mode == "rw-p" and inode == "0" and last - first >= 2 * _HUGE_BYTES:
             library.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_COLLAPSE)
 
 
