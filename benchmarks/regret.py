@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from evo_kernel.cli.options import PATH, TREE_FILE
 from evo_kernel.errors import UserError
@@ -55,7 +55,7 @@ class Interval:
         count, mean = len(values), math.fsum(values) / len(values)
         if count == 1:
             return Interval(mean, -math.inf, math.inf)
-        reach = float(t.ppf(0.975, count - 1)) * float(np.std(values, ddof=1)) / math.sqrt(count)
+        reach = float(stdtrit(count - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(count)
         return Interval(mean, mean - reach, mean + reach)
 
     def __str__(self) -> str:

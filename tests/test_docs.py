@@ -22,15 +22,15 @@ NAMED = re.compile(r"docs/([\w./-]+\.(?:md|svg|png))(#[\w-]+)?")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+WRITTEN = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
+NAMES = sorted({*WRITTEN, *PAGES})
 
 
 @cache
 def pages() -> dict[str, str]:
     """Path below docs/ → text, of written and generated pages."""
-    docs = ROOT / "docs"
-    written = {path.relative_to(docs).as_posix(): path.read_text() for path in docs.rglob("*.md")}
-    assert not written.keys() & PAGES.keys(), "generated pages are not stored"
-    return written | {path: write() for path, write in PAGES.items()}
+    assert not WRITTEN.keys() & PAGES.keys(), "generated pages are not stored"
+    return {name: path.read_text() for name, path in WRITTEN.items()} | {path: write() for path, write in PAGES.items()}
 
 
 def anchors(text: str) -> set[str]:
@@ -56,7 +56,7 @@ def joined(base: str, target: str) -> str:
     return "/".join(parts)
 
 
-@pytest.mark.parametrize("page", sorted(pages()))
+@pytest.mark.parametrize("page", NAMES)
 def test_links_between_pages_hit(page: str) -> None:
     for link in LINK.findall(CODE.sub("", pages()[page])):
         if link.startswith("http"):
@@ -110,7 +110,7 @@ def test_documented_commands_and_settings_exist() -> None:
     assert len(seen) >= 20
 
 
-@pytest.mark.parametrize("page", sorted(pages()))
+@pytest.mark.parametrize("page", NAMES)
 def test_lists_and_tables_begin_after_an_empty_line(page: str) -> None:
     """Else Markdown takes them for the end of a paragraph."""
     lines = re.sub(r"^```.*?^```", "", pages()[page], flags=re.MULTILINE | re.DOTALL).splitlines()

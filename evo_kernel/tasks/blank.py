@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -85,19 +86,20 @@ def _on_meta(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return func(*tree_map(moved, args), **arguments)
 
 
-_NAME = "torch._dynamo"
+class _Light(ModuleType):
+    """A module of torch's without its code; the real one takes its place when something else of it is asked for."""
 
-
-class _LightDynamo(ModuleType):
-    """`torch._dynamo` without its code; the real one takes its place when something else of it is asked for."""
-
-    def disable(self, function: Any = None, *_: Any, **__: Any) -> Callable[..., Any]:
-        return (lambda decorated: decorated) if function is None else function
+    def __init__(self, name: str, **known: Any) -> None:
+        super().__init__(name)
+        self.__path__ = [str(Path(torch.__path__[0], *name.split(".")[1:]))]
+        self.__dict__.update(known)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(_real(), name)
+        for known in [known for known in vars(self) if not known.startswith("__")]:
+            delattr(self, known)  # whoever holds this module gets all else from the real one too
+        return getattr(_real(self.__name__), name)
 
 
 class _Submodules(MetaPathFinder):
@@ -106,10 +108,10 @@ class _Submodules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        light = isinstance(sys.modules.get(_NAME), _LightDynamo)
-        if not light or not fullname.startswith(f"{_NAME}.") or fullname == f"{_NAME}.config":
+        package = fullname.rpartition(".")[0]
+        if not isinstance(sys.modules.get(package), _Light) or fullname == "torch._dynamo.config":
             return None
-        _real()
+        _real(package)
         loaded = sys.modules.get(fullname)
         return spec_from_loader(fullname, _Loaded(loaded)) if loaded is not None else None
 
@@ -127,16 +129,28 @@ class _Loaded(Loader):
         """It has run."""
 
 
-def _real() -> ModuleType:
-    if isinstance(sys.modules.get(_NAME), _LightDynamo):
-        del sys.modules[_NAME]
-    return importlib.import_module(_NAME)
+def _real(name: str) -> ModuleType:
+    for light in [n for n, module in sys.modules.items() if f"{n}.".startswith(f"{name}.") and type(module) is _Light]:
+        del sys.modules[light]
+    return importlib.import_module(name)
+
+
+def _disable(function: Any = None, *_: Any, **__: Any) -> Callable[..., Any]:
+    return (lambda decorated: decorated) if function is None else function
 
 
 def keep_dynamo_out() -> None:
     """Where torch has not imported its own yet."""
-    if _NAME not in sys.modules:
-        package = _LightDynamo(_NAME)
-        package.__path__ = [f"{torch.__path__[0]}/_dynamo"]
-        sys.modules[_NAME] = torch._dynamo = package
+    if "torch._dynamo" not in sys.modules:
+        keep_out("torch._dynamo", disable=_disable)
+        # What the fake of a real tensor stands for: its name, which nobody asks for, and no random value.
+        keep_out("torch._dynamo.source", ConstantSource=str, RandomValueSource=type("RandomValueSource", (), {}))
+
+
+def keep_out(name: str, **known: Any) -> None:
+    """Put a module that has only what is `known`, until more of it is asked for, where torch would import its own."""
+    package, _, own = name.rpartition(".")
+    sys.modules[name] = _Light(name, **known)
+    setattr(sys.modules[package], own, sys.modules[name])
+    if not any(isinstance(finder, _Submodules) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Submodules())

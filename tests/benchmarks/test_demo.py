@@ -50,7 +50,7 @@ def test_a_search_in_which_nothing_passes_is_no_crash(tmp_path: Path, monkeypatc
     found = demo.searched("run", "mine.py", "--device", "cpu", "--first", "auto", "--set", "budget.evaluations=1")
     assert found["best"] is None
     with pytest.raises(SystemExit) as ended:
-        demo.searched("run", "no-such-task")
+        demo.searched("status", "no-such.db")
     assert ended.value.code == 2
 
 

@@ -18,11 +18,11 @@ from tests.support.commands import evo_main
 
 
 @pytest.fixture
-def evo(monkeypatch, capsys):
+def evo():
     """The command line in this process: (exit code, stdout, stderr). A child of its own costs seconds a call."""
 
     def called(*arguments: object) -> tuple[int, str, str]:
-        ended = evo_main(capsys, monkeypatch, *map(str, arguments))
+        ended = evo_main(*map(str, arguments))
         return ended.returncode, ended.stdout, ended.stderr
 
     return called

@@ -28,8 +28,8 @@ from evo_kernel.types import (
     Strategy,
 )
 from populations.population import open_population
-from tests.support.commands import ROOT, child, evo_main
-from tests.support.commands import evo_process as evo
+from tests.support.commands import ROOT, child, evo_process
+from tests.support.commands import evo_main as evo
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator, scored
 
 SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
@@ -275,10 +275,8 @@ def test_what_is_piped_is_never_cropped(tmp_path: Path) -> None:
         (("replay", "nothing.plan"), 2, "cannot read nothing.plan"),
     ],
 )
-def test_mistakes_become_sentences(
-    searched: Path, arguments: tuple[str, ...], code: int, says: str, capsys, monkeypatch
-) -> None:
-    ended = evo_main(capsys, monkeypatch, *(str(searched) if word == "FILE" else word for word in arguments))
+def test_mistakes_become_sentences(searched: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+    ended = evo(*(str(searched) if word == "FILE" else word for word in arguments))
     assert ended.returncode == code, ended.stderr
     assert says in ended.stderr
     assert not any(word in ended.stderr for word in ("pydantic", "Errno", "Invalid JSON", "quickstart.toml: "))
@@ -305,7 +303,7 @@ def test_a_second_writer_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "held.db"
     with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
         population.plant(FIRST)
-        found = json.loads(evo("status", path, "--json").stdout)
+        found = json.loads(evo_process("status", path, "--json").stdout)
     assert found["writer"]["pid"] == os.getpid()
 
 
@@ -326,7 +324,7 @@ def test_nothing_slow_is_imported_to_look(searched: Path, arguments: tuple[str, 
 def test_a_decoy_package_in_the_working_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "operators").mkdir()
     (tmp_path / "operators" / "__init__.py").write_text("raise RuntimeError('imported')\n")
-    ended = evo("--help", cwd=tmp_path, env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
+    ended = evo_process("--help", cwd=tmp_path, env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
     assert ended.returncode == 2, ended.stdout
     assert str(tmp_path / "operators") in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -41,9 +41,7 @@ from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness
 
 
-def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_once(
-    tmp_path: Path, capsys, monkeypatch
-) -> None:
+def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_once(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
     add_harness(root)
     problem = root / "KernelBench/level1/1_Softmax.py"
@@ -52,7 +50,7 @@ def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_o
     (tmp_path / "mine.txt").write_text(f"# two\n{tmp_path}/broken.py\nkernelbench:{root}/level1/1  # softmax\n")
     words = ("suite", f"{tmp_path}/mine.txt", "--to", f"{tmp_path}/out", "--evaluations", "1", "--device", "cpu",
              "--set", "judge.tune_plans=0", "--set", "first=auto", "--json")  # fmt: skip
-    ended = evo_main(capsys, monkeypatch, *words)
+    ended = evo_main(*words)
     assert ended.returncode == 1, ended.stderr
     broken, softmax = json.loads(ended.stdout)["tasks"]
     assert broken["status"] == "failed" and "nothing_of_this_name" in broken["reason"]
@@ -68,7 +66,7 @@ def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_o
     assert "Kernels by each protocol" in (tmp_path / "out/report.html").read_text()
     before = (tmp_path / "out/results.jsonl").read_text()
     assert len(before.splitlines()) == 2
-    again = evo_main(capsys, monkeypatch, *words)
+    again = evo_main(*words)
     assert json.loads(again.stdout)["tasks"] == [broken, softmax]
     assert (tmp_path / "out/results.jsonl").read_text() == before
 

@@ -24,8 +24,8 @@ from populations.connect import SLOT, OwnerLock
 from populations.connect import announced as announcement
 from populations.population import LineagePopulation, open_population
 from populations.reading import PopulationReader
-from tests.support.commands import child
-from tests.support.commands import evo_process as evo
+from tests.support.commands import child, evo_process
+from tests.support.commands import evo_main as evo
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedOperator, scored
 
 GPU = replace(ENVIRONMENT, kind="measured", device="a simulated GPU")
@@ -176,19 +176,19 @@ def test_status_of_another_process_sees_the_stages_while_they_are_true(tmp_path:
     path, stages = tmp_path / "p.db", Stages((0, 1))
     with opened(path) as population:
         population.plant(FIRST)
-        assert json.loads(evo("status", path, "--json").stdout)["pipeline"] is None  # nothing said yet
+        assert json.loads(evo_process("status", path, "--json").stdout)["pipeline"] is None  # nothing said yet
         with stages.at(THINKING), announced(population, stages, every_s=0.05):
             time.sleep(0.3)
-            found = json.loads(evo("status", path, "--json").stdout)
-            plain = evo("status", path).stdout
+            found = json.loads(evo_process("status", path, "--json").stdout)
+            plain = evo_process("status", path).stdout
         assert found["writer"]["pid"] == os.getpid()
         assert found["pipeline"]["stages"][THINKING] == 1 and found["pipeline"]["busy_session"] == [0.0, 0.0]
         assert found["pipeline"]["age_s"] < 10
         assert " 1 thinking" in plain and "s ago" in plain and "STALE" not in plain
         assert "busy   0% of the last" in plain
         population.announce(replace(stages.state(), at=time.time() - 300))
-        assert re.search(r"3\d\d s ago; STALE", evo("status", path).stdout)  # alive, and silent: it hangs
-    assert json.loads(evo("status", path, "--json").stdout)["pipeline"] is None  # gone with the process
+        assert re.search(r"3\d\d s ago; STALE", evo_process("status", path).stdout)  # alive, and silent: it hangs
+    assert json.loads(evo_process("status", path, "--json").stdout)["pipeline"] is None  # gone with the process
 
 
 def test_an_announcement_leaves_who_owns_the_file_alone(tmp_path: Path) -> None:

@@ -54,14 +54,14 @@ def named(variable: str) -> Path:
 
 
 @pytest.fixture
-def export(monkeypatch, capsys):
+def export():
     """`tasks export`, in this process: where it wrote to."""
 
     def called(spec: str, kernel: str, folder: Path, *more: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mine.py").write_text(kernel)
         arguments = ("tasks", "export", spec, str(folder / "mine.py"), "--to", str(folder / "out"), *more)
-        ended = evo_main(capsys, monkeypatch, *arguments)
+        ended = evo_main(*arguments)
         assert ended.returncode == 0, ended.stderr
         (written,) = [line for line in ended.stdout.splitlines() if line.startswith("wrote ")]
         return Path(written.removeprefix("wrote "))

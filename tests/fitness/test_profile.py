@@ -112,8 +112,8 @@ def on_cpu(seed):
     return (str(seed), "--task", str(seed.parent), "--device", "cpu")
 
 
-def test_the_command(seed, capsys, monkeypatch):
-    done = evo_main(capsys, monkeypatch, "profile", *on_cpu(seed), "--case", CASE, "--json")
+def test_the_command(seed):
+    done = evo_main("profile", *on_cpu(seed), "--case", CASE, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     case = found["cases"].pop(CASE)
@@ -124,13 +124,13 @@ def test_the_command(seed, capsys, monkeypatch):
     assert found["environment"]["kind"] == "modeled" and not found["cases"]
     assert kernel["share"] == 1.0 and kernel["us"] > 10 and kernel["terms"]["dram"] > 1
     assert case["bottleneck"] == f"{kernel['bound_by']}: {kernel['evidence']}; 1 launch"
-    verified = evo_main(capsys, monkeypatch, "verify", *on_cpu(seed))
+    verified = evo_main("verify", *on_cpu(seed))
     said = [line for line in verified.stdout.splitlines() if line.startswith(f"bottleneck on {CASE}: ")]
     assert said == [f"bottleneck on {CASE}: {case['bottleneck']}"]
-    missing = evo_main(capsys, monkeypatch, "profile", "none.py", "--task", "softmax")
+    missing = evo_main("profile", "none.py", "--task", "softmax")
     assert missing.returncode == 2 and "none.py" in missing.stderr and "Traceback" not in missing.stderr
 
 
-def test_counters_that_are_asked_for_and_cannot_be_had_are_a_sentence(seed, capsys, monkeypatch):
-    done = evo_main(capsys, monkeypatch, "profile", *on_cpu(seed), "--counters")
+def test_counters_that_are_asked_for_and_cannot_be_had_are_a_sentence(seed):
+    done = evo_main("profile", *on_cpu(seed), "--counters")
     assert done.returncode == 0 and "\nno hardware counters: there is no GPU here\n" in done.stdout

@@ -362,6 +362,20 @@ def test_launches_carry_no_raw_addresses(recorder):
     assert Launch.model_fields["args"]  # addresses have no place in a launch at all
 
 
+def test_torch_imports_no_compiler_unless_it_is_asked_for(recorder):
+    def recorded(lines: str):
+        return _plan(recorder, DOUBLE.replace("    y =", f"    {lines}\n    y ="))
+
+    loaded = "[name for name in sys.modules if name in ('torch._dynamo.guards', 'torch.distributed.tensor._ops')]"
+    plan = recorded(f"import sys; torch.tensor([1, 2]).cuda(); x.view(-1).t(); assert not {loaded}")
+    assert isinstance(plan, CompiledPlan), plan
+    plan = recorded(
+        "from torch._dynamo.source import AttrSource, ConstantSource; import torch.distributed.tensor as distributed\n"
+        f"    import sys; assert ConstantSource is not str and distributed.Shard and len({loaded}) == 2"
+    )
+    assert isinstance(plan, CompiledPlan), plan
+
+
 def test_tables_of_addresses_are_relocations(recorder):
     def recorded(lines: str, result: str = "y"):
         text = DOUBLE.replace("    double_kernel[", f"    {lines}\n    double_kernel[")

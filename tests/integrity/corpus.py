@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from evo_kernel.syntax import parse_module
@@ -52,6 +53,7 @@ def load_task(name: str) -> Task:
     return task
 
 
+@cache
 def entries(folder: str) -> tuple[Entry, ...]:
     """All files of a folder, by name."""
     return tuple(read(path) for path in sorted((HERE / folder).glob("*.py")))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -46,15 +48,19 @@ def child(*arguments: str, cwd: Path = ROOT, env: dict[str, str]) -> Ended:
     )  # fmt: skip
 
 
-def evo_main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Ended:
+def evo_main(*arguments: object, env: dict[str, str] | None = None) -> Ended:
     """One command by its entry point, in this process: mistakes are sentences by then, as a user gets them."""
-    monkeypatch.setattr(sys, "argv", ["evo-kernel", *arguments])
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in "12")
     terminated, code = signal.getsignal(signal.SIGTERM), 0
-    try:
-        main()
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    finally:
-        signal.signal(signal.SIGTERM, terminated)
-    said = capsys.readouterr()
-    return Ended(arguments, code, said.out, said.err)
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
+        patched.setattr(sys, "argv", ["evo-kernel", *map(str, arguments)])
+        for name, value in ({"COLUMNS": "160"} | (env or {})).items():
+            patched.setenv(name, value)
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, terminated)
+    said = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+    return Ended(arguments, code, *said)

@@ -84,6 +84,7 @@ def warm_up(role: str) -> str:
 
 def serve(control: socket.socket, module: str, spaces: Namespaces) -> None:
     """Report that the zygote is ready, then serve jobs until the control socket closes."""
+    guards.prepare()
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LOG_BYTES, hard))
     _send(control, {"ready": True})
