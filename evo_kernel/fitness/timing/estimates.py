@@ -24,7 +24,7 @@ import numpy as np
 
 from evo_kernel.types import NOTICEABLE, SAME
 
-JUDGE_VERSION = 25
+JUDGE_VERSION = 26
 
 
 @dataclass(frozen=True)
