@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -70,21 +70,37 @@ class Counter:
             self._sample[footprints] = True
         self._blocks = blocks_of(module) if blocks else frozenset()
         self._loops, self._layouts = loops_of(module), module.layouts
-        self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
+        self._again: dict[int, tuple[torch.Tensor, int, Callable[[torch.Tensor, int], None]]] = {}
+        self._latencies: dict[int, int] = {}
+        self._reached_blocks: defaultdict[int, torch.Tensor] = defaultdict(
+            lambda: torch.zeros(programs, dtype=torch.int64)
+        )
         self._by_program: defaultdict[str, torch.Tensor] = defaultdict(
             lambda: torch.zeros(programs, dtype=torch.float64)
         )
-        self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
+        self._elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
         self._rounds = RoundCounter(module, programs)
         self._by_program["rounds"], self._by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
         self.waits = WaitCounter(
-            module, lambda one: {n: float(self._by_program[n][one]) for n in _lasting(self._by_program)}
+            module, lambda one: {n: float(amounts[one]) for n, amounts in self._lasting_now().items()}
         )
 
     @property
     def by_program(self) -> dict[str, torch.Tensor]:
         self._settle()
+        self._note()
         return self._by_program
+
+    @property
+    def reached(self) -> dict[int, torch.Tensor]:
+        self._note()
+        return self._reached_blocks
+
+    @property
+    def elements(self) -> Mapping[str, float]:
+        """Operations on elements, of all programs together."""
+        self._note()
+        return self._elements
 
     @property
     def footprints(self) -> Footprints:
@@ -94,37 +110,66 @@ class Counter:
     # --- Observer -------------------------------------------------------------------------------------------------
 
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None:
+        before = self._again.get(operation.ordinal)
+        if before is not None and before[0] is programs:
+            self._again[operation.ordinal] = (programs, before[1] + 1, before[2])
+        else:
+            self._count(operation.ordinal, programs, lambda some, times: self._did(operation, some, result, times))
+
+    def _count(self, key: int, programs: torch.Tensor, note: Callable[[torch.Tensor, int], None]) -> None:
+        """Count something once more for the same programs; what others did before is noted."""
+        before = self._again.get(key)
+        if before is not None and before[0] is not programs:
+            before[2](*before[:2])
+            before = None
+        self._again[key] = (programs, 1 if before is None else before[1] + 1, note)
+
+    def _note(self) -> None:
+        again, self._again = self._again, {}
+        for programs, times, note in again.values():
+            note(programs, times)
+        for program, latencies in self._latencies.items():
+            self._by_program["latencies"][program] = latencies
+
+    def _lasting_now(self) -> dict[str, torch.Tensor]:
+        self._note()
+        return {name: self._by_program[name] for name in _lasting(self._by_program)}
+
+    def _did(self, operation: Operation, programs: torch.Tensor, result: Type | None, times: int) -> None:
+        """Count an operation that programs have executed so often."""
         if operation.ordinal in self._blocks:
-            self.reached[operation.ordinal][programs] += 1
+            self._reached_blocks[operation.ordinal][programs] += times
         if operation.name == "tt.call":
-            self._begin(operation, programs)
+            self._begin(operation, programs, times)
         if operation.name in DOTS:
             kind, flops = product_of(operation)
-            self._by_program[f"flops.{kind}"][programs] += flops
+            self._by_program[f"flops.{kind}"][programs] += flops * times
             return
         if result is None or operation.name in FREE:
             return
-        count = float(result.elements * programs.numel())
+        count = float(result.elements * programs.numel() * times)
         if operation.name in ("tt.reduce", "tt.scan"):
-            self.elements["reduce"] += (
-                float(operation.types[0].elements * programs.numel()) if operation.types else count
-            )
+            elements = operation.types[0].elements if operation.types else result.elements
+            self._elements["reduce"] += float(elements * programs.numel() * times)
             return
         fp, mufu = _arithmetic(operation.name, result)
-        self.elements["int"] += count if fp + mufu == 0 else 0.0
-        self.elements["fp"] += fp * count
-        self.elements["mufu"] += mufu * count
+        self._elements["int"] += count if fp + mufu == 0 else 0.0
+        self._elements["fp"] += fp * count
+        self._elements["mufu"] += mufu * count
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
-        self._by_program["iterations"][programs] += 1
-        self._begin(operation, programs)
+        self._count(~operation.ordinal, programs, lambda some, times: self._iterated(operation, some, times))
         self._rounds.end(programs)
 
-    def _begin(self, operation: Operation, programs: torch.Tensor) -> None:
-        self._by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += 1
+    def _iterated(self, operation: Operation, programs: torch.Tensor, times: int) -> None:
+        self._by_program["iterations"][programs] += times
+        self._begin(operation, programs, times)
+
+    def _begin(self, operation: Operation, programs: torch.Tensor, times: int) -> None:
+        self._by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += times
 
     def waited(self, program: int, latencies: int) -> None:
-        self._by_program["latencies"][program] = max(latencies, float(self._by_program["latencies"][program]))
+        self._latencies[program] = max(latencies, self._latencies.get(program, 0))
 
     def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
         self._by_program[f"library.{elements}"][programs] += instructions

@@ -23,6 +23,8 @@ from evo_kernel.fitness.ir.types import IRError, Type
 
 MAX_CALLS = 32
 MAX_ITERATIONS = 1 << 24
+MOST_KNOWN = 1 << 12
+"""Results of one operation that are kept, by its operands."""
 PATIENCE = 1 << 10
 """Iterations of a loop after which a program that may wait for others counts as waiting."""
 
@@ -61,6 +63,9 @@ class ExecutionObserver(Protocol):
 
 Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes]"]
 HANDLERS: dict[str, Handler] = {}
+_Step = tuple[Handler | None, "dict[tuple[int | None, ...], Sequence[Lanes]] | None", bool]
+"""How an operation is executed: by a handler, or as a terminator; results by operands, where they follow from numbers;
+and whether it may be skipped with its data."""
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -100,6 +105,7 @@ class Machine:
     running: RunningProgram | None = None  # the program that runs alone, because it has shared memory
     promising: bool = False  # the kernel has hints about its values
     depth: int = 0
+    _steps: dict[Operation, _Step] = field(default_factory=dict)
     _orders: dict[int, torch.Tensor] = field(default_factory=dict)
     combining: bool = (
         False  # inside a combiner or a function of elements, whose operations represent many: no memory, no calls
@@ -134,23 +140,28 @@ class Machine:
     def block(self, frame: Frame, operations: Sequence[Operation]) -> Sequence[Lanes]:
         """Execute operations in order. The operands of the last one, a terminator, are the result."""
         for operation in operations:
-            name = operation.name
             operands = [frame.lookup(n) for n in operation.operands]
-            if name in _TERMINATORS:
-                return operands
-            handler = HANDLERS.get(name)
+            step = self._steps.get(operation)
+            if step is None:
+                step = self._steps[operation] = self._step(operation)
+            handler, known, may_skip = step
             if handler is None:
-                raise Unsupported(f"the executor does not know the operation {name}")
-            if self.skips_floats and name not in _EFFECTS and any(value.is_nothing for value in operands):
-                handler = skip_operation
-            try:
-                results = handler(self, frame, operation, operands)
-                if self.promising:
-                    results = self._promised(handler, frame, operation, operands, results)
-            except MemoryFault as fault:
-                if not hasattr(fault, "operation"):
-                    fault.operation = operation  # pyright: ignore[reportAttributeAccessIssue]
-                raise
+                return operands
+            key = None if known is None else tuple([value.scalar for value in operands])
+            results = None if known is None or key is None or None in key else known.get(key)
+            if results is None:
+                if may_skip and any(value.is_nothing for value in operands):
+                    handler = skip_operation
+                try:
+                    results = handler(self, frame, operation, operands)
+                    if self.promising:
+                        results = self._promised(handler, frame, operation, operands, results)
+                except MemoryFault as fault:
+                    if not hasattr(fault, "operation"):
+                        fault.operation = operation  # pyright: ignore[reportAttributeAccessIssue]
+                    raise
+                if known is not None and key is not None and None not in key and len(known) < MOST_KNOWN:
+                    known[key] = results
             if self.observer is not None:
                 result = operation.results[0].type if operation.results else None
                 self.observer.operation(operation, frame.programs, result)
@@ -159,6 +170,17 @@ class Machine:
                     result.undefined = None
                 frame.values[value.name] = result
         return []
+
+    def _step(self, operation: Operation) -> _Step:
+        if operation.name in _TERMINATORS:
+            return None, None, False
+        handler = HANDLERS.get(operation.name)
+        if handler is None:
+            raise Unsupported(f"the executor does not know the operation {operation.name}")
+        types = [value.type for value in operation.results]
+        scalars = operation.name.startswith("arith.") and all(t.is_integer and t.shape is None for t in types)
+        scalars = (scalars or operation.name == "arith.constant") and not self.promising
+        return handler, {} if scalars else None, self.skips_floats and operation.name not in _EFFECTS
 
     def _promised(
         self, handler: Handler, frame: Frame, operation: Operation, operands: Sequence[Lanes], results: Sequence[Lanes]

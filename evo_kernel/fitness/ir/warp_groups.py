@@ -439,13 +439,15 @@ def _long_axes(shape: Sequence[int]) -> list[int]:
 def _copied_in_part(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """Look at the addresses of a copy, for the programs that make it."""
     descriptor, *indices, _, _, predicate = operands
-    yes, _ = split_rows(predicate, frame.programs.numel())
-    if yes.numel():
-        own = Frame(frame.programs[yes])
-        known = used_descriptor(machine, own, descriptor.rows(yes), indices := [index.rows(yes) for index in indices])
+    if (all_do := predicate.scalar) is None:
+        yes, _ = split_rows(predicate, frame.programs.numel())
+        frame = Frame(frame.programs[yes])
+        descriptor, indices = descriptor.rows(yes), [index.rows(yes) for index in indices]
+    if all_do or frame.programs.numel():
+        known = used_descriptor(machine, frame, descriptor, indices)
         block = block_of(descriptor.type)
         fill = Lanes(block, torch.zeros((1,) * (block.rank + 1)).to(block.dtype))
-        load(machine, own, operation, *described(known, indices), fill, Type(block.element, block.shape))
+        load(machine, frame, operation, *described(known, indices), fill, Type(block.element, block.shape))
     return []
 
 
