@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Protocol
 
 import torch
@@ -18,7 +19,7 @@ from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, as_address, as_number, nothing
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import Function, IRBlock, IRModule, Operation, Region
-from evo_kernel.fitness.ir.running_program import RunningProgram
+from evo_kernel.fitness.ir.running_program import RunningProgram, Steps
 from evo_kernel.fitness.ir.types import IRError, Type
 
 MAX_CALLS = 32
@@ -61,11 +62,22 @@ class ExecutionObserver(Protocol):
         ...
 
 
-Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes]"]
+Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes] | Steps"]
 HANDLERS: dict[str, Handler] = {}
 _Step = tuple[Handler | None, "dict[tuple[int | None, ...], Sequence[Lanes]] | None", bool]
 """How an operation is executed: by a handler, or as a terminator; results by operands, where they follow from numbers;
 and whether it may be skipped with its data."""
+
+
+def ended(results: Sequence[Lanes] | Steps) -> Sequence[Lanes]:
+    """The results of an execution that waits for no other group of warps."""
+    if not isinstance(results, GeneratorType):
+        return results
+    try:
+        next(results)
+    except StopIteration as end:
+        return end.value
+    raise IRError("a group of warps waits where there is none")
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -122,7 +134,7 @@ class Machine:
             for name in (*operation.operands, *(n for s in operation.successors for n in s.operands))
         )
 
-    def call(self, function: Function, arguments: Sequence[Lanes], programs: torch.Tensor) -> Sequence[Lanes]:
+    def call(self, function: Function, arguments: Sequence[Lanes], programs: torch.Tensor) -> Steps:
         """Run a function for programs with these linear ids. Raises MemoryFault, Unsupported, OutOfTime, IRError."""
         if self.depth >= MAX_CALLS:
             raise IRError(f"functions call each other more than {MAX_CALLS} deep")
@@ -131,13 +143,13 @@ class Machine:
         try:
             if len(function.body.blocks) == 1:
                 frame.bind(function.body.arguments or function.arguments, arguments)
-                return self.block(frame, function.body.blocks[0].operations)
+                return (yield from self.block(frame, function.body.blocks[0].operations))
             frame.bind(function.arguments, arguments)
-            return self._blocks(frame, function.body, len(function.results))
+            return (yield from self._blocks(frame, function.body, len(function.results)))
         finally:
             self.depth -= 1
 
-    def block(self, frame: Frame, operations: Sequence[Operation]) -> Sequence[Lanes]:
+    def block(self, frame: Frame, operations: Sequence[Operation]) -> Steps:
         """Execute operations in order. The operands of the last one, a terminator, are the result."""
         for operation in operations:
             operands = [frame.lookup(n) for n in operation.operands]
@@ -154,6 +166,8 @@ class Machine:
                     handler = skip_operation
                 try:
                     results = handler(self, frame, operation, operands)
+                    if isinstance(results, GeneratorType):
+                        results = yield from results
                     if self.promising:
                         results = self._promised(handler, frame, operation, operands, results)
                 except MemoryFault as fault:
@@ -188,20 +202,20 @@ class Machine:
         """Results, with the values that the compiler assumes because of hints."""
         if any(value.promised is not None for value in operands) and hint_checks.follows(operation):
             believed = [value.promised or value for value in operands]
-            taken = handler(self, frame, operation, believed)
+            taken = ended(handler(self, frame, operation, believed))
             hint_checks.refuse_wraps(operation, believed, taken[0])
             results = [value.taken_for(other) for value, other in zip(results, taken, strict=True)]
         if hint_checks.made_by(operation):
             results = [hint_checks.believed(operation, value) for value in results]
         return results
 
-    def mapped(self, frame: Frame, region: Region, results: int) -> Sequence[Lanes]:
+    def mapped(self, frame: Frame, region: Region, results: int) -> Steps:
         """Run a function's region, of one block or of several that branch to each other."""
         if len(region.blocks) == 1:
             return self.block(frame, region.operations)
         return self._blocks(frame, region, results)
 
-    def region(self, frame: Frame, region: Region, arguments: Sequence[Lanes] = ()) -> Sequence[Lanes]:
+    def region(self, frame: Frame, region: Region, arguments: Sequence[Lanes] = ()) -> Steps:
         """Run a region with one block in its own frame."""
         inner = Frame(frame.programs, frame)
         inner.bind(region.arguments, arguments)
@@ -218,7 +232,7 @@ class Machine:
         if time.monotonic() > self.deadline:
             raise OutOfTime
 
-    def _blocks(self, frame: Frame, body: Region, results: int) -> Sequence[Lanes]:
+    def _blocks(self, frame: Frame, body: Region, results: int) -> Steps:
         """Run blocks that branch to each other: programs with the same next block run together, until they return."""
         blocks = {block.label: block for block in body.blocks}
         places = {block.label: place for place, block in enumerate(body.blocks)}
@@ -231,7 +245,7 @@ class Machine:
             if steps > MAX_ITERATIONS:
                 raise OutOfTime
             *before, last = block.operations
-            self.block(current, [*before, _NOTHING])
+            yield from self.block(current, [*before, _NOTHING])
             if last.name in ("tt.return", "tt.map_elementwise.return"):
                 returned.append((rows, [current.lookup(n) for n in last.operands]))
                 continue

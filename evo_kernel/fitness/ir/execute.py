@@ -11,7 +11,7 @@ import torch
 from evo_kernel.fitness.ir import casts, control_flow, mapping, reductions, shapes, warp_groups  # noqa: F401  they register handlers
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.descriptors import block_of
-from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
+from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine, ended
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceBuffer, DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import (
@@ -229,7 +229,7 @@ def launch(
         chunks = _chunks(ids, traits, seed, reverse, skips_floats)
     for chunk in chunks:
         try:
-            machine.call(module.entry, arguments, chunk)
+            ended(machine.call(module.entry, arguments, chunk))
             if machine.running is not None:
                 machine.running.now.finish()
                 machine.running = None

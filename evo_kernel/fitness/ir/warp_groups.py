@@ -6,8 +6,8 @@ waited for, a store then or when it begins. Until a copy has arrived its place i
 was not waited for. What a product or a store reads from shared memory is undefined where it changes after it was
 begun. A program that relies on less than it waits for is wrong here, as it may be on a GPU.
 
-Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
-them wait, the program would hang. Without floating-point data nothing waits: groups run one after the other, for all
+Groups of warps run one at a time and change places where they wait for barriers. If all of them wait, the program would
+hang. Without floating-point data nothing waits: groups run one after the other, for all
 programs at once, and whatever is read from shared memory is undefined.
 """
 
@@ -21,13 +21,13 @@ import torch
 from evo_kernel.fitness.ir.access_checks import none_if_false, require_defined_access
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
 from evo_kernel.fitness.ir.device_functions import tf32
-from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles, split_rows
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, ended, handles, split_rows
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing, zeros
 from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import RAW_DTYPES, MemoryFault
 from evo_kernel.fitness.ir.module import IRValue, Operation
 from evo_kernel.fitness.ir.reductions import product_of
-from evo_kernel.fitness.ir.running_program import Barrier, PendingProduct, RunningProgram
+from evo_kernel.fitness.ir.running_program import Barrier, PendingProduct, RunningProgram, Steps
 from evo_kernel.fitness.ir.stores import store
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -308,23 +308,23 @@ def _expect(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
 
 
 @handles("ttng.arrive_barrier")
-def _arrive(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+def _arrive(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     if not machine.skips_floats and (len(operands) < 2 or _holds(operands[1])):
         running = _running(machine, frame)
         _barrier(machine, frame, operands[0]).arrive(_literal(operation), running.now.latencies)
-        running.pause()
+        yield from running.pause()
     return []
 
 
 @handles("ttng.wait_barrier")
-def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     if machine.skips_floats or (len(operands) > 2 and operands[2].type.element == "i1" and not _holds(operands[2])):
         return []
     running, barrier = _running(machine, frame), _barrier(machine, frame, operands[0])
     parity = _number(operands[1], "a phase")
     machine.check_time()
-    running.pause()
-    running.wait(lambda arrives: barrier.is_over(parity & 1, running.draw, arrives))
+    yield from running.pause()
+    yield from running.wait(lambda arrives: barrier.is_over(parity & 1, running.draw, arrives))
     running.now.latencies = max(running.now.latencies, barrier.ended)
     if machine.observer is not None:
         machine.observer.waited(running.program, running.now.latencies)
@@ -537,18 +537,20 @@ def _wait_products(machine: Machine, frame: Frame, operation: Operation, operand
 
 
 @handles("ttg.warp_specialize")
-def _specialize(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+def _specialize(
+    machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]
+) -> Sequence[Lanes] | Steps:
     """The first region runs in the group of warps that is there, each other one in a group of its own."""
     own, *others = operation.regions
 
-    def work(number: int) -> Callable[[], object]:
+    def work(number: int) -> Steps:
         inner = Frame(frame.programs)
         inner.bind(others[number].arguments, operands)
-        return lambda: machine.block(inner, others[number].operations)
+        return machine.block(inner, others[number].operations)
 
     works = [work(number) for number in range(len(others))]
     if machine.skips_floats:
         for one in works:
-            one()
+            ended(one)
         return machine.region(frame, own)
-    return _running(machine, frame).beside(works, lambda: machine.region(frame, own))
+    return _running(machine, frame).beside(works, machine.region(frame, own))
