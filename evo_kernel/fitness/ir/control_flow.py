@@ -47,6 +47,9 @@ def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lane
 def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     if _passes_over(machine, operation, operands):
         return skip_operation(machine, frame, operation, operands)
+    if (known := operands[0].scalar) is not None:
+        taken = operation.regions[:1] if known else operation.regions[1:]
+        return (yield from machine.region(frame, taken[0])) if taken else []
     yes, no = split_rows(operands[0], frame.programs.numel())
     parts = []
     for region, rows in zip(operation.regions, (yes, no), strict=False):
@@ -169,12 +172,13 @@ def _while(machine: Machine, frame: Frame, operation: Operation, operands: Seque
         condition, *passed = yield from machine.region(loop.frame, before, loop.carried)
         if _passes_over(machine, operation, [condition]):
             return skip_operation(machine, frame, operation, operands)
-        yes, _ = split_rows(condition, loop.rows.numel())
-        staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
-        staying[yes] = True
         loop.carried = passed
-        if not loop.keep(staying, passed):
-            return loop.finish()
+        if not condition.scalar:
+            yes, _ = split_rows(condition, loop.rows.numel())
+            staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
+            staying[yes] = True
+            if not loop.keep(staying, passed):
+                return loop.finish()
         loop.carried = list((yield from machine.region(loop.frame, after, loop.carried)))
         if machine.observer is not None:
             machine.observer.iteration(operation, loop.frame.programs)

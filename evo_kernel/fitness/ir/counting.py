@@ -72,6 +72,7 @@ class Counter:
         self._loops, self._layouts = loops_of(module), module.layouts
         self._again: dict[int, tuple[torch.Tensor, int, Callable[[torch.Tensor, int], None]]] = {}
         self._latencies: dict[int, int] = {}
+        self._chosen: tuple[torch.Tensor, torch.Tensor] | None = None  # programs, and which of them are in the sample
         self._reached_blocks: defaultdict[int, torch.Tensor] = defaultdict(
             lambda: torch.zeros(programs, dtype=torch.int64)
         )
@@ -197,10 +198,13 @@ class Counter:
         overwrites: bool, layout: str,
     ) -> None:  # fmt: skip
         if self._sample is not None:
-            rows = self._sample[programs].nonzero().squeeze(1)
+            if self._chosen is None or self._chosen[0] is not programs:
+                self._chosen = programs, self._sample[programs].nonzero().squeeze(1)
+            rows = self._chosen[1]
             if not rows.numel():
                 return
-            pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
+            if rows.numel() < programs.numel():
+                pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
         runs = runs_of(self._memory, pointer, mask, programs, item, shape, layout)
         count = runs.starts.numel()
         if count and self._followed is not None:

@@ -113,6 +113,7 @@ class RunningProgram:
 
     def __init__(self, program: int, seed: int) -> None:
         self.program = program
+        self.programs: torch.Tensor | None = None  # as a frame has it
         self.draw = random.Random(seed * 1_000_003 + program)
         self.barriers: dict[int, Barrier] = {}  # by address of the barrier's element
         self.now = WarpGroup(self.draw)

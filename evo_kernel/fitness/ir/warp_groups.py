@@ -13,6 +13,7 @@ programs at once, and whatever is read from shared memory is undefined.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -42,11 +43,12 @@ PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 class SharedMemory(Lanes):
     """A tensor in shared memory, or a part of one: views of its elements and of what is undefined among them."""
 
-    __slots__ = ("marks_", "view")
+    __slots__ = ("marks_", "parts", "view")
 
     def __init__(self, type_: Type, view: torch.Tensor, marks: torch.Tensor) -> None:
         super().__init__(type_, view.unsqueeze(0))
         self.view, self.marks_ = view, marks
+        self.parts: dict[tuple[int, Type], SharedMemory] = {}  # along the first axis
 
     def rows(self, index: torch.Tensor) -> SharedMemory:
         """The same: one program has it, or nothing is known of it."""
@@ -86,6 +88,8 @@ _TOKEN = zeros(Type("i1"))  # an order of copies, which stands in the text too
 
 
 def _running(machine: Machine, frame: Frame) -> RunningProgram:
+    if machine.running is not None and machine.running.programs is frame.programs:
+        return machine.running
     if frame.programs.numel() != 1:
         raise IRError("shared memory of several programs at once")
     program = int(frame.programs[0])
@@ -93,6 +97,7 @@ def _running(machine: Machine, frame: Frame) -> RunningProgram:
         machine.running = RunningProgram(program, machine.seed)
     if machine.running.program != program:
         raise IRError("shared memory of several programs at once")
+    machine.running.programs = frame.programs
     return machine.running
 
 
@@ -107,6 +112,8 @@ def _shared(value: Lanes) -> SharedMemory:
 
 
 def _number(value: Lanes, what: str) -> int:
+    if value.scalar is not None:
+        return value.scalar
     if value.undefined is not None and bool(value.undefined.any()):
         raise MemoryFault("undefined", f"uses {what} that is undefined")
     return int(value.data.reshape(-1)[0])
@@ -116,6 +123,7 @@ def _holds(value: Lanes) -> bool:
     return bool(_number(value, "a predicate"))
 
 
+@functools.lru_cache(maxsize=256)
 def _literal(operation: Operation) -> int:
     """The number that stands among the operands: a count or bytes."""
     found = re.search(r",\s*(\d+)", operation.head)
@@ -223,7 +231,10 @@ def _reinterpret(machine: Machine, frame: Frame, operation: Operation, operands:
 
 @handles("ttg.memdesc_index")
 def _index(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    whole, slots = _shared(operands[0]), operands[1]
+    whole, slots, type_ = _shared(operands[0]), operands[1], operation.results[0].type
+    place = slots.scalar
+    if place is not None and (part := whole.parts.get((place, type_))) is not None:
+        return [part]
     if slots.undefined is not None and bool(slots.undefined.any()):
         if machine.skips_floats:
             return [_blank(operation.results[0])]
@@ -231,9 +242,12 @@ def _index(machine: Machine, frame: Frame, operation: Operation, operands: Seque
     if slots.sum.low < 0 or slots.sum.high >= whole.view.shape[0]:
         raise MemoryFault("out_of_bounds", f"uses a slot beyond the {whole.view.shape[0]} of shared memory")
     if machine.skips_floats:
+        if place is not None:
+            whole.parts[place, type_] = _blank(operation.results[0])
         return [_blank(operation.results[0])]
     place = int(slots.data.reshape(-1)[0])
-    return [SharedMemory(operation.results[0].type, whole.view[place], whole.marks_[place])]
+    part = whole.parts[place, type_] = SharedMemory(type_, whole.view[place], whole.marks_[place])
+    return [part]
 
 
 @handles("ttg.memdesc_subslice")
@@ -377,7 +391,10 @@ def _on_its_way(
         machine.observer, machine.copies_blocks = observer, False
         data = tf32(loaded.data) if rounds else loaded.data
         place.view.copy_(data.expand(1, *shape)[0].reshape(place.view.shape))
-        place.marks_.copy_(loaded.marks((1, *shape))[0].reshape(place.view.shape))
+        if loaded.undefined is None:
+            place.marks_.fill_(False)
+        else:
+            place.marks_.copy_(loaded.marks((1, *shape))[0].reshape(place.view.shape))
         return type_.elements * type_.item_bytes
 
     return arrives
