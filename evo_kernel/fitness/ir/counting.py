@@ -183,7 +183,8 @@ class Counter:
         self.waits.access(operation, pointer, programs)
         self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)
-        self._by_program[f"{kind}_bytes"][programs] += lanes * item
+        amounts = self._by_program[f"{kind}_bytes"].numpy()  # quicker than torch for few programs
+        amounts[programs.numpy()] += (lanes.numpy() if isinstance(lanes, torch.Tensor) else lanes) * item
         atomic = "atomic" in operation.name or operation.name == "tt.descriptor_reduce"
         if atomic:
             self._by_program["atomic"][programs] += lanes

@@ -24,8 +24,8 @@ from evo_kernel.fitness.ir.types import IRError, Type
 
 MAX_CALLS = 32
 MAX_ITERATIONS = 1 << 24
-MOST_KNOWN = 1 << 12
-"""Results of one operation that are kept, by its operands."""
+MOST_KNOWN = 256
+"""Results of one operation that are kept, by its operands; and elements of each."""
 PATIENCE = 1 << 10
 """Iterations of a loop after which a program that may wait for others counts as waiting."""
 
@@ -64,9 +64,9 @@ class ExecutionObserver(Protocol):
 
 Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes] | Steps"]
 HANDLERS: dict[str, Handler] = {}
-_Step = tuple[Handler | None, "dict[tuple[int | None, ...], Sequence[Lanes]] | None", bool]
-"""How an operation is executed: by a handler, or as a terminator; results by operands, where they follow from numbers;
-and whether it may be skipped with its data."""
+_Step = tuple[Handler | None, "dict[tuple[Lanes | int, ...], Sequence[Lanes]] | None", bool]
+"""How an operation is executed: by a handler, or as a terminator; its results by operands, where they depend on nothing
+else; and whether it may be skipped with its data."""
 
 
 def ended(results: Sequence[Lanes] | Steps) -> Sequence[Lanes]:
@@ -159,8 +159,10 @@ class Machine:
             handler, known, may_skip = step
             if handler is None:
                 return operands
-            key = None if known is None else tuple([value.scalar for value in operands])
-            results = None if known is None or key is None or None in key else known.get(key)
+            key, results = (), None
+            if known is not None:
+                key = tuple([value if (number := value.scalar) is None else number for value in operands])
+                results = known.get(key)
             if results is None:
                 if may_skip and any(value.is_nothing for value in operands):
                     handler = skip_operation
@@ -174,8 +176,11 @@ class Machine:
                     if not hasattr(fault, "operation"):
                         fault.operation = operation  # pyright: ignore[reportAttributeAccessIssue]
                     raise
-                if known is not None and key is not None and None not in key and len(known) < MOST_KNOWN:
-                    known[key] = results
+                if known is not None:
+                    if len(known) >= MOST_KNOWN:
+                        known.clear()
+                    if sum(data.numel() for value in results for data in value.tensors()) <= MOST_KNOWN:
+                        known[key] = results
             if self.observer is not None:
                 result = operation.results[0].type if operation.results else None
                 self.observer.operation(operation, frame.programs, result)
@@ -191,10 +196,10 @@ class Machine:
         handler = HANDLERS.get(operation.name)
         if handler is None:
             raise Unsupported(f"the executor does not know the operation {operation.name}")
-        types = [value.type for value in operation.results]
-        scalars = operation.name.startswith("arith.") and all(t.is_integer and t.shape is None for t in types)
-        scalars = (scalars or operation.name == "arith.constant") and not self.promising
-        return handler, {} if scalars else None, self.skips_floats and operation.name not in _EFFECTS
+        follows = hint_checks.follows(operation) and not any(value.type.is_float for value in operation.results)
+        follows = follows and operation.name not in _OF_FLOATS and not self.promising
+        keeps = bool(operation.results) and (follows or operation.name in ("arith.constant", "tt.make_range"))
+        return handler, {} if keeps else None, self.skips_floats and operation.name not in _EFFECTS
 
     def _promised(
         self, handler: Handler, frame: Frame, operation: Operation, operands: Sequence[Lanes], results: Sequence[Lanes]
@@ -281,6 +286,10 @@ _EFFECTS = {
     "ttg.async_copy_global_to_local", "ttg.async_commit_group", "ttg.async_wait", "ttg.local_gather",
     "ttg.local_scatter",
 }  # fmt: skip
+
+
+_OF_FLOATS = {"arith.bitcast", "tt.bitcast", "arith.fptosi", "arith.fptoui", "arith.cmpf"}
+"""Whose operands are floats, which are new each time."""
 
 
 def skip_operation(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:

@@ -48,7 +48,7 @@ class SharedMemory(Lanes):
     def __init__(self, type_: Type, view: torch.Tensor, marks: torch.Tensor) -> None:
         super().__init__(type_, view.unsqueeze(0))
         self.view, self.marks_ = view, marks
-        self.parts: dict[tuple[int, Type], SharedMemory] = {}  # along the first axis
+        self.parts: dict[tuple[int | Operation, Type], SharedMemory] = {}  # along the first axis, and views
 
     def rows(self, index: torch.Tensor) -> SharedMemory:
         """The same: one program has it, or nothing is known of it."""
@@ -265,11 +265,15 @@ def _subslice(machine: Machine, frame: Frame, operation: Operation, operands: Se
 
 @handles("ttg.memdesc_trans")
 def _trans(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    whole = _shared(operands[0])
+    whole, type_ = _shared(operands[0]), operation.results[0].type
+    if (view := whole.parts.get((operation, type_))) is not None:
+        return [view]
     order = [int(text) for text in re.findall(r"\d+", operation.attributes.get("order", "").partition(":")[2])]
     if sorted(order) != list(range(whole.view.dim())):
         raise IRError(f"{operation.name} without an order of axes")
-    return [SharedMemory(operation.results[0].type, whole.view.permute(order), whole.marks_.permute(order))]
+    view = SharedMemory(type_, whole.view.permute(order), whole.marks_.permute(order))
+    whole.parts[operation, type_] = view
+    return [view]
 
 
 @handles("ttg.memdesc_reshape")
