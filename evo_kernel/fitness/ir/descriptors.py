@@ -24,7 +24,7 @@ MAX_SIZE, MAX_STRIDE = 1 << 32, 1 << 40  # elements, bytes (CUDA driver API, cuT
 class DeviceDescriptor(Lanes):
     """A tensor descriptor: base address, sizes and strides (in elements) of each axis, for all programs."""
 
-    __slots__ = ("base", "lines", "round_tf32", "sizes", "strides", "supported", "zeros")
+    __slots__ = ("base", "lines", "round_tf32", "sizes", "strides", "supported", "whole", "zeros")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class DeviceDescriptor(Lanes):
         self.base, self.sizes, self.strides = base, tuple(sizes), tuple(strides)
         self.zeros, self.round_tf32 = zeros, round_tf32
         self.supported = False  # found by `check_use`
+        self.whole: tuple[Lanes, Lanes, list[tuple[int, int]]] | None = None
+        """Addresses and mask of a block within, at 0; by axis, the last place of one, and bytes between elements."""
         self.lines: dict[int, tuple[Sum, Sum]] = {}  # by axis: a block's elements, and their bytes if strides are equal
 
     @property
@@ -120,6 +122,12 @@ def used_descriptor(machine: Machine, frame: Frame, descriptor: Lanes, indices: 
 
 def described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
     """Addresses and mask of a block at some indices."""
+    places = [index.scalar for index in indices]
+    if descriptor.whole is not None and None not in places:
+        pointer, mask, axes = descriptor.whole
+        if all(0 <= place <= most for place, (most, _) in zip(places, axes, strict=True)):  # pyright: ignore[reportOptionalOperand]
+            start = sum(place * step for place, (_, step) in zip(places, axes, strict=True))  # pyright: ignore[reportOptionalOperand]
+            return Lanes(pointer.type, sum_=Sum(pointer.sum.constant + start, pointer.sum.terms)), mask
     block = block_of(descriptor.type)
     shape = block.shape or ()
     total, factors = descriptor.base.sum, []
@@ -154,6 +162,14 @@ def described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[L
                 factors.append(inside)
     pointer = Lanes(Type("ptr", shape, Type(block.element)), sum_=total)
     mask = Lanes(Type("i1", shape), factors=tuple(factors))
+    bounds = [
+        (size.integer(), stride.integer()) for size, stride in zip(descriptor.sizes, descriptor.strides, strict=True)
+    ]
+    if None not in places and not factors and descriptor.programs == 1:
+        axes = [(size - long, stride * item) for (size, stride), long in zip(bounds, shape, strict=True)]
+        start = sum(place * step for place, (_, step) in zip(places, axes, strict=True))
+        at_zero = Lanes(pointer.type, sum_=Sum(total.constant - start, total.terms))
+        descriptor.whole = at_zero, mask, axes
     return pointer, mask
 
 

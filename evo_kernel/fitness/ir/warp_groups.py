@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from evo_kernel.fitness.ir.access_checks import none_if_false, require_defined_access
+from evo_kernel.fitness.ir.access_checks import require_defined_access
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
 from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, ended, handles, split_rows
@@ -64,7 +64,8 @@ class SharedMemory(Lanes):
         bits = RAW_DTYPES[begun.data.element_size()]
 
         def read() -> Lanes:
-            changed = none_if_false((self.view.view(bits) != begun.data[0].view(bits)).unsqueeze(0))
+            now, before = self.view.view(bits), begun.data[0].view(bits)
+            changed = None if torch.equal(now, before) else (now != before).unsqueeze(0)
             return Lanes(type_, begun.data, undefined=any_marked(begun.undefined, _marks_of(self.marks_), changed))
 
         return read
