@@ -122,11 +122,11 @@ def used_descriptor(machine: Machine, frame: Frame, descriptor: Lanes, indices: 
 
 def described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
     """Addresses and mask of a block at some indices."""
-    places = [index.scalar for index in indices]
-    if descriptor.whole is not None and None not in places:
+    places = [number for index in indices if (number := index.scalar) is not None]
+    if descriptor.whole is not None and len(places) == len(indices):
         pointer, mask, axes = descriptor.whole
-        if all(0 <= place <= most for place, (most, _) in zip(places, axes, strict=True)):  # pyright: ignore[reportOptionalOperand]
-            start = sum(place * step for place, (_, step) in zip(places, axes, strict=True))  # pyright: ignore[reportOptionalOperand]
+        if all(0 <= place <= most for place, (most, _) in zip(places, axes, strict=True)):
+            start = sum(place * step for place, (_, step) in zip(places, axes, strict=True))
             return Lanes(pointer.type, sum_=Sum(pointer.sum.constant + start, pointer.sum.terms)), mask
     block = block_of(descriptor.type)
     shape = block.shape or ()
@@ -162,11 +162,9 @@ def described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[L
                 factors.append(inside)
     pointer = Lanes(Type("ptr", shape, Type(block.element)), sum_=total)
     mask = Lanes(Type("i1", shape), factors=tuple(factors))
-    bounds = [
-        (size.integer(), stride.integer()) for size, stride in zip(descriptor.sizes, descriptor.strides, strict=True)
-    ]
-    if None not in places and not factors and descriptor.programs == 1:
-        axes = [(size - long, stride * item) for (size, stride), long in zip(bounds, shape, strict=True)]
+    if len(places) == len(indices) and not factors and descriptor.programs == 1:
+        sizes, strides = ([one.sum.constant for one in some] for some in (descriptor.sizes, descriptor.strides))
+        axes = [(size - long, stride * item) for size, stride, long in zip(sizes, strides, shape, strict=True)]
         start = sum(place * step for place, (_, step) in zip(places, axes, strict=True))
         at_zero = Lanes(pointer.type, sum_=Sum(total.constant - start, total.terms))
         descriptor.whole = at_zero, mask, axes
