@@ -328,16 +328,15 @@ class Frame:
             self.values[value.name] = lanes
 
     def lookup(self, name: str) -> Lanes:
-        lanes = self.values.get(name)
-        if lanes is not None:
-            return lanes
-        if self.parent is None:
-            raise IRError(f"{name} is not defined")
-        lanes = self.parent.lookup(name)
-        if self.rows is not None:
-            lanes = lanes.rows(self.rows)
-            self.values[name] = lanes
-        return lanes
+        frame = self
+        while name not in frame.values:
+            if frame.parent is None:
+                raise IRError(f"{name} is not defined")
+            if frame.rows is not None:
+                frame.values[name] = frame.parent.lookup(name).rows(frame.rows)
+            else:
+                frame = frame.parent
+        return frame.values[name]
 
 
 def split_rows(condition: Lanes, programs: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -294,7 +294,7 @@ def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
 def _barrier(machine: Machine, frame: Frame, value: Lanes) -> Barrier:
     found = _running(machine, frame).barriers.get(_shared(value).view.data_ptr())
-    if found is None or not bool(_shared(value).marks_.all()):  # or something was stored over it
+    if found is None or not _shared(value).marks_.all().item():  # or something was stored over it
         raise MemoryFault("undefined", "uses a barrier that was not initialised")
     return found
 
