@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from types import GeneratorType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -63,6 +62,7 @@ class ExecutionObserver(Protocol):
 
 
 Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes] | Steps"]
+_Handler = TypeVar("_Handler", bound=Handler)
 HANDLERS: dict[str, Handler] = {}
 _Step = tuple[Handler | None, "dict[tuple[Lanes | int, ...], Sequence[Lanes]] | None", bool]
 """How an operation is executed: by a handler, or as a terminator; its results by operands, where they depend on nothing
@@ -71,7 +71,7 @@ else; and whether it may be skipped with its data."""
 
 def ended(results: Sequence[Lanes] | Steps) -> Sequence[Lanes]:
     """The results of an execution that waits for no other group of warps."""
-    if not isinstance(results, GeneratorType):
+    if not isinstance(results, Generator):
         return results
     try:
         next(results)
@@ -80,10 +80,10 @@ def ended(results: Sequence[Lanes] | Steps) -> Sequence[Lanes]:
     raise IRError("a group of warps waits where there is none")
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
+def handles(*names: str) -> Callable[[_Handler], _Handler]:
     """Register a function as the handler of operations with these names."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: _Handler) -> _Handler:
         for name in names:
             HANDLERS[name] = handler
         return handler
@@ -168,7 +168,7 @@ class Machine:
                     handler = skip_operation
                 try:
                     results = handler(self, frame, operation, operands)
-                    if isinstance(results, GeneratorType):
+                    if isinstance(results, Generator):
                         results = yield from results
                     if self.promising:
                         results = self._promised(handler, frame, operation, operands, results)

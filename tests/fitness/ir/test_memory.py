@@ -466,7 +466,8 @@ def test_a_program_that_waits_for_a_later_one_is_found_and_one_that_goes_on_is_n
 
 
 def test_buffers_are_told_apart_where_branches_share_names() -> None:
-    traits = traits_of(parse("""
+    traits = traits_of(
+        parse("""
 module {
   tt.func public @either(%arg0: !tt.ptr<f32>, %arg1: !tt.ptr<f32>, %arg2: i32) {
     %cst = arith.constant 1.000000e+00 : f32
@@ -481,5 +482,6 @@ module {
     tt.return
   }
 }
-"""))
+""")
+    )
     assert (traits.loaded.arguments, traits.stored.arguments) == ({0, 2}, {1, 2})
