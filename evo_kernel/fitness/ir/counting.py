@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from evo_kernel.fitness.ir.layouts import expanded
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.own_lines import long_runs, own_lines
-from evo_kernel.fitness.ir.rounds import RoundCounter, WaitCounter
+from evo_kernel.fitness.ir.rounds import ProgramCounts, RoundCounter, WaitCounter
 from evo_kernel.fitness.ir.types import Type
 
 _MUFU = {"math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos",
@@ -35,6 +36,7 @@ PARTED = frozenset(["tf32", "tf32x3", "bf16x3", "bf16x6"])
 """Ways to give tensor cores operands of float32, in as many products as the name says."""
 _SMALL, _MOST_WAITING = 1 << 12, 1 << 16
 """Runs of an access that waits for others; runs that wait."""
+_Note = Callable[[Operation, Type | None, torch.Tensor, int], None]
 
 
 class Counter:
@@ -70,7 +72,7 @@ class Counter:
             self._sample[footprints] = True
         self._blocks = blocks_of(module) if blocks else frozenset()
         self._loops, self._layouts = loops_of(module), module.layouts
-        self._again: dict[int, tuple[torch.Tensor, int, Callable[[torch.Tensor, int], None]]] = {}
+        self._again: dict[int, tuple[Any, ...]] = {}  # programs, how often they did it, and how that is noted
         self._latencies: dict[int, int] = {}
         self._chosen: tuple[torch.Tensor, torch.Tensor] | None = None  # programs, and which of them are in the sample
         self._reached_blocks: defaultdict[int, torch.Tensor] = defaultdict(
@@ -82,9 +84,7 @@ class Counter:
         self._elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
         self._rounds = RoundCounter(module, programs)
         self._by_program["rounds"], self._by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
-        self.waits = WaitCounter(
-            module, lambda one: {n: float(amounts[one]) for n, amounts in self._lasting_now().items()}
-        )
+        self.waits = WaitCounter(module, self._of_one)
 
     @property
     def by_program(self) -> dict[str, torch.Tensor]:
@@ -111,32 +111,29 @@ class Counter:
     # --- Observer -------------------------------------------------------------------------------------------------
 
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None:
-        before = self._again.get(operation.ordinal)
-        if before is not None and before[0] is programs:
-            self._again[operation.ordinal] = (programs, before[1] + 1, before[2])
-        else:
-            self._count(operation.ordinal, programs, lambda some, times: self._did(operation, some, result, times))
+        self._count(operation.ordinal, self._did, operation, result, programs)
 
-    def _count(self, key: int, programs: torch.Tensor, note: Callable[[torch.Tensor, int], None]) -> None:
-        """Count something once more for the same programs; what others did before is noted."""
-        before = self._again.get(key)
-        if before is not None and before[0] is not programs:
-            before[2](*before[:2])
-            before = None
-        self._again[key] = (programs, 1 if before is None else before[1] + 1, note)
+    def _count(self, key: int, note: _Note, what: Operation, result: Type | None, now: torch.Tensor) -> None:
+        """Count once more for the same programs; what others did before is noted."""
+        programs, times, *before = self._again.get(key, (now, 0))
+        if programs is not now:
+            before[0](*before[1:], programs, times)
+            times = 0
+        self._again[key] = (now, times + 1, note, what, result)
 
     def _note(self) -> None:
         again, self._again = self._again, {}
-        for programs, times, note in again.values():
-            note(programs, times)
+        for programs, times, note, operation, result in again.values():
+            note(operation, result, programs, times)
         for program, latencies in self._latencies.items():
             self._by_program["latencies"][program] = latencies
 
-    def _lasting_now(self) -> dict[str, torch.Tensor]:
+    def _of_one(self, program: int) -> ProgramCounts:
+        """What makes a program last, of all that it has done."""
         self._note()
-        return {name: self._by_program[name] for name in _lasting(self._by_program)}
+        return {name: float(self._by_program[name][program]) for name in _lasting(self._by_program)}
 
-    def _did(self, operation: Operation, programs: torch.Tensor, result: Type | None, times: int) -> None:
+    def _did(self, operation: Operation, result: Type | None, programs: torch.Tensor, times: int) -> None:
         """Count an operation that programs have executed so often."""
         if operation.ordinal in self._blocks:
             self._reached_blocks[operation.ordinal][programs] += times
@@ -159,10 +156,10 @@ class Counter:
         self._elements["mufu"] += mufu * count
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
-        self._count(~operation.ordinal, programs, lambda some, times: self._iterated(operation, some, times))
+        self._count(~operation.ordinal, self._iterated, operation, None, programs)
         self._rounds.end(programs)
 
-    def _iterated(self, operation: Operation, programs: torch.Tensor, times: int) -> None:
+    def _iterated(self, operation: Operation, result: Type | None, programs: torch.Tensor, times: int) -> None:
         self._by_program["iterations"][programs] += times
         self._begin(operation, programs, times)
 

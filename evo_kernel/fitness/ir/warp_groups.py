@@ -461,11 +461,11 @@ def _long_axes(shape: Sequence[int]) -> list[int]:
 def _copied_in_part(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """Look at the addresses of a copy, for the programs that make it."""
     descriptor, *indices, _, _, predicate = operands
-    if (all_do := predicate.scalar) is None:
+    if (all_do := predicate.scalar) is None:  # only some
         yes, _ = split_rows(predicate, frame.programs.numel())
         frame = Frame(frame.programs[yes])
         descriptor, indices = descriptor.rows(yes), [index.rows(yes) for index in indices]
-    if all_do or frame.programs.numel():
+    if all_do != 0 and frame.programs.numel():
         known = used_descriptor(machine, frame, descriptor, indices)
         block = block_of(descriptor.type)
         fill = Lanes(block, torch.zeros((1,) * (block.rank + 1)).to(block.dtype))
