@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,10 @@ def runs_of(
     access = _reached(memory, pointer, mask, item, full)
     axis, length = _contiguous(access, item)
     active = None
+    if axis is not None and access is not None and not access.indices and mask is None:
+        base = memory.address(memory.buffers.index(access.buffer)) - PADDING + access.offset
+        starts, lengths, lanes = _regular(access.progressions, full, axis, length, item)
+        return Runs(starts + base, lengths, programs.reshape(-1, *(1,) * len(shape)).expand(starts.shape), lanes)
     if axis is None or access is None:
         starts = pointer.data.expand(full)
         counts = torch.ones((1,) * len(full), dtype=torch.int64).expand(full)
@@ -74,6 +79,20 @@ def runs_of(
     if active is not None:
         return Runs(*(column[active.expand(starts.shape)] for column in columns))
     return Runs(*columns)
+
+
+@lru_cache(maxsize=64)
+def _regular(
+    progressions: tuple[tuple[int, int, int], ...], full: tuple[int, ...], axis: int, length: int, item: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Starts from the first byte, lengths and lanes of an access without a mask, which a loop repeats elsewhere."""
+    reduced = tuple(1 if a == axis else size for a, size in enumerate(full))
+    starts = torch.zeros((1,) * len(full), dtype=torch.int64)
+    for place, size, step in progressions:
+        if place != axis:
+            starts = starts + (torch.arange(size) * step).reshape([-1 if a == place else 1 for a in range(len(full))])
+    lanes = (torch.arange(math.prod(reduced[1:])) * length).reshape(reduced[1:]).expand(reduced)
+    return starts.expand(reduced), torch.full((1,) * len(full), length * item).expand(reduced), lanes
 
 
 def scattering(

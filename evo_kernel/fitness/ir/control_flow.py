@@ -22,6 +22,7 @@ from evo_kernel.fitness.ir.engine import (
 from evo_kernel.fitness.ir.lanes import Lanes, sum_of
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import LOADS, STORES, Operation
+from evo_kernel.fitness.ir.running_program import Steps
 from evo_kernel.fitness.ir.types import IRError, Type
 
 _STORES = STORES | {"tt.call"}
@@ -43,22 +44,25 @@ def _passes_over(machine: Machine, operation: Operation, deciding: Sequence[Lane
 
 
 @handles("scf.if")
-def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+def _if(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     if _passes_over(machine, operation, operands):
         return skip_operation(machine, frame, operation, operands)
+    if (known := operands[0].scalar) is not None:
+        taken = operation.regions[:1] if known else operation.regions[1:]
+        return (yield from machine.region(frame, taken[0])) if taken else []
     yes, no = split_rows(operands[0], frame.programs.numel())
     parts = []
     for region, rows in zip(operation.regions, (yes, no), strict=False):
         if rows.numel() == frame.programs.numel():
-            return machine.region(frame, region)
+            return (yield from machine.region(frame, region))
         if rows.numel():
             inner = Frame(frame.programs[rows], frame, rows)
-            parts.append((rows, machine.block(inner, region.operations)))
+            parts.append((rows, (yield from machine.block(inner, region.operations))))
     return merged(parts, frame.programs.numel()) if operation.results else []
 
 
 @handles("scf.for")
-def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     low, high, step, *carried = operands
     if _passes_over(machine, operation, operands[:3]):
         return skip_operation(machine, frame, operation, operands)
@@ -74,7 +78,7 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
         if over:
             return loop.finish()
         counter = _counter(index, loop.of(low), loop.of(step), trips)
-        loop.carried = list(machine.region(loop.frame, body, [counter, *loop.carried]))
+        loop.carried = list((yield from machine.region(loop.frame, body, [counter, *loop.carried])))
         trips += 1
         if machine.observer is not None:
             machine.observer.iteration(operation, loop.frame.programs)
@@ -150,7 +154,7 @@ class _Loop:
 
 
 @handles("scf.while")
-def _while(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+def _while(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     before, after = operation.regions
     loop = _Loop(machine, frame, operands)
     before_trip: list[torch.Tensor] = []
@@ -165,16 +169,17 @@ def _while(machine: Machine, frame: Frame, operation: Operation, operands: Seque
                     "one after the other"
                 )
             before_trip = now
-        condition, *passed = machine.region(loop.frame, before, loop.carried)
+        condition, *passed = yield from machine.region(loop.frame, before, loop.carried)
         if _passes_over(machine, operation, [condition]):
             return skip_operation(machine, frame, operation, operands)
-        yes, _ = split_rows(condition, loop.rows.numel())
-        staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
-        staying[yes] = True
         loop.carried = passed
-        if not loop.keep(staying, passed):
-            return loop.finish()
-        loop.carried = list(machine.region(loop.frame, after, loop.carried))
+        if not condition.scalar:
+            yes, _ = split_rows(condition, loop.rows.numel())
+            staying = torch.zeros(loop.rows.numel(), dtype=torch.bool)
+            staying[yes] = True
+            if not loop.keep(staying, passed):
+                return loop.finish()
+        loop.carried = list((yield from machine.region(loop.frame, after, loop.carried)))
         if machine.observer is not None:
             machine.observer.iteration(operation, loop.frame.programs)
         machine.check_time()
@@ -188,7 +193,7 @@ def _state(machine: Machine, loop: _Loop) -> list[torch.Tensor]:
 
 
 @handles("tt.call")
-def _call(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+def _call(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     function = machine.module.functions.get(operation.attributes["callee"])
     if function is None:
         raise IRError(f"{operation.attributes['callee']} is called but not defined")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from evo_kernel.fitness.ir.layouts import expanded
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.own_lines import long_runs, own_lines
-from evo_kernel.fitness.ir.rounds import RoundCounter, WaitCounter
+from evo_kernel.fitness.ir.rounds import ProgramCounts, RoundCounter, WaitCounter
 from evo_kernel.fitness.ir.types import Type
 
 _MUFU = {"math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.sin", "math.cos",
@@ -35,6 +36,7 @@ PARTED = frozenset(["tf32", "tf32x3", "bf16x3", "bf16x6"])
 """Ways to give tensor cores operands of float32, in as many products as the name says."""
 _SMALL, _MOST_WAITING = 1 << 12, 1 << 16
 """Runs of an access that waits for others; runs that wait."""
+_Note = Callable[[Operation, Type | None, torch.Tensor, int], None]
 
 
 class Counter:
@@ -70,21 +72,36 @@ class Counter:
             self._sample[footprints] = True
         self._blocks = blocks_of(module) if blocks else frozenset()
         self._loops, self._layouts = loops_of(module), module.layouts
-        self.reached: defaultdict[int, torch.Tensor] = defaultdict(lambda: torch.zeros(programs, dtype=torch.int64))
+        self._again: dict[int, tuple[Any, ...]] = {}  # programs, how often they did it, and how that is noted
+        self._latencies: dict[int, int] = {}
+        self._chosen: tuple[torch.Tensor, torch.Tensor] | None = None  # programs, and which of them are in the sample
+        self._reached_blocks: defaultdict[int, torch.Tensor] = defaultdict(
+            lambda: torch.zeros(programs, dtype=torch.int64)
+        )
         self._by_program: defaultdict[str, torch.Tensor] = defaultdict(
             lambda: torch.zeros(programs, dtype=torch.float64)
         )
-        self.elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
+        self._elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
         self._rounds = RoundCounter(module, programs)
         self._by_program["rounds"], self._by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
-        self.waits = WaitCounter(
-            module, lambda one: {n: float(self._by_program[n][one]) for n in _lasting(self._by_program)}
-        )
+        self.waits = WaitCounter(module, self._of_one)
 
     @property
     def by_program(self) -> dict[str, torch.Tensor]:
         self._settle()
+        self._note()
         return self._by_program
+
+    @property
+    def reached(self) -> dict[int, torch.Tensor]:
+        self._note()
+        return self._reached_blocks
+
+    @property
+    def elements(self) -> Mapping[str, float]:
+        """Operations on elements, of all programs together."""
+        self._note()
+        return self._elements
 
     @property
     def footprints(self) -> Footprints:
@@ -94,37 +111,63 @@ class Counter:
     # --- Observer -------------------------------------------------------------------------------------------------
 
     def operation(self, operation: Operation, programs: torch.Tensor, result: Type | None) -> None:
+        self._count(operation.ordinal, self._did, operation, result, programs)
+
+    def _count(self, key: int, note: _Note, what: Operation, result: Type | None, now: torch.Tensor) -> None:
+        """Count once more for the same programs; what others did before is noted."""
+        programs, times, *before = self._again.get(key, (now, 0))
+        if programs is not now:
+            before[0](*before[1:], programs, times)
+            times = 0
+        self._again[key] = (now, times + 1, note, what, result)
+
+    def _note(self) -> None:
+        again, self._again = self._again, {}
+        for programs, times, note, operation, result in again.values():
+            note(operation, result, programs, times)
+        for program, latencies in self._latencies.items():
+            self._by_program["latencies"][program] = latencies
+
+    def _of_one(self, program: int) -> ProgramCounts:
+        """What makes a program last, of all that it has done."""
+        self._note()
+        return {name: float(self._by_program[name][program]) for name in _lasting(self._by_program)}
+
+    def _did(self, operation: Operation, result: Type | None, programs: torch.Tensor, times: int) -> None:
+        """Count an operation that programs have executed so often."""
         if operation.ordinal in self._blocks:
-            self.reached[operation.ordinal][programs] += 1
+            self._reached_blocks[operation.ordinal][programs] += times
         if operation.name == "tt.call":
-            self._begin(operation, programs)
+            self._begin(operation, programs, times)
         if operation.name in DOTS:
             kind, flops = product_of(operation)
-            self._by_program[f"flops.{kind}"][programs] += flops
+            self._by_program[f"flops.{kind}"][programs] += flops * times
             return
         if result is None or operation.name in FREE:
             return
-        count = float(result.elements * programs.numel())
+        count = float(result.elements * programs.numel() * times)
         if operation.name in ("tt.reduce", "tt.scan"):
-            self.elements["reduce"] += (
-                float(operation.types[0].elements * programs.numel()) if operation.types else count
-            )
+            elements = operation.types[0].elements if operation.types else result.elements
+            self._elements["reduce"] += float(elements * programs.numel() * times)
             return
         fp, mufu = _arithmetic(operation.name, result)
-        self.elements["int"] += count if fp + mufu == 0 else 0.0
-        self.elements["fp"] += fp * count
-        self.elements["mufu"] += mufu * count
+        self._elements["int"] += count if fp + mufu == 0 else 0.0
+        self._elements["fp"] += fp * count
+        self._elements["mufu"] += mufu * count
 
     def iteration(self, operation: Operation, programs: torch.Tensor) -> None:
-        self._by_program["iterations"][programs] += 1
-        self._begin(operation, programs)
+        self._count(~operation.ordinal, self._iterated, operation, None, programs)
         self._rounds.end(programs)
 
-    def _begin(self, operation: Operation, programs: torch.Tensor) -> None:
-        self._by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += 1
+    def _iterated(self, operation: Operation, result: Type | None, programs: torch.Tensor, times: int) -> None:
+        self._by_program["iterations"][programs] += times
+        self._begin(operation, programs, times)
+
+    def _begin(self, operation: Operation, programs: torch.Tensor, times: int) -> None:
+        self._by_program[f"loop.{self._loops.begins[operation.ordinal]}.iterations"][programs] += times
 
     def waited(self, program: int, latencies: int) -> None:
-        self._by_program["latencies"][program] = max(latencies, float(self._by_program["latencies"][program]))
+        self._latencies[program] = max(latencies, self._latencies.get(program, 0))
 
     def library(self, programs: torch.Tensor, elements: int, instructions: torch.Tensor) -> None:
         self._by_program[f"library.{elements}"][programs] += instructions
@@ -137,7 +180,8 @@ class Counter:
         self.waits.access(operation, pointer, programs)
         self._rounds.access(operation, pointer, programs)
         lanes = _active(mask, programs.numel(), shape)
-        self._by_program[f"{kind}_bytes"][programs] += lanes * item
+        amounts = self._by_program[f"{kind}_bytes"].numpy()  # quicker than torch for few programs
+        amounts[programs.numpy()] += (lanes.numpy() if isinstance(lanes, torch.Tensor) else lanes) * item
         atomic = "atomic" in operation.name or operation.name == "tt.descriptor_reduce"
         if atomic:
             self._by_program["atomic"][programs] += lanes
@@ -152,10 +196,13 @@ class Counter:
         overwrites: bool, layout: str,
     ) -> None:  # fmt: skip
         if self._sample is not None:
-            rows = self._sample[programs].nonzero().squeeze(1)
+            if self._chosen is None or self._chosen[0] is not programs:
+                self._chosen = programs, self._sample[programs].nonzero().squeeze(1)
+            rows = self._chosen[1]
             if not rows.numel():
                 return
-            pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
+            if rows.numel() < programs.numel():
+                pointer, mask, programs = pointer.rows(rows), mask and mask.rows(rows), programs[rows]
         runs = runs_of(self._memory, pointer, mask, programs, item, shape, layout)
         count = runs.starts.numel()
         if count and self._followed is not None:

@@ -24,7 +24,7 @@ MAX_SIZE, MAX_STRIDE = 1 << 32, 1 << 40  # elements, bytes (CUDA driver API, cuT
 class DeviceDescriptor(Lanes):
     """A tensor descriptor: base address, sizes and strides (in elements) of each axis, for all programs."""
 
-    __slots__ = ("base", "round_tf32", "sizes", "strides", "zeros")
+    __slots__ = ("base", "lines", "round_tf32", "sizes", "strides", "supported", "whole", "zeros")
 
     def __init__(
         self,
@@ -39,12 +39,18 @@ class DeviceDescriptor(Lanes):
         super().__init__(type_, sum_=Sum(0))
         self.base, self.sizes, self.strides = base, tuple(sizes), tuple(strides)
         self.zeros, self.round_tf32 = zeros, round_tf32
+        self.supported = False  # found by `check_use`
+        self.whole: tuple[Lanes, Lanes, list[tuple[int, int]]] | None = None
+        """Addresses and mask of a block within, at 0; by axis, the last place of one, and bytes between elements."""
+        self.lines: dict[int, tuple[Sum, Sum]] = {}  # by axis: a block's elements, and their bytes if strides are equal
 
     @property
     def programs(self) -> int:
         return max(lanes.programs for lanes in (self.base, *self.sizes, *self.strides))
 
     def rows(self, index: torch.Tensor) -> DeviceDescriptor:
+        if self.programs == 1:
+            return self
         return DeviceDescriptor(
             self.type, self.base.rows(index), [s.rows(index) for s in self.sizes],
             [s.rows(index) for s in self.strides], zeros=self.zeros, round_tf32=self.round_tf32,
@@ -65,11 +71,16 @@ def check_use(descriptor: DeviceDescriptor, indices: Sequence[Lanes], programs: 
     """
     item = block_of(descriptor.type).item_bytes
     *strides, last = descriptor.strides
-    for value in (descriptor.base, *descriptor.sizes, *descriptor.strides, *indices):
+    known = () if descriptor.supported else (descriptor.base, *descriptor.sizes, *descriptor.strides)
+    for value in (*known, *indices):
         if value.undefined is not None and bool(value.undefined.any()):
             raise MemoryFault("undefined", "moves a block by a descriptor or indices that are undefined")
 
     def demand(value: Lanes, least: int, most: int, unit: int, what: str) -> None:
+        total = value.sum
+        units = [total.constant, *(term.unit for term in total.terms)]
+        if least <= total.low and total.high <= most and not any(one * unit % ALIGNMENT for one in units):
+            return
         data = value.data.long()
         wrong = (data < least) | (data > most) | (data * unit % ALIGNMENT != 0)
         if bool(wrong.any()):
@@ -79,13 +90,15 @@ def check_use(descriptor: DeviceDescriptor, indices: Sequence[Lanes], programs: 
             message = f"uses a descriptor {what} is {number} ({item} bytes an element), which GPUs do not support"
             raise MemoryFault("misaligned", message, program)
 
-    if bool((descriptor.base.data % ALIGNMENT != 0).any()):
-        raise MemoryFault("misaligned", f"uses a descriptor whose base is not a multiple of {ALIGNMENT} bytes")
-    for size in descriptor.sizes:
-        demand(size, 1, MAX_SIZE - 1, ALIGNMENT, "one of whose sizes")
-    for stride in strides:
-        demand(stride, 0, MAX_STRIDE // item, item, "one of whose strides")
-    demand(last, 1, 1, ALIGNMENT, "whose last stride")
+    if not descriptor.supported:
+        if bool((descriptor.base.data % ALIGNMENT != 0).any()):
+            raise MemoryFault("misaligned", f"uses a descriptor whose base is not a multiple of {ALIGNMENT} bytes")
+        for size in descriptor.sizes:
+            demand(size, 1, MAX_SIZE - 1, ALIGNMENT, "one of whose sizes")
+        for stride in strides:
+            demand(stride, 0, MAX_STRIDE // item, item, "one of whose strides")
+        demand(last, 1, 1, ALIGNMENT, "whose last stride")
+        descriptor.supported = True
     demand(indices[-1], -MAX_SIZE, MAX_SIZE, item, "at a block whose last index")
 
 
@@ -109,6 +122,12 @@ def used_descriptor(machine: Machine, frame: Frame, descriptor: Lanes, indices: 
 
 def described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
     """Addresses and mask of a block at some indices."""
+    places = [number for index in indices if (number := index.scalar) is not None]
+    if descriptor.whole is not None and len(places) == len(indices):
+        pointer, mask, axes = descriptor.whole
+        if all(0 <= place <= most for place, (most, _) in zip(places, axes, strict=True)):
+            start = sum(place * step for place, (_, step) in zip(places, axes, strict=True))
+            return Lanes(pointer.type, sum_=Sum(pointer.sum.constant + start, pointer.sum.terms)), mask
     block = block_of(descriptor.type)
     shape = block.shape or ()
     total, factors = descriptor.base.sum, []
@@ -123,16 +142,19 @@ def described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[L
     total = lifted(total)
     item = block.item_bytes
     for axis, (size, stride, index) in enumerate(zip(descriptor.sizes, descriptor.strides, indices, strict=True)):
-        offsets = torch.arange(shape[axis]).reshape(1, *(-1 if a == axis else 1 for a in range(rank)))
-        start = lifted(index.sum)
-        place = start.plus(Sum(0, (Term(offsets, 0, shape[axis] - 1),) if shape[axis] > 1 else ()))
         step = stride.sum
+        if axis not in descriptor.lines:
+            offsets = torch.arange(shape[axis]).reshape(1, *(-1 if a == axis else 1 for a in range(rank)))
+            line = Sum(0, (Term(offsets, 0, shape[axis] - 1),) if shape[axis] > 1 else ())
+            descriptor.lines[axis] = line, line.times(step.constant * item)
+        line, in_bytes = descriptor.lines[axis]
+        start, bound = lifted(index.sum), lifted(size.sum)
+        place = start.plus(line)
         if step.terms:
             data = place.data(rank) * lifted(step).data(rank)
             total = total.plus(Sum(0, (term_of(data * item),)))
         else:
-            total = total.plus(place.times(step.constant * item))
-        bound = lifted(size.sum)
+            total = total.plus(start.times(step.constant * item)).plus(in_bytes)
         if place.low < 0 or place.plus(bound.times(-1)).high >= 0:
             position = place.data(rank)
             inside = (position >= 0) & (position < bound.data(rank))
@@ -140,6 +162,12 @@ def described(descriptor: DeviceDescriptor, indices: Sequence[Lanes]) -> tuple[L
                 factors.append(inside)
     pointer = Lanes(Type("ptr", shape, Type(block.element)), sum_=total)
     mask = Lanes(Type("i1", shape), factors=tuple(factors))
+    if len(places) == len(indices) and not factors and descriptor.programs == 1:
+        sizes, strides = ([one.sum.constant for one in some] for some in (descriptor.sizes, descriptor.strides))
+        axes = [(size - long, stride * item) for size, stride, long in zip(sizes, strides, shape, strict=True)]
+        start = sum(place * step for place, (_, step) in zip(places, axes, strict=True))
+        at_zero = Lanes(pointer.type, sum_=Sum(total.constant - start, total.terms))
+        descriptor.whole = at_zero, mask, axes
     return pointer, mask
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -18,11 +18,13 @@ from evo_kernel.fitness.ir import hint_checks
 from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, as_address, as_number, nothing
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import Function, IRBlock, IRModule, Operation, Region
-from evo_kernel.fitness.ir.running_program import RunningProgram
+from evo_kernel.fitness.ir.running_program import RunningProgram, Steps
 from evo_kernel.fitness.ir.types import IRError, Type
 
 MAX_CALLS = 32
 MAX_ITERATIONS = 1 << 24
+MOST_KNOWN = 256
+"""Results of one operation that are kept, by its operands; and elements of each."""
 PATIENCE = 1 << 10
 """Iterations of a loop after which a program that may wait for others counts as waiting."""
 
@@ -59,14 +61,29 @@ class ExecutionObserver(Protocol):
         ...
 
 
-Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes]"]
+Handler = Callable[["Machine", "Frame", Operation, "Sequence[Lanes]"], "Sequence[Lanes] | Steps"]
+_Handler = TypeVar("_Handler", bound=Handler)
 HANDLERS: dict[str, Handler] = {}
+_Step = tuple[Handler | None, "dict[tuple[Lanes | int, ...], Sequence[Lanes]] | None", bool]
+"""How an operation is executed: by a handler, or as a terminator; its results by operands, where they depend on nothing
+else; and whether it may be skipped with its data."""
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
+def ended(results: Sequence[Lanes] | Steps) -> Sequence[Lanes]:
+    """The results of an execution that waits for no other group of warps."""
+    if not isinstance(results, Generator):
+        return results
+    try:
+        next(results)
+    except StopIteration as end:
+        return end.value
+    raise IRError("a group of warps waits where there is none")
+
+
+def handles(*names: str) -> Callable[[_Handler], _Handler]:
     """Register a function as the handler of operations with these names."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: _Handler) -> _Handler:
         for name in names:
             HANDLERS[name] = handler
         return handler
@@ -100,6 +117,7 @@ class Machine:
     running: RunningProgram | None = None  # the program that runs alone, because it has shared memory
     promising: bool = False  # the kernel has hints about its values
     depth: int = 0
+    _steps: dict[Operation, _Step] = field(default_factory=dict)
     _orders: dict[int, torch.Tensor] = field(default_factory=dict)
     combining: bool = (
         False  # inside a combiner or a function of elements, whose operations represent many: no memory, no calls
@@ -116,7 +134,7 @@ class Machine:
             for name in (*operation.operands, *(n for s in operation.successors for n in s.operands))
         )
 
-    def call(self, function: Function, arguments: Sequence[Lanes], programs: torch.Tensor) -> Sequence[Lanes]:
+    def call(self, function: Function, arguments: Sequence[Lanes], programs: torch.Tensor) -> Steps:
         """Run a function for programs with these linear ids. Raises MemoryFault, Unsupported, OutOfTime, IRError."""
         if self.depth >= MAX_CALLS:
             raise IRError(f"functions call each other more than {MAX_CALLS} deep")
@@ -125,32 +143,44 @@ class Machine:
         try:
             if len(function.body.blocks) == 1:
                 frame.bind(function.body.arguments or function.arguments, arguments)
-                return self.block(frame, function.body.blocks[0].operations)
+                return (yield from self.block(frame, function.body.blocks[0].operations))
             frame.bind(function.arguments, arguments)
-            return self._blocks(frame, function.body, len(function.results))
+            return (yield from self._blocks(frame, function.body, len(function.results)))
         finally:
             self.depth -= 1
 
-    def block(self, frame: Frame, operations: Sequence[Operation]) -> Sequence[Lanes]:
+    def block(self, frame: Frame, operations: Sequence[Operation]) -> Steps:
         """Execute operations in order. The operands of the last one, a terminator, are the result."""
         for operation in operations:
-            name = operation.name
             operands = [frame.lookup(n) for n in operation.operands]
-            if name in _TERMINATORS:
-                return operands
-            handler = HANDLERS.get(name)
+            step = self._steps.get(operation)
+            if step is None:
+                step = self._steps[operation] = self._step(operation)
+            handler, known, may_skip = step
             if handler is None:
-                raise Unsupported(f"the executor does not know the operation {name}")
-            if self.skips_floats and name not in _EFFECTS and any(value.is_nothing for value in operands):
-                handler = skip_operation
-            try:
-                results = handler(self, frame, operation, operands)
-                if self.promising:
-                    results = self._promised(handler, frame, operation, operands, results)
-            except MemoryFault as fault:
-                if not hasattr(fault, "operation"):
-                    fault.operation = operation  # pyright: ignore[reportAttributeAccessIssue]
-                raise
+                return operands
+            key, results = (), None
+            if known is not None:
+                key = tuple([value if (number := value.scalar) is None else number for value in operands])
+                results = known.get(key)
+            if results is None:
+                if may_skip and any(value.is_nothing for value in operands):
+                    handler = skip_operation
+                try:
+                    results = handler(self, frame, operation, operands)
+                    if isinstance(results, Generator):
+                        results = yield from results
+                    if self.promising:
+                        results = self._promised(handler, frame, operation, operands, results)
+                except MemoryFault as fault:
+                    if not hasattr(fault, "operation"):
+                        fault.operation = operation  # pyright: ignore[reportAttributeAccessIssue]
+                    raise
+                if known is not None:
+                    if len(known) >= MOST_KNOWN:
+                        known.clear()
+                    if sum(data.numel() for value in results for data in value.tensors()) <= MOST_KNOWN:
+                        known[key] = results
             if self.observer is not None:
                 result = operation.results[0].type if operation.results else None
                 self.observer.operation(operation, frame.programs, result)
@@ -160,26 +190,37 @@ class Machine:
                 frame.values[value.name] = result
         return []
 
+    def _step(self, operation: Operation) -> _Step:
+        if operation.name in _TERMINATORS:
+            return None, None, False
+        handler = HANDLERS.get(operation.name)
+        if handler is None:
+            raise Unsupported(f"the executor does not know the operation {operation.name}")
+        follows = hint_checks.follows(operation) and not any(value.type.is_float for value in operation.results)
+        follows = follows and operation.name not in _OF_FLOATS and not self.promising
+        keeps = bool(operation.results) and (follows or operation.name in ("arith.constant", "tt.make_range"))
+        return handler, {} if keeps else None, self.skips_floats and operation.name not in _EFFECTS
+
     def _promised(
         self, handler: Handler, frame: Frame, operation: Operation, operands: Sequence[Lanes], results: Sequence[Lanes]
     ) -> Sequence[Lanes]:
         """Results, with the values that the compiler assumes because of hints."""
         if any(value.promised is not None for value in operands) and hint_checks.follows(operation):
             believed = [value.promised or value for value in operands]
-            taken = handler(self, frame, operation, believed)
+            taken = ended(handler(self, frame, operation, believed))
             hint_checks.refuse_wraps(operation, believed, taken[0])
             results = [value.taken_for(other) for value, other in zip(results, taken, strict=True)]
         if hint_checks.made_by(operation):
             results = [hint_checks.believed(operation, value) for value in results]
         return results
 
-    def mapped(self, frame: Frame, region: Region, results: int) -> Sequence[Lanes]:
+    def mapped(self, frame: Frame, region: Region, results: int) -> Steps:
         """Run a function's region, of one block or of several that branch to each other."""
         if len(region.blocks) == 1:
             return self.block(frame, region.operations)
         return self._blocks(frame, region, results)
 
-    def region(self, frame: Frame, region: Region, arguments: Sequence[Lanes] = ()) -> Sequence[Lanes]:
+    def region(self, frame: Frame, region: Region, arguments: Sequence[Lanes] = ()) -> Steps:
         """Run a region with one block in its own frame."""
         inner = Frame(frame.programs, frame)
         inner.bind(region.arguments, arguments)
@@ -196,7 +237,7 @@ class Machine:
         if time.monotonic() > self.deadline:
             raise OutOfTime
 
-    def _blocks(self, frame: Frame, body: Region, results: int) -> Sequence[Lanes]:
+    def _blocks(self, frame: Frame, body: Region, results: int) -> Steps:
         """Run blocks that branch to each other: programs with the same next block run together, until they return."""
         blocks = {block.label: block for block in body.blocks}
         places = {block.label: place for place, block in enumerate(body.blocks)}
@@ -209,7 +250,7 @@ class Machine:
             if steps > MAX_ITERATIONS:
                 raise OutOfTime
             *before, last = block.operations
-            self.block(current, [*before, _NOTHING])
+            yield from self.block(current, [*before, _NOTHING])
             if last.name in ("tt.return", "tt.map_elementwise.return"):
                 returned.append((rows, [current.lookup(n) for n in last.operands]))
                 continue
@@ -245,6 +286,10 @@ _EFFECTS = {
     "ttg.async_copy_global_to_local", "ttg.async_commit_group", "ttg.async_wait", "ttg.local_gather",
     "ttg.local_scatter",
 }  # fmt: skip
+
+
+_OF_FLOATS = {"arith.bitcast", "tt.bitcast", "arith.fptosi", "arith.fptoui", "arith.cmpf"}
+"""Whose operands are floats, which are new each time."""
 
 
 def skip_operation(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
@@ -283,16 +328,15 @@ class Frame:
             self.values[value.name] = lanes
 
     def lookup(self, name: str) -> Lanes:
-        lanes = self.values.get(name)
-        if lanes is not None:
-            return lanes
-        if self.parent is None:
-            raise IRError(f"{name} is not defined")
-        lanes = self.parent.lookup(name)
-        if self.rows is not None:
-            lanes = lanes.rows(self.rows)
-            self.values[name] = lanes
-        return lanes
+        frame = self
+        while name not in frame.values:
+            if frame.parent is None:
+                raise IRError(f"{name} is not defined")
+            if frame.rows is not None:
+                frame.values[name] = frame.parent.lookup(name).rows(frame.rows)
+            else:
+                frame = frame.parent
+        return frame.values[name]
 
 
 def split_rows(condition: Lanes, programs: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +13,7 @@ import torch
 from evo_kernel.fitness.ir import casts, control_flow, mapping, reductions, shapes, warp_groups  # noqa: F401  they register handlers
 from evo_kernel.fitness.ir.descriptors import DeviceDescriptor as DescriptorLanes
 from evo_kernel.fitness.ir.descriptors import block_of
-from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine
+from evo_kernel.fitness.ir.engine import HANDLERS, ExecutionObserver, Machine, ended
 from evo_kernel.fitness.ir.lanes import Lanes, Sum
 from evo_kernel.fitness.ir.memory import DeviceBuffer, DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import (
@@ -35,6 +37,7 @@ MAX_CHUNK = 1 << 14
 SURVEYED_ELEMENTS = 1 << 26
 """Likewise without floating-point data, when most tensors are addresses, which stay small: integers may not."""
 
+_Scope = ChainMap[str, int]
 _LOADS = LOADS | ATOMICS | {"tt.descriptor_reduce"}
 
 
@@ -114,25 +117,26 @@ def _roots(module: IRModule) -> tuple[Reach, Reach, Reach]:
     if len(module.functions) > 1:
         everything = Reach(*(frozenset(range(len(entry.arguments))),) * 2)
         return everything, everything, everything
-    sources: dict[str, set[str]] = {}
-    accesses: list[tuple[Operation, str]] = []
-    _flows(entry.body, sources, accesses)
-    loads: dict[str, set[str]] = {}  # by result, the addresses: regions side by side may use the same names
-    for operation, address in accesses:
-        for value in operation.results if operation.name == "tt.load" else ():
-            loads.setdefault(value.name, set()).add(address)
-    positions = {value.name: position for position, value in enumerate(entry.arguments)}
+    sources: dict[int, set[int]] = {}
+    accesses: list[tuple[Operation, int, list[int]]] = []
+    numbers = itertools.count()
+    scope = _Scope({value.name: next(numbers) for value in entry.arguments})
+    inner = _flows(entry.body, scope, numbers, sources, accesses)
+    if entry.body.blocks:  # whose arguments may stand for those of the function
+        sources |= {inner[v.name]: {scope[w.name]} for v, w in zip(entry.body.arguments, entry.arguments, strict=False)}
+    loads = {result: address for operation, address, results in accesses for result in results}
+    positions = {scope[value.name]: place for place, value in enumerate(entry.arguments)}
 
-    def reach(names: Iterable[str]) -> Reach:
-        seen, pending = set(), [(name, False) for name in names]
+    def reach(values: Iterable[int]) -> Reach:
+        seen, pending = set(), [(value, False) for value in values]
         while pending:
             current, by_table = pending.pop()
             if (current, by_table) in seen:
                 continue
             seen.add((current, by_table))
             pending += [(source, by_table) for source in sources.get(current, ())]
-            pending += [(address, True) for address in loads.get(current, ())]
-        found = [{positions[name] for name, way in seen if way is by and name in positions} for by in (False, True)]
+            pending += [(loads[current], True)] if current in loads else []
+        found = [{positions[value] for value, way in seen if way is by and value in positions} for by in (False, True)]
         return Reach(*map(frozenset, found))
 
     def is_float(operation: Operation) -> bool:
@@ -141,41 +145,58 @@ def _roots(module: IRModule) -> tuple[Reach, Reach, Reach]:
             return copied.is_float
         return all(value.type.is_float for value in operation.results)
 
-    floats = {o.ordinal for o, _ in accesses if is_float(o)}
+    floats = {o.ordinal for o, *_ in accesses if is_float(o)}
     return (
-        reach(name for o, name in accesses if o.name in _LOADS),
-        reach(name for o, name in accesses if o.name in _LOADS and o.ordinal not in floats),
-        reach(name for o, name in accesses if o.name in STORES),
+        reach(value for o, value, _ in accesses if o.name in _LOADS),
+        reach(value for o, value, _ in accesses if o.name in _LOADS and o.ordinal not in floats),
+        reach(value for o, value, _ in accesses if o.name in STORES),
     )
 
 
-def _flows(region: Region, sources: dict[str, set[str]], accesses: list[tuple[Operation, str]]) -> None:
-    """Record which values the addresses in a region may derive from."""
+def _flows(
+    region: Region, outer: _Scope, numbers: Iterator[int], sources: dict[int, set[int]],
+    accesses: list[tuple[Operation, int, list[int]]],
+) -> _Scope:  # fmt: skip
+    """Record which values the addresses in a region may derive from; returns the numbers of its values.
+
+    `accesses`: with the number of the address, and of what tt.load gives. Regions side by side may use the same names.
+    """
+    scope = outer.new_child()
+    for block in region.blocks:
+        values = (*block.arguments, *(value for operation in block.operations for value in operation.results))
+        scope.update({value.name: next(numbers) for value in values})
     labels = {block.label: block for block in region.blocks}
+
+    def of(names: Iterable[str], where: _Scope = scope) -> list[int]:
+        return [where.get(name, -1) for name in names]  # the IR is untrusted
+
+    def passed(values: Sequence[IRValue], given: Sequence[int], where: _Scope = scope) -> None:
+        for value, source in zip(values, given, strict=True):
+            sources.setdefault(where[value.name], set()).add(source)
+
     for block in region.blocks:
         for operation in block.operations:
+            results, operands = of(value.name for value in operation.results), of(operation.operands)
             if operation.name in _LOADS or operation.name in STORES:
-                accesses.append((operation, operation.operands[0]))
+                accesses.append((operation, operands[0], results if operation.name == "tt.load" else []))
             for successor in operation.successors:
-                for value, source in zip(labels[successor.label].arguments, successor.operands, strict=True):
-                    sources.setdefault(value.name, set()).add(source)
+                passed(labels[successor.label].arguments, of(successor.operands))
+            inner = [(each, _flows(each, scope, numbers, sources, accesses)) for each in operation.regions]
             if operation.name == "ttg.warp_specialize":  # each group of warps gets all operands, by position
-                for region_ in operation.regions[1:]:
-                    for value, source in zip(region_.arguments, operation.operands, strict=True):
-                        sources.setdefault(value.name, set()).add(source)
-                for region_ in operation.regions:
-                    _flows(region_, sources, accesses)
+                for each, within in inner[1:]:
+                    passed(each.arguments, operands, within)
                 continue
-            inner = [b for r in operation.regions for b in r.blocks]
-            ends = [name for b in inner if b.operations for name in b.operations[-1].operands]
-            from_ = [*operation.operands, *ends]
+            from_, made = [*operands], [*zip(operation.results, results, strict=True)]
+            for each, within in inner:
+                for one in each.blocks:
+                    from_ += of(one.operations[-1].operands, within) if one.operations else []
+                    made += [(value, within[value.name]) for value in one.arguments]
             if operation.name == "tt.load":
                 from_ = []
-            for value in (*operation.results, *(a for b in inner for a in b.arguments)):
+            for value, number in made:
                 may_point = value.type.element in ("ptr", "desc", "i64")
-                sources.setdefault(value.name, set()).update(from_ if may_point else ())
-            for deeper in operation.regions:
-                _flows(deeper, sources, accesses)
+                sources.setdefault(number, set()).update(from_ if may_point else ())
+    return scope
 
 
 def launch(
@@ -229,7 +250,7 @@ def launch(
         chunks = _chunks(ids, traits, seed, reverse, skips_floats)
     for chunk in chunks:
         try:
-            machine.call(module.entry, arguments, chunk)
+            ended(machine.call(module.entry, arguments, chunk))
             if machine.running is not None:
                 machine.running.now.finish()
                 machine.running = None

@@ -28,22 +28,31 @@ SMALL = 1 << 16
 MAX_TERMS = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Term:
-    """Part of a sum: int64 data, bounds of its elements, and a common divisor of them."""
+    """Part of a sum: int64 data, bounds of its elements, and a common divisor of them. Immutable."""
 
     data: torch.Tensor
     low: int
     high: int
     unit: int = 1
+    _progression: tuple[int, int, int] | bool | None = False  # not asked for yet
+    _support: tuple[int, ...] | None = None
 
     @property
     def support(self) -> tuple[int, ...]:
         """Axes along which it varies."""
-        return tuple(axis for axis, size in enumerate(self.data.shape) if size > 1)
+        if self._support is None:
+            self._support = tuple([axis for axis, size in enumerate(self.data.shape) if size > 1])
+        return self._support
 
     def progression(self) -> tuple[int, int, int] | None:
         """(axis, first element, step) if it is an arithmetic progression along one axis with a positive step."""
+        if isinstance(self._progression, bool):
+            self._progression = self._looked_at()
+        return self._progression
+
+    def _looked_at(self) -> tuple[int, int, int] | None:
         support = self.support
         if len(support) != 1:
             return None
@@ -149,7 +158,7 @@ def _added(a: Term, b: Term) -> Term:
 class Lanes:
     """A value for all programs of a chunk. Immutable; other representations are cached when they are needed."""
 
-    __slots__ = ("_data", "_factors", "_later", "_sum", "promised", "type", "undefined")
+    __slots__ = ("_data", "_factors", "_later", "_scalar", "_sum", "promised", "type", "undefined")
 
     def __init__(
         self,
@@ -164,6 +173,7 @@ class Lanes:
         """One of `data`, `sum_`, `factors`, or `later`, which computes factors when needed."""
         self.type, self._data, self._sum, self._factors, self._later = type_, data, sum_, factors, later
         self.undefined = undefined
+        self._scalar: int | bool | None = False  # not asked for yet
         self.promised: Lanes | None = None  # the value that the compiler assumes, if it differs (hint_checks.py)
 
     @property
@@ -245,6 +255,24 @@ class Lanes:
             return total.constant if not total.terms else None
         return None
 
+    @property
+    def scalar(self) -> int | None:
+        """The number that a defined integer without axes has in all programs; None if they differ, or of others."""
+        if self._scalar is False:
+            self._scalar = self._asked()
+        return self._scalar
+
+    def _asked(self) -> int | None:
+        if type(self) is not Lanes or self.type.shape is not None or not self.type.is_integer:
+            return None
+        if self.undefined is not None or self.promised is not None:
+            return None
+        if self._sum is not None:
+            return None if self._sum.terms else self._sum.constant
+        if self._data is None and not self.factors:
+            return 1
+        return int(self.data) if self.data.numel() == 1 else None
+
     def boolean(self) -> bool | None:
         """The constant value of a boolean; None if it varies."""
         factors = self.factors
@@ -266,6 +294,8 @@ class Lanes:
 
     def rows(self, index: torch.Tensor) -> Lanes:
         """The value for some programs."""
+        if self.scalar is not None:
+            return self
         lanes = self._rows(index)
         return lanes if self.promised is None else lanes.taken_for(self.promised.rows(index))
 

@@ -44,7 +44,9 @@ def load(
 ) -> Lanes:
     """Elements at addresses; `other`, or undefined, where the mask is off."""
     require_defined_access(machine, pointer, mask, "loads")
-    torn = hint_checks.torn(pointer, mask, type_.item_bytes, access_shape(frame, type_, pointer, mask))
+    torn = None
+    if pointer.promised is not None or (mask is not None and mask.promised is not None):
+        torn = hint_checks.torn(pointer, mask, type_.item_bytes, access_shape(frame, type_, pointer, mask))
     if torn is not None:  # replaces what a vector access loads there
         loaded = load(machine, frame, operation, pointer.alone(), mask and mask.alone(), other, type_)
         return Lanes(type_, loaded.data, undefined=any_marked(loaded.undefined, torn))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, handles
+from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, ended, handles
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type
@@ -48,7 +48,7 @@ def _map_elementwise(machine: Machine, frame: Frame, operation: Operation, opera
     of_elements = None if observer is None else _OfElements(observer, elements, programs * calls, whole_grid)
     machine.observer = of_elements
     try:
-        made = machine.mapped(inner, region, pack * len(operation.results))
+        made = ended(machine.mapped(inner, region, pack * len(operation.results)))
     finally:
         machine.observer, machine.combining = observer, False
     if of_elements is not None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import torch
@@ -33,6 +33,8 @@ PADDING = 1 << 16
 """Bytes on both sides of a buffer that inactive lanes may read; an active lane there is out of bounds."""
 MANY = -1
 POISON = 0xFF
+MOST_SHIFTED = 1 << 12
+"""Elements of a sum whose parts are kept, because loops shift it."""
 MAX_WINDOWS = 128
 """Maximal number of rows that are copied one by one as views: gathering costs about ten times as much per element."""
 
@@ -320,19 +322,14 @@ class DeviceMemory:
             pointer = pointer.exact()
             if pointer.low - base < -slack or pointer.high - base + item > buffer.size + slack:
                 return None
-        offset = pointer.constant - base + PADDING
-        progressions, indices = [], []
-        for term in pointer.terms:
-            if (progression := term.progression()) is not None and progression[2] % item == 0:
-                progressions.append((progression[0], term.data.numel(), progression[2]))
-                offset += progression[1]
-            else:
-                indices.append(term)
+        few = sum(term.data.numel() for term in pointer.terms) <= MOST_SHIFTED
+        start, progressions, indices = (_split if few else _split.__wrapped__)(pointer.terms, item)
+        offset = pointer.constant - base + PADDING + start
         if any(term.unit % item and bool((term.data % item != 0).any()) for term in indices):
             return None  # the slow path reports the misaligned lane, or that the sum is aligned
         if offset % item:
             return None
-        return MemoryAccess(buffer, offset, tuple(progressions), tuple(indices), rank)
+        return MemoryAccess(buffer, offset, progressions, indices, rank)
 
     def describe(self, address: int) -> str:
         """Describe where an address is."""
@@ -348,6 +345,19 @@ class DeviceMemory:
             f"at byte {offset}" if beyond < 0 else f"{beyond} bytes behind the end" if beyond else "just behind the end"
         )
         return f"{where} of {buffer.name}, which has {buffer.size} bytes"
+
+
+@lru_cache(maxsize=256)
+def _split(terms: tuple[Term, ...], item: int) -> tuple[int, tuple[tuple[int, int, int], ...], tuple[Term, ...]]:
+    """Where progressions begin, the progressions of items, and the terms that are none: of a sum that a loop shifts."""
+    start, progressions, indices = 0, [], []
+    for term in terms:
+        if (progression := term.progression()) is not None and progression[2] % item == 0:
+            progressions.append((progression[0], term.data.numel(), progression[2]))
+            start += progression[1]
+        else:
+            indices.append(term)
+    return start, tuple(progressions), tuple(indices)
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,8 @@ class Operation:
             if default is None:
                 raise IRError(f"{self.name} has no attribute {attribute}")
             return default
+        if text.isdecimal():
+            return int(text)
         match = re.match(r"-?\d+", text)
         if not match:
             raise IRError(f"{self.name}: {attribute} = {text[:40]} is not an integer")

@@ -11,7 +11,7 @@ import torch
 
 from evo_kernel.fitness.ir.casts import widened
 from evo_kernel.fitness.ir.device_functions import tf32
-from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, Unsupported, handles
+from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, Unsupported, ended, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, any_undefined, taken
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import Operation, Region
@@ -130,7 +130,7 @@ def _combined(
     observer, machine.combining = machine.observer, True
     machine.observer = None if observer is None else _LibraryOnly(observer)
     try:
-        results = machine.block(inner, _lifted_operations(region, tuple(left[0].shape[1:])))
+        results = ended(machine.block(inner, _lifted_operations(region, tuple(left[0].shape[1:]))))
     finally:
         machine.observer, machine.combining = observer, False
     if machine.memory.strict and any(r.undefined is not None and bool(r.undefined.any()) for r in results):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.lanes import Lanes
@@ -50,36 +51,38 @@ class RoundCounter:
 
     def __init__(self, module: IRModule, programs: int) -> None:
         self.rounds, self.waiting = torch.zeros(2, programs, dtype=torch.float64)  # `waiting`: no prefetching
+        self._rounds, self._waiting = self.rounds.numpy(), self.waiting.numpy()  # the same: quicker if there are few
         self._waits = waits_of(module)
-        self._began, self._last_waiting = torch.zeros(2, programs, dtype=torch.float64)  # rounds when it began
-        self._back: dict[int, torch.Tensor] = {}  # by load: the round in which it last completed
+        self._began, self._last_waiting = np.zeros((2, programs))  # rounds when it began
+        self._back: dict[int, np.ndarray] = {}  # by load: the round in which it last completed
         self._stored: defaultdict[int, set[int]] = defaultdict(set)  # by buffer: the loads on which stores depend
 
     def end(self, programs: torch.Tensor) -> None:
         """End the iteration of programs: their next loads depend on nothing before."""
-        self._began[programs] = self.rounds[programs]
+        numbers = programs.numpy()
+        self._began[numbers] = self._rounds[numbers]
 
     def access(self, operation: Operation, pointer: Lanes, programs: torch.Tensor) -> None:
         before = self._waits.before[operation.ordinal]
         if operation.ordinal in self._waits.loads:
             stored = (self._stored[n] for n in (_buffers(pointer) if self._stored else ()) if n in self._stored)
-            self._load(operation.ordinal, before.union(*stored), programs)
+            self._load(operation.ordinal, before.union(*stored), programs.numpy())
         if before and operation.name in STORES:
             for buffer in _buffers(pointer):
                 self._stored[buffer] |= before
 
-    def _load(self, ordinal: int, before: frozenset[int], programs: torch.Tensor) -> None:
+    def _load(self, ordinal: int, before: frozenset[int], programs: np.ndarray) -> None:
         back = self._began[programs]
         for load in before & self._back.keys():
-            back = torch.maximum(back, self._back[load][programs])
+            back = np.maximum(back, self._back[load][programs])
         back = back + 1
         if ordinal not in self._waits.ahead:  # of several loads in a round one is enough
-            self.waiting[programs] += (back > self._last_waiting[programs]).double()
-            self._last_waiting[programs] = torch.maximum(self._last_waiting[programs], back)
-        self.rounds[programs] = torch.maximum(self.rounds[programs], back)
+            self._waiting[programs] += back > self._last_waiting[programs]
+            self._last_waiting[programs] = np.maximum(self._last_waiting[programs], back)
+        self._rounds[programs] = np.maximum(self._rounds[programs], back)
         if ordinal in self._waits.awaited:
             if ordinal not in self._back:
-                self._back[ordinal] = torch.zeros_like(self.rounds)
+                self._back[ordinal] = np.zeros_like(self._rounds)
             self._back[ordinal][programs] = back
 
 

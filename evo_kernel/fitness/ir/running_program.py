@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Generator, Sequence
 
 import torch
 
@@ -14,11 +12,9 @@ from evo_kernel.fitness.ir.lanes import Lanes, nothing
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.types import IRError, Type
 
-JOIN_S = 10.0
-"""The threads of a program that has ended are waited for so long."""
 MOST_GROUPS = 16
-_THREADS = ThreadPoolExecutor(MOST_GROUPS, initializer=torch.set_num_threads, initargs=(1,))  # which each thread has
-"""They are used again: a confined process may start some 300 in its life."""
+Steps = Generator[None, None, Sequence[Lanes]]
+"""An execution in progress, which ends with results. It stops where another group of warps goes on."""
 
 
 class PendingProduct(Lanes):
@@ -77,7 +73,6 @@ class WarpGroup:
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
         self.may_go_on: Callable[[bool], bool] = lambda arrives: True  # if what is on its way arrives
-        self.turn = threading.Event()
         self.copies = False  # it has begun copies into shared memory
         self.latencies = 0  # of memory that it has waited for copies, if nothing else took time
         self.products: deque[PendingProduct] = deque()
@@ -118,93 +113,66 @@ class RunningProgram:
 
     def __init__(self, program: int, seed: int) -> None:
         self.program = program
+        self.programs: torch.Tensor | None = None  # as a frame has it
         self.draw = random.Random(seed * 1_000_003 + program)
         self.barriers: dict[int, Barrier] = {}  # by address of the barrier's element
         self.now = WarpGroup(self.draw)
         self._alive = [self.now]
         self._copies_first = self.draw.random() < 0.5  # what is on its way arrives when nobody can go on without
-        self._failure: BaseException | None = None
 
-    def wait(self, ready: Callable[[bool], bool]) -> None:
+    def wait(self, ready: Callable[[bool], bool]) -> Generator[None, None, None]:
         """Let others run until something holds, perhaps only if what is on its way arrives."""
         own = self.now
         own.may_go_on = ready
         while not ready(not self._copies_first):
-            if not (self._let_others() or ready(True) or self._let_others(arrives=True)):
+            if not ((yield from self._let_others()) or ready(True) or (yield from self._let_others(arrives=True))):
                 raise MemoryFault("stuck", "waits for a barrier that nobody completes: it would hang", self.program)
         own.may_go_on = lambda arrives: True
 
-    def pause(self) -> None:
+    def pause(self) -> Generator[None, None, None]:
         """Let others run, or not: as it is drawn."""
         if len(self._alive) > 1 and (self._copies_first or self.draw.random() < 0.5):
-            self._let_others(only_copies=self._copies_first)
+            yield from self._let_others(only_copies=self._copies_first)
 
-    def _let_others(self, arrives: bool = False, only_copies: bool = False) -> bool:
+    def _let_others(self, arrives: bool = False, only_copies: bool = False) -> Generator[None, None, bool]:
         """Whether another group of warps can go on; then it has."""
         others = self._able(arrives)
         if only_copies:
             others = [one for one in others if one.copies]
         if others:
-            self._pass_to(self.draw.choice(others))
+            self.now = self.draw.choice(others)
+            yield
         return bool(others)
 
     def _able(self, arrives: bool) -> list[WarpGroup]:
         arrives = arrives or not self._copies_first
         return [one for one in self._alive if one is not self.now and one.may_go_on(arrives)]
 
-    def _pass_to(self, other: WarpGroup) -> None:
-        own, self.now = self.now, other
-        other.turn.set()
-        own.turn.wait()
-        own.turn.clear()
-        if self._failure is not None:
-            raise self._failure
-
-    def beside(self, works: Sequence[Callable[[], object]], own: Callable[[], Sequence[Lanes]]) -> Sequence[Lanes]:
+    def beside(self, works: Sequence[Steps], own: Steps) -> Sequence[Lanes]:
         """Run works side by side with one of the caller's, whose results are returned when all have ended."""
         if len(self._alive) > 1 or len(works) > MOST_GROUPS:
             raise IRError("groups of warps within a group of warps, or too many of them")
         caller = self.now
-        groups = [WarpGroup(self.draw) for _ in works]
+        groups = {WarpGroup(self.draw): work for work in works}
         self._alive += groups
-        ends = [_THREADS.submit(self._run, group, work, caller) for group, work in zip(groups, works, strict=True)]
-        try:
-            if self.draw.randrange(len(self._alive)):
-                self._let_others()
-            results = own()
-            self.wait(lambda arrives: not any(group in self._alive for group in groups))
-        except BaseException as error:
-            self._failure = self._failure or error
-            for group in groups:  # each ends at the failure, one after the other
-                while group in self._alive:
-                    self._pass_back(caller, group)
-            raise
-        finally:
-            wait(ends, JOIN_S)
-        return results
-
-    def _pass_back(self, caller: WarpGroup, group: WarpGroup) -> None:
-        self.now = group
-        group.turn.set()
-        caller.turn.wait()
-        caller.turn.clear()
-
-    def _run(self, group: WarpGroup, work: Callable[[], object], caller: WarpGroup) -> None:
-        group.turn.wait()
-        group.turn.clear()
-        try:
-            if self._failure is None:
-                work()
+        steps: dict[WarpGroup, Steps] = {caller: self._with(own, groups.keys()), **groups}
+        if self.draw.randrange(len(self._alive)):
+            self.now = self.draw.choice(self._able(arrives=False))
+        while True:
+            group = self.now
+            try:
+                next(steps[group])
+            except StopIteration as end:
+                if group is caller:
+                    return end.value
                 group.finish()
-        except BaseException as error:  # noqa: BLE001  the caller's thread raises it
-            self._failure = self._failure or error
-        self._alive.remove(group)
-        others: list[WarpGroup] = []
-        try:
-            others = self._able(arrives=False) or self._able(arrives=True)
-        except BaseException as error:  # noqa: BLE001  of what arrives
-            self._failure = self._failure or error
-        if self._failure is not None or not others:
-            others = [caller]  # which raises the failure, or finds that nobody goes on
-        self.now = self.draw.choice(others)
-        self.now.turn.set()
+                self._alive.remove(group)
+                # If nobody can go on, the caller finds that.
+                others = self._able(arrives=False) or self._able(arrives=True) or [caller]
+                self.now = self.draw.choice(others)
+
+    def _with(self, own: Steps, groups: Collection[WarpGroup]) -> Steps:
+        """The caller's work, which ends when the others' has."""
+        results = yield from own
+        yield from self.wait(lambda arrives: not any(group in self._alive for group in groups))
+        return results

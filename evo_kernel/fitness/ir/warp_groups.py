@@ -6,28 +6,29 @@ waited for, a store then or when it begins. Until a copy has arrived its place i
 was not waited for. What a product or a store reads from shared memory is undefined where it changes after it was
 begun. A program that relies on less than it waits for is wrong here, as it may be on a GPU.
 
-Groups of warps run one at a time and change places where they wait for barriers, each in a thread of its own. If all of
-them wait, the program would hang. Without floating-point data nothing waits: groups run one after the other, for all
+Groups of warps run one at a time and change places where they wait for barriers. If all of them wait, the program would
+hang. Without floating-point data nothing waits: groups run one after the other, for all
 programs at once, and whatever is read from shared memory is undefined.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 
 import torch
 
-from evo_kernel.fitness.ir.access_checks import none_if_false, require_defined_access
+from evo_kernel.fitness.ir.access_checks import require_defined_access
 from evo_kernel.fitness.ir.descriptors import block_of, described, used_descriptor
 from evo_kernel.fitness.ir.device_functions import tf32
-from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles, split_rows
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, ended, handles, split_rows
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing, zeros
 from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import RAW_DTYPES, MemoryFault
 from evo_kernel.fitness.ir.module import IRValue, Operation
 from evo_kernel.fitness.ir.reductions import product_of
-from evo_kernel.fitness.ir.running_program import Barrier, PendingProduct, RunningProgram
+from evo_kernel.fitness.ir.running_program import Barrier, PendingProduct, RunningProgram, Steps
 from evo_kernel.fitness.ir.stores import store
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -42,11 +43,12 @@ PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 class SharedMemory(Lanes):
     """A tensor in shared memory, or a part of one: views of its elements and of what is undefined among them."""
 
-    __slots__ = ("marks_", "view")
+    __slots__ = ("marks_", "parts", "view")
 
     def __init__(self, type_: Type, view: torch.Tensor, marks: torch.Tensor) -> None:
         super().__init__(type_, view.unsqueeze(0))
         self.view, self.marks_ = view, marks
+        self.parts: dict[tuple[int | Operation, Type], SharedMemory] = {}  # along the first axis, and views
 
     def rows(self, index: torch.Tensor) -> SharedMemory:
         """The same: one program has it, or nothing is known of it."""
@@ -62,7 +64,8 @@ class SharedMemory(Lanes):
         bits = RAW_DTYPES[begun.data.element_size()]
 
         def read() -> Lanes:
-            changed = none_if_false((self.view.view(bits) != begun.data[0].view(bits)).unsqueeze(0))
+            now, before = self.view.view(bits), begun.data[0].view(bits)
+            changed = None if torch.equal(now, before) else (now != before).unsqueeze(0)
             return Lanes(type_, begun.data, undefined=any_marked(begun.undefined, _marks_of(self.marks_), changed))
 
         return read
@@ -86,6 +89,8 @@ _TOKEN = zeros(Type("i1"))  # an order of copies, which stands in the text too
 
 
 def _running(machine: Machine, frame: Frame) -> RunningProgram:
+    if machine.running is not None and machine.running.programs is frame.programs:
+        return machine.running
     if frame.programs.numel() != 1:
         raise IRError("shared memory of several programs at once")
     program = int(frame.programs[0])
@@ -93,6 +98,7 @@ def _running(machine: Machine, frame: Frame) -> RunningProgram:
         machine.running = RunningProgram(program, machine.seed)
     if machine.running.program != program:
         raise IRError("shared memory of several programs at once")
+    machine.running.programs = frame.programs
     return machine.running
 
 
@@ -107,6 +113,8 @@ def _shared(value: Lanes) -> SharedMemory:
 
 
 def _number(value: Lanes, what: str) -> int:
+    if value.scalar is not None:
+        return value.scalar
     if value.undefined is not None and bool(value.undefined.any()):
         raise MemoryFault("undefined", f"uses {what} that is undefined")
     return int(value.data.reshape(-1)[0])
@@ -116,6 +124,7 @@ def _holds(value: Lanes) -> bool:
     return bool(_number(value, "a predicate"))
 
 
+@functools.lru_cache(maxsize=256)
 def _literal(operation: Operation) -> int:
     """The number that stands among the operands: a count or bytes."""
     found = re.search(r",\s*(\d+)", operation.head)
@@ -223,7 +232,10 @@ def _reinterpret(machine: Machine, frame: Frame, operation: Operation, operands:
 
 @handles("ttg.memdesc_index")
 def _index(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    whole, slots = _shared(operands[0]), operands[1]
+    whole, slots, type_ = _shared(operands[0]), operands[1], operation.results[0].type
+    place = slots.scalar
+    if place is not None and (part := whole.parts.get((place, type_))) is not None:
+        return [part]
     if slots.undefined is not None and bool(slots.undefined.any()):
         if machine.skips_floats:
             return [_blank(operation.results[0])]
@@ -231,9 +243,12 @@ def _index(machine: Machine, frame: Frame, operation: Operation, operands: Seque
     if slots.sum.low < 0 or slots.sum.high >= whole.view.shape[0]:
         raise MemoryFault("out_of_bounds", f"uses a slot beyond the {whole.view.shape[0]} of shared memory")
     if machine.skips_floats:
+        if place is not None:
+            whole.parts[place, type_] = _blank(operation.results[0])
         return [_blank(operation.results[0])]
     place = int(slots.data.reshape(-1)[0])
-    return [SharedMemory(operation.results[0].type, whole.view[place], whole.marks_[place])]
+    part = whole.parts[place, type_] = SharedMemory(type_, whole.view[place], whole.marks_[place])
+    return [part]
 
 
 @handles("ttg.memdesc_subslice")
@@ -251,11 +266,15 @@ def _subslice(machine: Machine, frame: Frame, operation: Operation, operands: Se
 
 @handles("ttg.memdesc_trans")
 def _trans(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    whole = _shared(operands[0])
+    whole, type_ = _shared(operands[0]), operation.results[0].type
+    if (view := whole.parts.get((operation, type_))) is not None:
+        return [view]
     order = [int(text) for text in re.findall(r"\d+", operation.attributes.get("order", "").partition(":")[2])]
     if sorted(order) != list(range(whole.view.dim())):
         raise IRError(f"{operation.name} without an order of axes")
-    return [SharedMemory(operation.results[0].type, whole.view.permute(order), whole.marks_.permute(order))]
+    view = SharedMemory(type_, whole.view.permute(order), whole.marks_.permute(order))
+    whole.parts[operation, type_] = view
+    return [view]
 
 
 @handles("ttg.memdesc_reshape")
@@ -275,7 +294,7 @@ def _reshape(machine: Machine, frame: Frame, operation: Operation, operands: Seq
 
 def _barrier(machine: Machine, frame: Frame, value: Lanes) -> Barrier:
     found = _running(machine, frame).barriers.get(_shared(value).view.data_ptr())
-    if found is None or not bool(_shared(value).marks_.all()):  # or something was stored over it
+    if found is None or not _shared(value).marks_.all().item():  # or something was stored over it
         raise MemoryFault("undefined", "uses a barrier that was not initialised")
     return found
 
@@ -308,23 +327,23 @@ def _expect(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
 
 
 @handles("ttng.arrive_barrier")
-def _arrive(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+def _arrive(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     if not machine.skips_floats and (len(operands) < 2 or _holds(operands[1])):
         running = _running(machine, frame)
         _barrier(machine, frame, operands[0]).arrive(_literal(operation), running.now.latencies)
-        running.pause()
+        yield from running.pause()
     return []
 
 
 @handles("ttng.wait_barrier")
-def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
+def _wait(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Steps:
     if machine.skips_floats or (len(operands) > 2 and operands[2].type.element == "i1" and not _holds(operands[2])):
         return []
     running, barrier = _running(machine, frame), _barrier(machine, frame, operands[0])
     parity = _number(operands[1], "a phase")
     machine.check_time()
-    running.pause()
-    running.wait(lambda arrives: barrier.is_over(parity & 1, running.draw, arrives))
+    yield from running.pause()
+    yield from running.wait(lambda arrives: barrier.is_over(parity & 1, running.draw, arrives))
     running.now.latencies = max(running.now.latencies, barrier.ended)
     if machine.observer is not None:
         machine.observer.waited(running.program, running.now.latencies)
@@ -377,7 +396,10 @@ def _on_its_way(
         machine.observer, machine.copies_blocks = observer, False
         data = tf32(loaded.data) if rounds else loaded.data
         place.view.copy_(data.expand(1, *shape)[0].reshape(place.view.shape))
-        place.marks_.copy_(loaded.marks((1, *shape))[0].reshape(place.view.shape))
+        if loaded.undefined is None:
+            place.marks_.fill_(False)
+        else:
+            place.marks_.copy_(loaded.marks((1, *shape))[0].reshape(place.view.shape))
         return type_.elements * type_.item_bytes
 
     return arrives
@@ -439,13 +461,15 @@ def _long_axes(shape: Sequence[int]) -> list[int]:
 def _copied_in_part(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     """Look at the addresses of a copy, for the programs that make it."""
     descriptor, *indices, _, _, predicate = operands
-    yes, _ = split_rows(predicate, frame.programs.numel())
-    if yes.numel():
-        own = Frame(frame.programs[yes])
-        known = used_descriptor(machine, own, descriptor.rows(yes), indices := [index.rows(yes) for index in indices])
+    if (all_do := predicate.scalar) is None:  # only some
+        yes, _ = split_rows(predicate, frame.programs.numel())
+        frame = Frame(frame.programs[yes])
+        descriptor, indices = descriptor.rows(yes), [index.rows(yes) for index in indices]
+    if all_do != 0 and frame.programs.numel():
+        known = used_descriptor(machine, frame, descriptor, indices)
         block = block_of(descriptor.type)
         fill = Lanes(block, torch.zeros((1,) * (block.rank + 1)).to(block.dtype))
-        load(machine, own, operation, *described(known, indices), fill, Type(block.element, block.shape))
+        load(machine, frame, operation, *described(known, indices), fill, Type(block.element, block.shape))
     return []
 
 
@@ -535,18 +559,20 @@ def _wait_products(machine: Machine, frame: Frame, operation: Operation, operand
 
 
 @handles("ttg.warp_specialize")
-def _specialize(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> Sequence[Lanes]:
+def _specialize(
+    machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]
+) -> Sequence[Lanes] | Steps:
     """The first region runs in the group of warps that is there, each other one in a group of its own."""
     own, *others = operation.regions
 
-    def work(number: int) -> Callable[[], object]:
+    def work(number: int) -> Steps:
         inner = Frame(frame.programs)
         inner.bind(others[number].arguments, operands)
-        return lambda: machine.block(inner, others[number].operations)
+        return machine.block(inner, others[number].operations)
 
     works = [work(number) for number in range(len(others))]
     if machine.skips_floats:
         for one in works:
-            one()
+            ended(one)
         return machine.region(frame, own)
-    return _running(machine, frame).beside(works, lambda: machine.region(frame, own))
+    return _running(machine, frame).beside(works, machine.region(frame, own))

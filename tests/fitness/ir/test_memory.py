@@ -463,3 +463,25 @@ def test_a_program_that_waits_for_a_later_one_is_found_and_one_that_goes_on_is_n
         fine(grid_barrier, 3, here, y)
     fine(counted_by_one_loop, 3, here.zero_(), y.zero_())
     assert y.tolist() == [1, 1, 1] and int(here) == 3003
+
+
+def test_buffers_are_told_apart_where_branches_share_names() -> None:
+    traits = traits_of(
+        parse("""
+module {
+  tt.func public @either(%arg0: !tt.ptr<f32>, %arg1: !tt.ptr<f32>, %arg2: i32) {
+    %cst = arith.constant 1.000000e+00 : f32
+    %0 = arith.cmpi sgt, %arg2, %arg2 : i32
+    scf.if %0 {
+      %1 = tt.addptr %arg0, %arg2 : !tt.ptr<f32>, i32
+      %2 = tt.load %1 : !tt.ptr<f32>
+    } else {
+      %1 = tt.addptr %arg1, %arg2 : !tt.ptr<f32>, i32
+      tt.store %1, %cst : !tt.ptr<f32>
+    }
+    tt.return
+  }
+}
+""")
+    )
+    assert (traits.loaded.arguments, traits.stored.arguments) == ({0, 2}, {1, 2})

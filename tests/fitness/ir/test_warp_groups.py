@@ -37,6 +37,7 @@ def produce(a_desc, b_desc, a_ring, b_ring, full, empty, steps, FAULT: gl.conste
         mbarrier.expect(full.index(slot), 2 * 64 * 64 * 2)
         _load(a_desc, [0, j * 64], full.index(slot), a_ring.index(slot))
         _load(b_desc, [j * 64, 0], full.index(slot), b_ring.index(slot))
+        _load(b_desc, [0, 0], full.index(slot), b_ring.index(slot), pred=steps == 0)  # never
         if FAULT == 9:
             layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
             a_ring.index(slot).store(gl.zeros([64, 64], gl.float16, layout))
@@ -146,6 +147,7 @@ def test_a_fault_is_found(fault):
 def test_addresses_are_looked_at_without_data():
     finding, _, _, counter = launched(0, 1, skips_floats=True)
     assert finding is None and float(counter.by_program["rounds"]) == STEPS
+    assert float(counter.by_program["load_bytes"]) == STEPS * 2 * 64 * 64 * 2  # without what is never copied
 
 
 def test_copies_share_latencies_as_far_as_they_are_ahead_in_every_order():
