@@ -2,7 +2,7 @@
 
 row: 61
 task: gelu
-ends: runtime_error
+ends: runtime_error, wrong
 """
 
 import re

@@ -2,7 +2,7 @@
 
 row: 61
 task: integer_hash
-ends: rejected
+ends: rejected, wrong
 says: rounds to TF32
 scored: passed, no gain; now rejected
 """

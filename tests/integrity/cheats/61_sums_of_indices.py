@@ -2,7 +2,7 @@
 
 row: 61
 task: gelu
-ends: rejected
+ends: rejected, wrong
 says: arith.index_cast
 """
 
