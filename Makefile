@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench fuzz test-gpu clean
+.PHONY: help demo test lint docs bench bench-cluster fuzz test-gpu clean
 
 help: ## What can be made here
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # One constraints file pins torch to a release that has a CPU build, so that no CUDA libraries are pulled. pip compiles
 # modules one after another; compileall does on all cores, and fails over packages' files of other versions of Python.
@@ -38,6 +38,10 @@ bench: $(READY) ## Print the tables behind the figures in docs/results/benchmark
 	$(BIN)/python -m benchmarks.dashboard
 	$(BIN)/python -m benchmarks.phases softmax rmsnorm
 	$(BIN)/python -m benchmarks.looks
+
+bench-cluster: $(READY) ## Simulate a search over 1 to 1,000 GPUs; hold the simulation against eight real servers
+	$(BIN)/python -m benchmarks.cluster --model-s 0 --width 24
+	$(BIN)/python -m benchmarks.cluster --real --attempts 1600
 
 # New programs, then what an H200 computed for stored ones. EXAMPLES: how many; more modes: python -m benchmarks.fuzz --help
 fuzz: $(READY) ## Hold the executor of Triton IR against compiled kernels, with generated programs (a GPU is used if there is one)
