@@ -17,6 +17,7 @@ from evo_kernel.errors import UserError
 from evo_kernel.tasks.loading import load
 from evo_kernel.types import CaseKind
 from tests.support.commands import evo, told
+from tests.support.scripts import script
 
 TASK = '''"""Scaled difference of two rows, squashed."""
 
@@ -70,12 +71,12 @@ def kernel_of(exported: Path) -> Path:
     return kernel
 
 
-def own_tests(exported: Path, before: str) -> str:
+def own_tests(exported: Path, before: str, python: tuple[str, ...] = (sys.executable, "-P")) -> str:
     """What the package's tests say, in a process that begins with a statement of ours."""
     run = "unittest.main(module=None, argv=['tests', 'discover', '-v', 'tests'])"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "TRITON"))}
     ended = subprocess.run(
-        [sys.executable, "-P", "-c", f"import sys, unittest; {before}; sys.path.insert(0, '.'); {run}"],
+        [*python, "-c", f"import sys, unittest; {before}; sys.path.insert(0, '.'); {run}"],
         cwd=exported.parent, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -89,7 +90,7 @@ def test_an_exported_package_passes_its_own_tests_with_torch_alone(exported: Pat
 
 
 def test_its_kernels_are_executed_from_their_ir_where_evo_kernel_is(exported: Path) -> None:
-    assert "skipped" not in own_tests(exported, "import evo_kernel")
+    assert "skipped" not in own_tests(exported, "import evo_kernel", script())
 
 
 def test_a_search_of_a_users_own_file(searched: Result) -> None:

@@ -39,8 +39,17 @@ from evo_kernel.types import Source
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness
+from tests.support.scripts import script
 
 
+@pytest.fixture
+def warm(monkeypatch) -> None:
+    """A suite's processes come from one that has imported torch."""
+    monkeypatch.setattr(lanes, "PROGRAM", script(*lanes.PROGRAM[1:])[1:])
+    monkeypatch.setattr(search, "PYTHON", script(*search.PYTHON[2:]))
+
+
+@pytest.mark.usefixtures("warm")
 def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_once(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout")
     add_harness(root)
@@ -291,7 +300,7 @@ def order(root: Path, ask: bool = True) -> dict:
     }  # fmt: skip
 
 
-def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path) -> None:
+def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path, request) -> None:
     crashes, hangs = checkout(tmp_path / "crashes"), checkout(tmp_path / "hangs")
     crashed_package, package = add_harness(crashes, CRASHES), add_harness(hangs, HANGS)
     halt, ended = threading.Event(), dict[str, OrderEnd]()
@@ -308,6 +317,7 @@ def test_a_harness_that_crashes_or_hangs_leaves_nobody(tmp_path: Path) -> None:
         NONE, "its harness ended early: its process ended with code 7 and said nothing", "k",
         seconds=ended["crashed"].after_s,
     )  # fmt: skip
+    request.getfixturevalue("warm")  # this one leaves nothing
     ask("written", order(crashes, ask=False))
     assert ended["written"].code == 0 and not answer_of(ended["written"], "k").reason  # without asking
     (path,) = (crashes / "out").iterdir()

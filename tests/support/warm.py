@@ -1,13 +1,17 @@
 """Processes that need no time to import: `command` does what `python -m MODULE ARGUMENTS` does, in a fork of a warm one.
 
-What it starts is a doorman, an interpreter without packages. It hands its standard streams to a server that has
-imported the module; the server forks, and the child runs the module's `main`. The doorman passes SIGINT and SIGTERM on
-and ends as the child does; whatever else ends it kills the child, whose streams end with it. The first command of a
-test process starts the server, which ends with the test process.
+What it starts is a doorman, an interpreter without packages. It hands its standard streams, and whatever else it was
+passed, to a server that has imported the module; the server forks, and the child runs the module's `main`. The doorman
+passes SIGINT and SIGTERM on and ends with the child's code; whatever else ends it kills the child, whose streams end
+with it. The first command of a test process starts the server, which ends with the test process.
+
+The child descends from the server, not from the doorman: a supervisor of the doorman does not end what it leaves.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -19,7 +23,7 @@ import subprocess
 import sys
 import traceback
 
-_REQUEST_BYTES = 1 << 17
+_REQUEST_BYTES, _DESCRIPTORS = 1 << 17, 16
 _SERVERS: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}  # by module: where it listens; it ends with its stdin
 
 
@@ -45,18 +49,32 @@ def _started(module: str) -> tuple[str, subprocess.Popen[bytes]]:
 
 
 def _serve(module: str, listening: socket.socket) -> None:
+    from evo_kernel.processes import leave
+
     gc.disable()
     main = importlib.import_module(module).main
     gc.freeze()  # a child's garbage collector would write to, and so copy, every page loaded here
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child
-    while sys.stdin not in select.select([sys.stdin, listening], [], [])[0]:
+    children: dict[int, tuple[int, socket.socket]] = {}  # by a pidfd: who it is, and who is told how it ended
+    while sys.stdin not in (ready := select.select([sys.stdin, listening, *children], [], [])[0]):
+        for pidfd in children.keys() & set(ready):
+            pid, connection = children.pop(pidfd)
+            os.close(pidfd)
+            with contextlib.suppress(OSError):  # the doorman was killed first
+                connection.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+            connection.close()
+        if listening not in ready:
+            continue
         connection, _ = listening.accept()
-        data, streams, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
-        if data and os.fork() == 0:
+        data, passed, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, _DESCRIPTORS)
+        if not data:  # the doorman was killed before it asked
+            connection.close()
+            continue
+        if (pid := os.fork()) == 0:
             listening.close()
-            from evo_kernel.processes import leave
-
-            _become(json.loads(data), streams, connection)
+            for pidfd, (_, other) in children.items():
+                os.close(pidfd)
+                other.close()
+            _become(json.loads(data), passed, connection)
             code = 1
             try:
                 main()
@@ -65,44 +83,49 @@ def _serve(module: str, listening: socket.socket) -> None:
                 code = ended.code or 0
             except BaseException:  # noqa: BLE001
                 traceback.print_exc()
-            connection.send(str(code).encode())
             leave(code)
-        connection.close()
-        for stream in streams:
-            os.close(stream)
+        children[os.pidfd_open(pid)] = pid, connection
+        for descriptor in passed:
+            os.close(descriptor)
+    leave(0)
 
 
-def _become(request: dict, streams: list[int], connection: socket.socket) -> None:
+def _become(request: dict, passed: list[int], connection: socket.socket) -> None:
     """What the doorman is to whoever started it."""
     from evo_kernel.processes import end_with_owner
 
     gc.enable()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+    above = max(request["descriptors"]) + 1  # out of the way of those that are to have these numbers
+    held = [connection.detach(), *passed]
+    owner, *moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above) for descriptor in held]
+    for descriptor in held:
+        os.close(descriptor)
+    for number, descriptor in zip(request["descriptors"], moved, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["folder"])
     sys.argv[1:] = request["arguments"]
-    end_with_owner(connection.fileno())
-    connection.send(str(os.getpid()).encode())
+    end_with_owner(owner)
+    os.write(owner, str(os.getpid()).encode())
 
 
 def _ask(name: str, arguments: list[str]) -> None:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect("\0" + name)
-    request = {"arguments": arguments, "folder": os.getcwd(), "env": dict(os.environ)}
-    socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
-    for stream in (0, 1, 2):
-        os.close(stream)
-    child, code = int(server.recv(99)), 0
+    with os.scandir("/proc/self/fd") as open_ones:  # it is open itself meanwhile, and not passed on
+        passed = [int(one.name) for one in open_ones if os.get_inheritable(int(one.name))]
+    request = {"arguments": arguments, "folder": os.getcwd(), "env": dict(os.environ), "descriptors": passed}
+    socket.send_fds(server, [json.dumps(request).encode()], passed)
+    for descriptor in passed:
+        os.close(descriptor)
+    child = int(server.recv(99))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: os.kill(child, number))
-    while said := server.recv(99):
-        code = int(said)
-    sys.exit(code)
+    code = int(server.recv(99) or 1)
+    sys.exit(code if code >= 0 else 128 - code)  # as a shell tells of a signal
 
 
 if __name__ == "__main__" and sys.flags.isolated:

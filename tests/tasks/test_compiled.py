@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -304,8 +303,7 @@ def test_a_reference_that_raises_ends_nothing(tmp_path):
 def test_pooling_works_from_a_fresh_process(tmp_path):
     path = tmp_path / "maxp.py"
     path.write_text(TASK.format(result="torch.nn.functional.max_pool2d(x[None], 3, 2, 1)", allow="kernels"))
-    command = [sys.executable, "-P", "-m", "evo_kernel.cli.main", "tasks", "show", str(path), "--seed"]
-    command += ["--first", "compiled"]
+    command = script("-m", "evo_kernel.cli.main", "tasks", "show", path, "--seed", "--first", "compiled")
     shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "as torch.compile's back end generates them" in shown.stdout

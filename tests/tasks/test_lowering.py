@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import subprocess
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from evo_kernel.tasks.lowering.lower import NETWORK, lower, lower_function
 from evo_kernel.tasks.lowering.trace import TooLarge
 from evo_kernel.types import Source
 from tests.support.nan import with_nan
+from tests.support.once import made_once
 from tests.support.scripts import script
 from tests.tasks.test_lowering_references import TABLE, Entry
 
@@ -58,24 +60,26 @@ def draw(item: Entry):
     return [item.draw(generator, shape) for shape in item.shapes]
 
 
-@pytest.fixture(scope="module")
-def lowered(tmp_path_factory):
-    """All modules of the table, run in one process: name → text, and results of all cases and of one with NaN."""
-    folder = tmp_path_factory.mktemp("lowered")
-    texts = {}
+def lower_and_run(folder):
+    """Fill a folder with all modules of the table, and with their results in one process."""
     for name, item in TABLE.items():
         cases = draw(item)
         try:
-            texts[name] = lower_function(item.reference, cases, name=name)
-        except Exception as error:  # noqa: BLE001 - shown by the test of this entry
-            texts[name] = error
+            text = lower_function(item.reference, cases, name=name)
+        except Exception:  # noqa: BLE001 - shown by the test of this entry
+            (folder / f"{name}.error").write_text(traceback.format_exc())
             continue
-        (folder / f"{name}.py").write_text(texts[name])
+        (folder / f"{name}.py").write_text(text)
         torch.save([*cases, with_nan(cases[0])], folder / f"{name}.in")
-    (folder.parent / "child.txt").write_text(CHILD)
-    subprocess.run(script(folder.parent / "child.txt", folder), check=True, timeout=900)
-    outs = {n: torch.load(folder / f"{n}.out", weights_only=True) for n, t in texts.items() if isinstance(t, str)}
-    return folder, texts, outs
+    subprocess.run(script("-c", CHILD, folder), check=True, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory):
+    """Modules of the table: their folder, name → text, and results of all cases and of one with NaN."""
+    folder = made_once(tmp_path_factory, "lowered", lower_and_run)
+    texts = {path.stem: path.read_text() for path in folder.glob("*.py")}
+    return folder, texts, {name: torch.load(folder / f"{name}.out", weights_only=True) for name in texts}
 
 
 def as_tuple(value):
@@ -92,8 +96,8 @@ def relative(mine: torch.Tensor, truth: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_lowered_module_computes_the_reference(lowered, name):
-    _, texts, outs = lowered
-    assert isinstance(texts[name], str), repr(texts[name])
+    folder, texts, outs = lowered
+    assert name in texts, (folder / f"{name}.error").read_text()
     assert isinstance(outs[name], list), outs[name]
     item = TABLE[name]
     for inputs, mine in zip(draw(item), outs[name][:-1], strict=True):
@@ -143,8 +147,7 @@ class _Kernel:
 @pytest.mark.parametrize("name", TABLE)
 def test_host_code_only_allocates_views_and_launches(lowered, name):
     """`run` on fake tensors, launches left out: no value is read, nothing is computed by PyTorch."""
-    folder, texts, _ = lowered
-    assert isinstance(texts[name], str)
+    folder, _, _ = lowered
     spec = importlib.util.spec_from_file_location(f"lowered_{name}", folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
