@@ -8,7 +8,7 @@ import torch
 from evo_kernel.fitness.correctness import check, error_bounds, regimes
 from evo_kernel.fitness.correctness.references import SealedReferences
 from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, _chosen
-from evo_kernel.tasks.task import Case
+from evo_kernel.tasks.task import Case, Tolerance
 from evo_kernel.types import CaseKind
 from tests.fitness.test_check import draw, task_of
 
@@ -112,6 +112,25 @@ def test_of_values_nearer_than_honest_errors_any_index_passes(seed):
     assert is_right(tf32, cut)
     assert not is_right(tf32, narrow)
     assert not is_right(task, cut)
+
+
+def test_tf32_is_for_products():
+    x, w = draw((300, 1024), (1024, 16))
+    bits, last = x.view(torch.int32), torch.arange(1023, -1, -1, dtype=torch.int32)
+    keys = (torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits) & -1024) | last  # places in the last bits of values
+    places, product = 1023 - (keys.topk(K, 1).values & 1023).long(), x @ w
+
+    def is_right(reference, *outputs):
+        task = task_of(reference, Tolerance(precision="tf32"))
+        return check.compare("case", outputs, error_bounds.expect(task, (x, w)), task.tolerance).passed
+
+    assert not is_right(lambda x, w: x.topk(K, 1).indices, places)
+    assert not is_right(lambda x, w: (x.topk(K, 1).indices, x @ w), places, product)
+    assert is_right(lambda x, w: (x.topk(K, 1).indices, x @ w), x.topk(K, 1).indices, narrowed(x, 10) @ narrowed(w, 10))
+    assert not is_right(lambda x, w: (x * 32).round().int(), (narrowed(x, 10) * 32).round().int())
+    assert is_right(
+        lambda x, w: sum(x[:, k, None] * w[k] for k in range(64)), narrowed(x[:, :64], 10) @ narrowed(w[:64], 10)
+    )
 
 
 def test_nan_and_zeros_of_both_signs_are_equal():

@@ -109,7 +109,9 @@ class Expected:
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Expected:
         """The same with others in place of `tensors`."""
         truth, honest, compared, *selected = tensors
-        selection = self.selection and Selection(*selected, is_open=self.selection.is_open)
+        selection = self.selection and Selection(
+            *selected, is_open=self.selection.is_open, are_sums=self.selection.are_sums
+        )
         return replace(self, truth=truth, honest=honest, compared=compared, selection=selection)
 
 
@@ -168,6 +170,8 @@ def expect_by(
 
     Each run's result is measured and freed before the next: inputs may fill half of a GPU's memory.
     """
+    if precision == "tf32" and not _may_contract(run):
+        precision = "ieee"
     own, selections = _with_selections(run, precision)
     truth = tuple(map(_compact, run(_double)))
     estimates = [_Estimate(*both) for both in zip(truth, own, strict=True)]
@@ -214,6 +218,16 @@ def expect_by(
     )
 
 
+def _may_contract(run: Callable[[Change], Sequence[torch.Tensor]]) -> bool:
+    """Whether the reference may have products that TF32 is for: it adds something up."""
+    try:
+        with Selections() as seen:
+            run(_copied)
+    except TaskError:  # it may not allow the dispatch mode
+        return True
+    return seen.sums
+
+
 def _with_selections(
     run: Callable[[Change], Sequence[torch.Tensor]], precision: str
 ) -> tuple[tuple[torch.Tensor, ...], Sequence[Selection | None]]:
@@ -227,7 +241,7 @@ def _with_selections(
                 changes = (_as_tf32, _half_truncated) if precision == "tf32" else ()
                 others = [_selecting(run, change)[1] for change in changes]
                 seen = [
-                    part and part.with_errors(true, [other[n] for other in others])
+                    part and part.with_errors(true, [other[n] for other in others if part.are_sums])
                     for n, (part, true) in enumerate(zip(seen, truth, strict=True))
                 ]
             return tuple(map(_compact, outputs)), seen

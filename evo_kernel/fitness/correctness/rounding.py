@@ -36,10 +36,10 @@ _EXACT_NAMES = """
     replication_pad2d replication_pad3d resize roll rot90 scatter select_scatter slice_scatter split_with_sizes_copy
     stack take tril triu unfold_copy unsafe_chunk unsafe_split unsafe_split_with_sizes where
 
-    abs adaptive_max_pool2d adaptive_max_pool3d amax amin aminmax ceil clamp clamp_max clamp_min cummax cummin floor
-    fmax fmin hardtanh kthvalue logsumexp max max_pool2d_with_indices max_pool3d_with_indices maximum median min
-    minimum mode neg relu relu6 round sgn sign sort threshold topk trunc upsample_nearest1d upsample_nearest2d
-    upsample_nearest3d
+    abs adaptive_max_pool2d adaptive_max_pool3d amax amin aminmax argmax argmin ceil clamp clamp_max clamp_min cummax
+    cummin floor fmax fmin hardtanh kthvalue logsumexp max max_pool2d_with_indices max_pool3d_with_indices maximum
+    median min minimum mode neg relu relu6 round sgn sign sort threshold topk trunc upsample_nearest1d
+    upsample_nearest2d upsample_nearest3d
 """
 _EXACT = frozenset(_EXACT_NAMES.split())
 """Operations with exact results: constants and random draws; moves; selections.
@@ -230,6 +230,11 @@ def _may_sum(func: Any) -> bool:
     if name in ("index_put", "scatter"):
         return True  # with `accumulate` and `reduce`
     return name not in _EXACT and not _is_view(func) and torch.Tag.pointwise not in func.tags
+
+
+def may_contract(func: Any) -> bool:
+    """Whether it may add products up, or be one of the additions of which a reference makes that."""
+    return _name(func) in ("add", "sub", "addcmul") or _may_sum(func)
 
 
 def _is_view(func: Any) -> bool:

@@ -16,6 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from evo_kernel.fitness.correctness.rounding import may_contract
+
 _ATEN = torch.ops.aten
 _OPEN = frozenset([_ATEN.topk, _ATEN.sort, _ATEN.kthvalue, _ATEN.median, _ATEN.nanmedian, _ATEN.mode])
 _ALONE = frozenset([_ATEN.argmax, _ATEN.argmin])
@@ -35,6 +37,7 @@ class Selection:
     rows: torch.Tensor  # of each index
     errors: torch.Tensor  # as the values: the largest honest error of each
     is_open: bool  # which of equal values is selected
+    are_sums: bool  # perhaps: values that a reference only moves or scales have no products that may be of TF32
 
     def with_errors(self, truth: Selection | None, others: Sequence[Selection | None]) -> Selection:
         """With the errors of these values, and of other honest ones, against the true ones."""
@@ -85,6 +88,7 @@ class _Indices:
     source: torch.Tensor  # whose last axis is selected from
     rows: torch.Tensor  # of each element of the tensor's memory
     is_open: bool
+    are_sums: bool
 
     def rows_of(self, view: torch.Tensor) -> torch.Tensor:
         return self.rows.as_strided(view.shape, view.stride(), view.storage_offset())
@@ -96,6 +100,7 @@ class Selections(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._made: list[_Indices] = []
+        self.sums = False  # whether anything may have been added up so far
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -107,12 +112,13 @@ class Selections(TorchDispatchMode):
         if made is None:
             return None
         values = made.source.reshape(-1, made.source.shape[-1])
-        return Selection(values, made.rows_of(output), torch.zeros_like(values), made.is_open)
+        return Selection(values, made.rows_of(output), torch.zeros_like(values), made.is_open, made.are_sums)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        self.sums = self.sums or may_contract(func)
         if func._schema.is_mutable:
             written = {_memory(value) for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)}
             self._made = [made for made in self._made if not written & {_memory(made.tensor), _memory(made.source)}]
@@ -126,14 +132,16 @@ class Selections(TorchDispatchMode):
                 source = source.movedim(axis, -1)
                 rows = torch.arange(source.shape[:-1].numel(), device=source.device).view(source.shape[:-1])
                 rows = rows.unsqueeze(axis) if indices.dim() == source.dim() else rows
-                self._add(indices, source, rows, packet in _OPEN and not given.get("stable"))
+                self._add(indices, source, rows, packet in _OPEN and not given.get("stable"), self.sums)
         elif packet in _COPIES and (made := self._behind(args[0])) and not result.is_floating_point():
-            self._add(result, made.source, made.rows_of(args[0]), made.is_open)
+            self._add(result, made.source, made.rows_of(args[0]), made.is_open, made.are_sums)
         return result
 
-    def _add(self, indices: torch.Tensor, source: torch.Tensor, rows: torch.Tensor, is_open: bool) -> None:
+    def _add(
+        self, indices: torch.Tensor, source: torch.Tensor, rows: torch.Tensor, is_open: bool, are_sums: bool
+    ) -> None:
         size = indices.untyped_storage().nbytes() // indices.element_size()
-        made = _Indices(indices, source, rows.new_zeros(size), is_open)
+        made = _Indices(indices, source, rows.new_zeros(size), is_open, are_sums)
         made.rows_of(indices).copy_(rows.expand_as(indices))
         self._made.append(made)
 
