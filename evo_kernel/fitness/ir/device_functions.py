@@ -24,22 +24,25 @@ def tf32(data: torch.Tensor) -> torch.Tensor:
 
 
 def _without_denormals(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, x * 0.0, x)
+    """With zeros for denormal float32; instructions on float64 know denormals."""
+    return torch.where(x.abs() < _LEAST_NORMAL, x * 0.0, x) if x.dtype is torch.float32 else x
+
+
+_LEAST_NORMAL = torch.finfo(torch.float32).smallest_normal
 
 
 def flushed(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A function whose float32 instruction takes denormal operands for zeros (PTX: .ftz)."""
-    return lambda *operands: function(*(_without_denormals(x) if x.dtype is torch.float32 else x for x in operands))
+    """A function whose float32 instructions take denormal operands for zeros (PTX: .ftz)."""
+    return lambda *operands: function(*map(_without_denormals, operands))
 
 
 def _flushing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The function as an .ftz instruction of float32: denormal operands and results are zeros."""
+    """The function as .ftz instructions of float32: denormal operands and results are zeros."""
     return lambda *values: _without_denormals(function(*map(_without_denormals, values)))
 
 
-def flushed_exp2(x: torch.Tensor) -> torch.Tensor:
-    """Triton compiles exp2 of float32 to ex2.approx.ftz, whose denormal results are zeros."""
-    return _without_denormals(torch.exp2(x)) if x.dtype is torch.float32 else torch.exp2(x)
+flushed_exp2 = _flushing(torch.exp2)
+"""Triton compiles exp2 of float32 to ex2.approx.ftz."""
 
 
 def quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -61,9 +64,13 @@ def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def inverse_root(x: torch.Tensor) -> torch.Tensor:
     """1 / sqrt(x), of float32 by an instruction that is off by one in the last place for some operands: here for half
     of those that are no power of two, so that a kernel that counts on an exact result is found."""
+    return _inverse_root(_without_denormals(x))
+
+
+def _inverse_root(x: torch.Tensor) -> torch.Tensor:
     if x.dtype is not torch.float32:
         return torch.rsqrt(x)
-    bits, root = x.contiguous().view(torch.int32), flushed(torch.rsqrt)(x).contiguous()
+    bits, root = x.contiguous().view(torch.int32), torch.rsqrt(x).contiguous()
     off = (bits * -0x61C88647 >> 20) % 4 - 1  # -1 to 2
     off = torch.where((off < 2) & (bits & 0x7FFFFF != 0) & root.isfinite(), off, 0)
     return (root.view(torch.int32) + off).view(torch.float32)
@@ -205,19 +212,36 @@ def _fast_cosine(x: torch.Tensor) -> torch.Tensor:
 
 
 def _fast_quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """div.approx: 0 for a finite divisor above 2^126, where an infinity gives NaN (PTX ISA, section 9.7.3)."""
+    """div.approx multiplies by the reciprocal: 0 for a finite divisor above 2^126, where an infinity gives NaN (PTX
+    ISA, section 9.7.3)."""
     large = (y.abs() > 2.0**126) & y.isfinite()
-    return torch.where(large, x * 0.0 * y.sign(), x / y)
+    return torch.where(large, x * 0.0 * y.sign(), x * torch.reciprocal(y))
 
 
 def _denormal(x: torch.Tensor) -> torch.Tensor:
     """Where a float32 is denormal; nowhere of float64, whose instructions know denormals."""
-    return (x != 0) & (x.abs() < torch.finfo(x.dtype).smallest_normal) & (x.dtype is torch.float32)
+    return (x != 0) & (x.abs() < _LEAST_NORMAL) & (x.dtype is torch.float32)
 
 
 def _inverse_cube_root(x: torch.Tensor) -> torch.Tensor:
     root = torch.copysign(x.abs().double().pow(-1 / 3), x.double()).to(x.dtype)
     return torch.where(_denormal(x), torch.nan, root)  # an infinity is multiplied by zero
+
+
+def _next_after(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of 0 the least normal float32."""
+    of_zero = torch.where(y == 0, y, torch.copysign(torch.full_like(y, _LEAST_NORMAL), y))
+    return torch.where((x == 0) & (x.dtype is torch.float32), of_zero, torch.nextafter(x, y))
+
+
+def _cube_root(x: torch.Tensor) -> torch.Tensor:
+    root = torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x)
+    return torch.where(_denormal(x), torch.nan, root)  # as above
+
+
+def _power(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of a denormal float32, that of 2^-127: its digits are flushed."""
+    return torch.pow(torch.where(_denormal(x), torch.copysign(torch.full_like(x, 2.0**-127), x), x), y)
 
 
 def _exponent(x: torch.Tensor) -> torch.Tensor:
@@ -266,12 +290,12 @@ def _gamma_of(value: float) -> float:
 
 
 def _erfcinv(x: torch.Tensor) -> torch.Tensor:
-    wide = (_without_denormals(x) if x.dtype is torch.float32 else x).double()
+    wide = _without_denormals(x).double()
     return (torch.special.ndtri(wide / 2) * -math.sqrt(0.5)).to(x.dtype)
 
 
 def _inverse_length(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    a, b = (_without_denormals(v) if v.dtype is torch.float32 else v for v in (x, y))
+    a, b = map(_without_denormals, (x, y))
     return torch.reciprocal(torch.hypot(a.double(), b.double())).to(x.dtype)
 
 
@@ -287,35 +311,41 @@ def _as_int(rounding: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., t
 _UNARY = {
     name: getattr(torch, name)
     for name in (
-        "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "erfinv",
-        "exp", "exp2", "expm1", "lgamma", "log", "log10", "log1p", "log2", "rsqrt", "sin", "sinh", "sqrt",
-        "tan", "tanh", "trunc",
+        "abs", "acos", "acosh", "cos", "cosh", "erfinv", "exp", "log", "log10", "log2", "trunc",
     )
 }  # fmt: skip
+FLUSHED: dict[str, Callable[..., torch.Tensor]] = {
+    name: flushed(getattr(torch, name))
+    for name in (
+        "asin", "asinh", "atan", "atan2", "atanh", "ceil", "erf", "expm1", "floor", "fmod", "hypot",
+        "lgamma", "log1p", "sin", "sinh", "sqrt", "tan", "tanh",
+    )
+}  # fmt: skip
+"""Functions whose libdevice code takes denormal float32 for zeros, as its PTX for sm_90 says."""
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **_UNARY,
-    "exp2": flushed_exp2,  # as ptxas compiles libdevice, with .ftz
+    **FLUSHED,
+    "exp2": flushed_exp2,
+    "fast_expf": _flushing(torch.exp),
     "rsqrt": inverse_root,
-    "sqrt": flushed(torch.sqrt),
-    "floor": flushed(torch.floor),
-    "ceil": flushed(torch.ceil),
-    "lgamma": flushed(torch.lgamma),
-    "erfcx": torch.special.erfcx,
+    "erfc": _flushing(torch.erfc),
+    "erfcx": _flushing(torch.special.erfcx),
     "cyl_bessel_i0": torch.special.i0,
-    "cyl_bessel_i1": torch.special.i1,
+    "cyl_bessel_i1": flushed(torch.special.i1),
     "j0": torch.special.bessel_j0,
-    "j1": torch.special.bessel_j1,
-    "y0": torch.special.bessel_y0,
-    "y1": torch.special.bessel_y1,
-    "fabs": torch.abs,
+    "j1": flushed(torch.special.bessel_j1),
+    "y0": flushed(torch.special.bessel_y0),
+    "y1": flushed(torch.special.bessel_y1),
+    "fabs": flushed(torch.abs),
     "rint": torch.round,
     "nearbyint": torch.round,
     "round": half_away,
     "llrint": lambda x: torch.round(x).long(),
     "llround": lambda x: half_away(x).long(),
     "exp10": lambda x: torch.pow(10.0, x),
-    "cbrt": flushed(lambda x: torch.copysign(x.abs().double().pow(1 / 3).to(x.dtype), x)),
-    "saturate": lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0),  # NaN becomes 0
+    "fast_exp10f": _flushing(lambda x: torch.pow(10.0, x)),
+    "cbrt": _cube_root,
+    "saturate": flushed(lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
     "frcp_rn": _flushing(torch.reciprocal),
     "frsqrt_rn": flushed(torch.rsqrt),
     "fsqrt_rn": flushed(torch.sqrt),
@@ -328,10 +358,9 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "isinf": lambda x: torch.isinf(x).int(),
     **dict.fromkeys(("finite", "isfinite"), lambda x: torch.isfinite(x).int()),
     "signbit": lambda x: torch.signbit(x).int(),
-    "normcdf": lambda x: 0.5 * torch.erfc(-x / 2**0.5),
-    "pow": torch.pow,
+    "normcdf": _flushing(lambda x: 0.5 * torch.erfc(-x / 2**0.5)),
+    "pow": _power,
     "powi": lambda x, n: torch.pow(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
-    "fmod": torch.fmod,
     **dict.fromkeys(("float_as_int", "float_as_uint"), _bits_as(torch.int32)),
     **dict.fromkeys(("int_as_float", "uint_as_float"), _bits_as(torch.float32)),
     "double_as_longlong": _bits_as(torch.int64),
@@ -348,28 +377,26 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "rhypot": _inverse_length,
     "erfcinv": _erfcinv,
     "normcdfinv": lambda x: _erfcinv(x + x) * -math.sqrt(2.0),
-    "atan2": flushed(torch.atan2),
-    "hypot": flushed(torch.hypot),
     "copysign": torch.copysign,
-    "fdim": lambda x, y: torch.where(x <= y, 0.0, x - y),
-    "fmin": torch.fmin,
-    "fmax": torch.fmax,
-    "fdividef": _fast_quotient,
-    "fdiv_rn": torch.div,
-    "fadd_rn": torch.add,
-    "fsub_rn": torch.sub,
-    "fmul_rn": torch.mul,
-    "fma": fused,
-    "fmaf_rn": fused,
+    "fdim": _flushing(lambda x, y: torch.where(x <= y, 0.0, x - y)),
+    "fmin": flushed(torch.fmin),
+    "fmax": flushed(torch.fmax),
+    "fdividef": _flushing(_fast_quotient),
+    "fdiv_rn": _flushing(torch.div),
+    "fadd_rn": _flushing(torch.add),
+    "fsub_rn": _flushing(torch.sub),
+    "fmul_rn": _flushing(torch.mul),
+    "fma": _flushing(fused),
+    "fmaf_rn": _flushing(fused),
     "rcp64h": lambda x: _high_word(torch.reciprocal(_high_word(x))),
-    "fast_powf": lambda x, y: torch.exp2(y * _fast_logarithm(x)),  # NaN for a base below zero
-    "fast_log2f": _fast_logarithm,
-    "fast_logf": lambda x: _fast_logarithm(x) * math.log(2.0),
-    "fast_log10f": lambda x: _fast_logarithm(x) * math.log10(2.0),
+    "fast_powf": _flushing(lambda x, y: torch.exp2(y * _fast_logarithm(x))),  # NaN for a base below zero
+    "fast_log2f": flushed(_fast_logarithm),
+    "fast_logf": flushed(lambda x: _fast_logarithm(x) * math.log(2.0)),
+    "fast_log10f": flushed(lambda x: _fast_logarithm(x) * math.log10(2.0)),
     "fast_sinf": _fast_sine,
     "fast_cosf": _fast_cosine,
     "fast_tanf": lambda x: _fast_sine(x) / _fast_cosine(x),
-    "nextafter": torch.nextafter,
+    "nextafter": flushed(_next_after),
     "popc": _bits_set,
     "popcll": _bits_set,
     "clz": _leading_zeros,
@@ -462,7 +489,7 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "neg.f32": torch.neg,
     **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
         ("ex2", torch.exp2), ("lg2", _fast_logarithm), ("rcp", torch.reciprocal), ("sqrt", torch.sqrt),
-        ("rsqrt", torch.rsqrt), ("sin", _fast_sine), ("cos", _fast_cosine))},
+        ("rsqrt", _inverse_root), ("sin", _fast_sine), ("cos", _fast_cosine))},
     "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)
 }  # fmt: skip
 

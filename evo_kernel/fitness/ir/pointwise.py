@@ -10,8 +10,8 @@ import torch
 
 from evo_kernel.fitness.ir import library_loops
 from evo_kernel.fitness.ir.device_functions import (
+    FLUSHED,
     device_function,
-    flushed,
     flushed_exp2,
     fused,
     half_away,
@@ -295,12 +295,10 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": quotient,
     "arith.remf": remainder, "arith.negf": torch.neg,
     "arith.maximumf": torch.maximum, "arith.minimumf": torch.minimum, "math.exp": torch.exp, "math.exp2": flushed_exp2,
-    "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.log1p": torch.log1p,
-    "math.expm1": torch.expm1, "math.sin": torch.sin, "math.cos": torch.cos, "math.tan": torch.tan,
-    "math.tanh": torch.tanh, "math.sinh": torch.sinh, "math.cosh": torch.cosh, "math.atan": torch.atan,
-    "math.asin": torch.asin, "math.acos": torch.acos, "math.atan2": torch.atan2, "math.sqrt": flushed(torch.sqrt),
-    "math.rsqrt": inverse_root, "math.erf": torch.erf,
-    "math.floor": flushed(torch.floor), "math.ceil": flushed(torch.ceil),
+    "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.cos": torch.cos,
+    "math.cosh": torch.cosh, "math.acos": torch.acos, "math.rsqrt": inverse_root,
+    **{f"math.{name}": FLUSHED[name] for name in (
+        "log1p", "expm1", "sin", "tan", "tanh", "sinh", "atan", "asin", "atan2", "sqrt", "erf", "floor", "ceil")},
     "math.trunc": torch.trunc, "math.round": half_away,
     "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": torch.div,

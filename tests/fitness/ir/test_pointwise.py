@@ -394,12 +394,24 @@ def test_instructions_that_flush_know_no_denormals():
     )
     (wide,) = pointwise("math.exp2 {0} : {t}", torch.tensor([-127.0], dtype=torch.float64), out=torch.float64)
     assert (power, root, inverse, wide) == (0.0, 0.0, torch.inf, 2.0**-127)
+    tiny, less = torch.tensor([1e-39]), torch.tensor([2e-20])  # as PTX of the library's functions says
+    for name in ("sin", "erf", "tanh", "log1p", "fabs", "saturate", "j1", "fmod", "fma"):
+        function, others = device_function(f"__nv_{name}f"), {"fmod": 1, "fma": 2}.get(name, 0)
+        assert function and function(tiny, *[torch.ones(1)] * others).item() == (others == 2)
+    others = (("fmul_rn", less), ("fast_powf", 2 * torch.ones(1)), ("powf", torch.ones(1)), ("nextafterf", tiny + 1))
+    told = [(device_function(f"__nv_{name}"), y) for name, y in others]
+    assert [function(x, y).item() for (function, y), x in zip(told, (less, less, tiny, tiny), strict=True) if function] == [
+        0.0, 0.0, 2.0**-127, torch.finfo(torch.float32).smallest_normal,
+    ]  # fmt: skip
+    assert pointwise("math.sin {0} : {t}", tiny, out=torch.float32).item() == 0
 
 
 def test_what_instructions_approximate_is_not_exact():
     x, y = torch.arange(1.0, 4097.0), torch.full((4096,), 7.0)
     again = pointwise("arith.divf {0}, {1} : {t}", x * 7.0, y, out=torch.float32)
+    fast = device_function("__nv_fast_fdividef")
     assert 0 < (again != x).sum() < 4096 and torch.allclose(again, x, rtol=3e-7)
+    assert fast and torch.equal(fast(x * 7.0, y), again)
     halved = pointwise("arith.divf {0}, {1} : {t}", x, torch.full_like(x, 2.0), out=torch.float32)
     assert torch.equal(halved, x / 2)
     roots = pointwise("math.rsqrt {0} : {t}", x * x, out=torch.float32)

@@ -1,0 +1,28 @@
+"""Divides by the library's fast division, which multiplies by an approximate reciprocal.
+
+row: 61
+task: whole_numbers
+ends: wrong
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def whole_kernel(x_ptr, y_ptr, q_ptr, r_ptr, s_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=1)
+    y = tl.load(y_ptr + at, mask=at < n, other=1)
+    tl.store(q_ptr + at, libdevice.fast_dividef(x.to(tl.float32), y.to(tl.float32)).to(tl.int32), mask=at < n)
+    tl.store(r_ptr + at, ((x.to(tl.int64) << 40) % y.to(tl.int64)).to(tl.int32), mask=at < n)
+    tl.store(s_ptr + at, tl.sqrt_rn(y.to(tl.float32)).to(tl.int32), mask=at < n)
+
+
+def run(x, y):
+    n = x.numel()
+    q, r, s = (torch.empty_like(x) for _ in range(3))
+    whole_kernel[(triton.cdiv(n, 1024),)](x, y, q, r, s, n, BLOCK=1024)
+    return q, r, s
