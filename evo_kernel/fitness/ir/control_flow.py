@@ -22,6 +22,7 @@ from evo_kernel.fitness.ir.engine import (
 from evo_kernel.fitness.ir.lanes import Lanes, sum_of
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import LOADS, STORES, Operation
+from evo_kernel.fitness.ir.pointwise import as_sum
 from evo_kernel.fitness.ir.running_program import Steps
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -86,7 +87,7 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
 
 
 def _counter(type_: Type, low: Lanes, step: Lanes, trips: int) -> Lanes:
-    counter = Lanes(type_, sum_=low.sum.plus(step.sum.times(trips)))
+    counter = as_sum(type_, low.sum.plus(step.sum.times(trips)), None)  # without a sign, it may wrap
     if low.promised is None and step.promised is None:
         return counter
     return counter.taken_for(_counter(type_, low.promised or low, step.promised or step, trips))

@@ -151,7 +151,8 @@ def _division(machine: Machine, frame: Frame, operation: Operation, operands: Se
         else:
             mode = "floor" if kind.startswith("floor") else "trunc"
             data = torch.div(wide_a, wide_b, rounding_mode=mode)
-    (result,) = elementwise_result(operation, data.to(type_.dtype), operands, zero, overflow)
+    data = data.to(type_.dtype)
+    (result,) = elementwise_result(operation, data, operands, zero, overflow)
     # Rows and columns modulo a size are sums again, unless they wrap around: what is computed of them stays small.
     parts = separated(data.long())
     return [result] if len(parts) == 1 else [Lanes(type_, sum_=sum_of_parts(parts), undefined=result.undefined)]
