@@ -507,8 +507,9 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
     marks = any_undefined(operands)
     values = []
     for word in re.findall(r"[$\w-]+", match[2]):
-        if word[:2].lower() == "0f" and letter == "f":
-            values.append(torch.tensor(int(word[2:], 16)).int().view(torch.float32))
+        if word[:2].lower() == "0f":
+            bits = torch.tensor(int(word[2:], 16))
+            values.append(bits if letter == "r" else bits.int().view(torch.float32))
         elif word[0] != "$":
             number = torch.tensor(int(word, 8 if word.lstrip("-")[0] == "0" else 10))  # PTX ISA, section 4.5.1
             values.append(number if letter == "r" else number.int().view(torch.float32))  # moved as bits

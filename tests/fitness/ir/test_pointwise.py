@@ -380,6 +380,9 @@ def test_assembly_takes_constants_as_bits_and_flushes_where_it_says():
 
     assert made("fma.rn.f32 $0, $1, 0f40000000, 0f3F800000;") == [4.0, -3.0, 1.0, 1.0]
     assert made("abs.ftz.f32 $0, $1;") == [1.5, 2.0, 0.0, 0.0]
+    moved = f'tt.elementwise_inline_asm "mov.b32 $0, 0fBF800000;" {how.replace("f", "r", 2)}'
+    ones = pointwise(moved, x.view(torch.int32), out=torch.int32).view(torch.float32)
+    assert bool((ones == -1.0).all())
 
 
 def test_the_largest_float_is_printed_as_more_than_it_is():
