@@ -27,7 +27,10 @@ def _cases() -> list:
     by_task = sorted((*HONEST, *CHEATS), key=lambda entry: (entry.task, entry.deadline_s))
     gpu_missing = pytest.mark.skipif(device() == "cpu", reason="only a GPU can tell")
     marks = {"gpu": (pytest.mark.gpu, gpu_missing), "slow": (pytest.mark.slow,), "anywhere": ()}
-    return [pytest.param(entry, id=entry.name, marks=marks[entry.where]) for entry in by_task]
+    return [
+        pytest.param(entry, id=entry.name, marks=(*marks[entry.where], pytest.mark.xdist_group(entry.task)))
+        for entry in by_task
+    ]
 
 
 @pytest.fixture(scope="module")

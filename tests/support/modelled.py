@@ -1,6 +1,11 @@
 """A search by operators with a model, around the real engine, population, ledger and door; only the judge is made up.
 
-python -m tests.support.modelled FILE --url URL        a process to be killed
+    python -m tests.support.modelled FILE --url URL         a process to be killed
+
+How busy one process keeps many conversations of agents, with the model and the search in two shells:
+
+    python -m tests.support.modelled --serve 30 --converse
+    python -m tests.support.modelled FILE --url URL --agents 512 --seconds 150
 """
 
 from __future__ import annotations
@@ -8,8 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import resource
+import sqlite3
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +29,7 @@ from evo_kernel.config import Config, config_from
 from evo_kernel.deadline import Deadline
 from evo_kernel.engine import Engine, EngineSettings, RunSummary
 from evo_kernel.errors import UserError
+from evo_kernel.fitness.profiling.compile_report import CompileReport
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.types import CaseKind, Evaluation, Knobs, Purpose, Source, Status
 from populations.population import LineagePopulation, open_population
@@ -76,6 +86,9 @@ class CommentJudge:
         self, source: Source, knobs: Knobs, kinds: Sequence[CaseKind], counters: bool | None, case_name: str | None
     ) -> Mapping[str, Any]:
         raise UserError("a made-up kernel has no profile")
+
+    def compiled(self, source: Source, case_name: str | None = None) -> CompileReport:
+        return CompileReport(case_name or "large", fault="a made-up kernel is not compiled")
 
     def close(self) -> None: ...
 
@@ -153,18 +166,40 @@ def opened(file: Path, config: Config) -> LineagePopulation:
     )
 
 
+def keep_busy(file: Path, url: str, agents: int, seconds: float) -> None:
+    """Prints the share of agents × wall time that was spent in calls, start included, and what it cost."""
+    stop = threading.Event()
+    threading.Timer(seconds, stop.set).start()
+    config = config_for(url, width=agents, operators={"use": ["avo"]}, budget={"hours": 1})
+    began, spent = time.perf_counter(), time.process_time()
+    search(file, config, stop=stop)
+    wall_s, spent_s = time.perf_counter() - began, time.process_time() - spent
+    with closing(sqlite3.connect(file)) as population:
+        calls, in_calls_s = population.execute("select count(*), sum(wall_s) from calls").fetchone()
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(
+        f"{calls} calls in {wall_s:.0f} s: {in_calls_s / agents / wall_s:.1%} busy; {spent_s:.0f} s of a processor, "
+        f"{1e3 * spent_s / calls:.1f} ms a call; at most {peak_mb} MB"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--url")
     parser.add_argument("--serve", type=float, metavar="SECONDS", help="answer, so late, until it is ended")
     parser.add_argument("--converse", action="store_true", help="answer as an agent with tools")
+    parser.add_argument("--agents", type=int, help="conversations at once")
+    parser.add_argument("--seconds", type=float, default=150.0)
     options = parser.parse_args()
     if options.serve is not None:
         say = conversing if options.converse else faster
         with ChatServer(lambda *asked: replace(say(*asked), delay_s=options.serve), remember=False) as server:
             print(server.url, flush=True)
             threading.Event().wait()
+    if options.agents:
+        keep_busy(options.file, options.url, options.agents, options.seconds)
+        return
     print("ready", flush=True)
     search(options.file, config_for(options.url, width=4, budget={"hours": 1}))
 

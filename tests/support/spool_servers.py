@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.errors import InfraError
+from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.judge import JudgeSettings
 from evo_kernel.fitness.spool.folder import SpoolFolder
 from evo_kernel.fitness.spool.messages import Announcement
@@ -48,6 +48,9 @@ class InstantJudge:
             raise InfraError("closed")
         self.on_baselines("large", {"first": 100.0}, {})
         return replace(self._verdict(source, purpose), task=self._identity, environment=self.environment)
+
+    def profile(self, *asked: Any) -> Mapping[str, Any]:
+        raise UserError("a made-up kernel has no profile")
 
     def close(self) -> None:
         self.closed.set()
