@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlite_utils import Database
 
-from evo_kernel.errors import PopulationError
+from evo_kernel.errors import InfraError, PopulationError
 from evo_kernel.lru_cache import Recent
 from evo_kernel.types import Environment, Strategy
 from populations.connect import OwnerLock, connect_reader
@@ -28,6 +28,7 @@ from populations.migrations import migrate
 from populations.rows import dumps
 
 BUSY_S = 30.0
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 INTERNED = 4096  # strategies whose rowid is remembered
 
 
@@ -59,18 +60,24 @@ class Store:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; rolled back whole if its block raises."""
+        """One transaction; rolled back whole if its block raises. Raises InfraError where the file takes no more."""
         with self.lock:
-            self.connection.execute("BEGIN IMMEDIATE")
             try:
+                self.connection.execute("BEGIN IMMEDIATE")
                 yield self.connection
-            except BaseException:
-                self.connection.execute("ROLLBACK")
+                self.connection.execute("COMMIT")
+            except BaseException as error:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
                 self._strategies.clear()  # some of them may just have been rolled back
                 self.held |= self._released
                 self._released.clear()
+                if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in _NO_ROOM:
+                    raise InfraError(
+                        f"{self.path} takes no more ({error}). Make room, then `evo-kernel resume {self.path}`: "
+                        "what was written before is kept."
+                    ) from error
                 raise
-            self.connection.execute("COMMIT")
             self._released.clear()
 
     def release(self, attempt: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import sqlite3
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 from sqlite_utils import Database
 
-from evo_kernel.errors import PopulationError, PopulationLocked
+from evo_kernel.errors import InfraError, PopulationError, PopulationLocked
 from evo_kernel.types import CaseKind, PairedComparison, Purpose, Rival, Source, Status
 from populations.connect import owner
 from populations.migrations import migrations
@@ -345,3 +346,19 @@ def test_what_was_rolled_back_is_interned_anew(tmp_path):
         assert rows == ([(ids[0],)], [(ids[1],)])
     finally:
         store.close()
+
+
+def test_a_full_disk_is_the_machines_failure_and_loses_nothing(tmp_path):
+    path = tmp_path / "a.db"
+    with open_it(path) as population:
+        search(population, 3, random.Random(5))
+        digest, before = population.digest(), resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name("a.db-wal").stat().st_size, before[1]))
+        try:
+            for _ in range(2):  # the first must leave no transaction open
+                with pytest.raises(InfraError, match=r"takes no more \(.*\)\. Make room, then `evo-kernel resume"):
+                    population.plant(Source("x = 1\n" * 5000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert population.digest() == digest
+        search(population, 2, random.Random(6))

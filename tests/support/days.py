@@ -261,7 +261,10 @@ def summarise(folder: Path) -> None:
         print("integrity:", file.execute("pragma integrity_check").fetchone()[0])
         twice = "select count(*) from (select 1 from {} group by {} having count(*) > 1)"
         print("attempts with two candidates:", file.execute(twice.format("candidates", "attempt")).fetchone()[0])
-        scores = "(select candidate from evaluations where purpose = 'score' and fresh)"
+        scores = (  # roots are measured twice
+            "(select candidate from evaluations e join candidates c on c.id = candidate "
+            "where purpose = 'score' and fresh and parent is not null)"
+        )
         print("candidates scored twice:", file.execute(twice.format(scores, "candidate")).fetchone()[0])
     print(counted(folder / "days.db"))
     errors = re.compile(r"Traceback|Error:")
