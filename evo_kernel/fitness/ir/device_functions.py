@@ -46,8 +46,8 @@ flushed_exp2 = _flushing(torch.exp2)
 
 
 def quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """x / y as the compiler has it: of float32 div.full, x times the instruction's reciprocal of y (scaled where that is
-    no normal number), so that an exact quotient may come out below an integer."""
+    """x / y as the compiler has it: of float32 div.full, x times the reciprocal by its instruction (of y scaled, where
+    that is no normal number), so that an exact quotient may come out below an integer."""
     if x.dtype is not torch.float32:
         return x / y
     product = x * _reciprocal(y)
