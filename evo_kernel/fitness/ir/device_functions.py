@@ -46,11 +46,11 @@ flushed_exp2 = _flushing(torch.exp2)
 
 
 def quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """x / y as the compiler has it: of float32 div.full, x times the reciprocal of y (scaled where that is no normal
-    number), so that an exact quotient may come out below an integer."""
+    """x / y as the compiler has it: of float32 div.full, x times the reciprocal by its instruction (of y scaled, where
+    that is no normal number), so that an exact quotient may come out below an integer."""
     if x.dtype is not torch.float32:
         return x / y
-    product = x * torch.reciprocal(y)
+    product = x * _reciprocal(y)
     plain = product.isfinite() & (y.abs() < 2.0**126)
     return product if bool(plain.all()) else torch.where(plain, product, x / y)
 
@@ -62,18 +62,28 @@ def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_root(x: torch.Tensor) -> torch.Tensor:
-    """1 / sqrt(x), of float32 by an instruction that is off by one in the last place for some operands: here for half
-    of those that are no power of two, so that a kernel that counts on an exact result is found."""
+    """1 / sqrt(x), of float32 by the instruction."""
     return _inverse_root(_without_denormals(x))
 
 
 def _inverse_root(x: torch.Tensor) -> torch.Tensor:
+    return _off_by_one(x, torch.rsqrt(x), 0x7FFFFF)
+
+
+def _reciprocal(x: torch.Tensor) -> torch.Tensor:
+    """Exact for at most five digits: of the integers, an H200 gives too little for 33, 37, 61, ..."""
+    return _off_by_one(x, torch.reciprocal(x), 0x7FFFF)
+
+
+def _off_by_one(x: torch.Tensor, exact: torch.Tensor, digits: int) -> torch.Tensor:
+    """A result of float32 by an instruction that is off by one in the last place for some operands: here for half of
+    those that have any of these digits, so that a kernel that counts on an exact result is found."""
     if x.dtype is not torch.float32:
-        return torch.rsqrt(x)
-    bits, root = x.contiguous().view(torch.int32), torch.rsqrt(x).contiguous()
+        return exact
+    bits = x.contiguous().view(torch.int32)
     off = (bits * -0x61C88647 >> 20) % 4 - 1  # -1 to 2
-    off = torch.where((off < 2) & (bits & 0x7FFFFF != 0) & root.isfinite(), off, 0)
-    return (root.view(torch.int32) + off).view(torch.float32)
+    off = torch.where((off < 2) & (bits & digits != 0) & exact.isfinite(), off, 0)
+    return (exact.contiguous().view(torch.int32) + off).view(torch.float32)
 
 
 def half_away(x: torch.Tensor) -> torch.Tensor:
@@ -215,7 +225,7 @@ def _fast_quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """div.approx multiplies by the reciprocal: 0 for a finite divisor above 2^126, where an infinity gives NaN (PTX
     ISA, section 9.7.3)."""
     large = (y.abs() > 2.0**126) & y.isfinite()
-    return torch.where(large, x * 0.0 * y.sign(), x * torch.reciprocal(y))
+    return torch.where(large, x * 0.0 * y.sign(), x * _reciprocal(y))
 
 
 def _denormal(x: torch.Tensor) -> torch.Tensor:
@@ -395,7 +405,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fast_log10f": flushed(lambda x: _fast_logarithm(x) * math.log10(2.0)),
     "fast_sinf": _fast_sine,
     "fast_cosf": _fast_cosine,
-    "fast_tanf": lambda x: _fast_sine(x) / _fast_cosine(x),
+    "fast_tanf": lambda x: _fast_quotient(_fast_sine(x), _fast_cosine(x)),
     "nextafter": flushed(_next_after),
     "popc": _bits_set,
     "popcll": _bits_set,
@@ -488,7 +498,7 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "abs.f32": torch.abs,
     "neg.f32": torch.neg,
     **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
-        ("ex2", torch.exp2), ("lg2", _fast_logarithm), ("rcp", torch.reciprocal), ("sqrt", torch.sqrt),
+        ("ex2", torch.exp2), ("lg2", _fast_logarithm), ("rcp", _reciprocal), ("sqrt", torch.sqrt),
         ("rsqrt", _inverse_root), ("sin", _fast_sine), ("cos", _fast_cosine))},
     "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)
 }  # fmt: skip

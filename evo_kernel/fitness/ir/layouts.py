@@ -86,6 +86,19 @@ def scattered(encoding: str, shape: tuple[int, ...], item: int, axis: int) -> fl
     return asked / (len(rows) * int(sectors[-1] + 1))
 
 
+@lru_cache(maxsize=256)
+def fits_product(result: str, element: str) -> bool:
+    """Whether a product's instruction has elements where the layout of its result says, which the compiler does not
+    ask: wgmma has 16 rows for each of four warps, mma tiles of 16 x 8 (PTX ISA, matrix fragments)."""
+    if "#ttg.nvidia_mma" not in result:
+        return True
+    fields = dict(_FIELD.findall(result))
+    if fields.get("versionMajor") != "3":
+        return element == "f64" or fields.get("instrShape", "").startswith("[16, 8")
+    first = re.match(r"\[(\d+)", fields.get("warpsPerCTA", ""))
+    return first is not None and int(first[1]) % 4 == 0
+
+
 def _layout(encoding: str, shape: tuple[int, ...]) -> tuple[_Places, _Places, _Places] | None:
     """Places of the bits of registers, lanes and warps; None of unknown layouts, and where places are none of the
     tensor's. Registers that hold an element again count once."""

@@ -13,6 +13,7 @@ from evo_kernel.fitness.ir.casts import widened
 from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, Unsupported, ended, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, any_undefined, taken
+from evo_kernel.fitness.ir.layouts import expanded, fits_product
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import Operation, Region
 from evo_kernel.fitness.ir.pointwise import elementwise_result, signaling
@@ -259,7 +260,14 @@ def _split_product(
 @handles("tt.dot")
 def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     a, b, c = operands
+    require_fitting_product(machine, operation.results[0].type)
     return [product_of(a, b, c, operation.attributes.get("inputPrecision", "ieee"), operation.results[0].type)]
+
+
+def require_fitting_product(machine: Machine, type_: Type) -> None:
+    """Raises Unsupported for a product in a layout that its instruction does not have."""
+    if not fits_product(expanded(type_, machine.module.layouts), type_.element):
+        raise Unsupported(f"a product in a layout that its instruction does not have: {type_}"[:200])
 
 
 def product_of(a: Lanes, b: Lanes, c: Lanes, precision: str, type_: Type) -> Lanes:

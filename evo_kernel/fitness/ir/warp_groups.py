@@ -27,7 +27,7 @@ from evo_kernel.fitness.ir.lanes import Lanes, any_marked, nothing, zeros
 from evo_kernel.fitness.ir.loads import load
 from evo_kernel.fitness.ir.memory import RAW_DTYPES, MemoryFault
 from evo_kernel.fitness.ir.module import IRValue, Operation
-from evo_kernel.fitness.ir.reductions import product_of
+from evo_kernel.fitness.ir.reductions import product_of, require_fitting_product
 from evo_kernel.fitness.ir.running_program import Barrier, PendingProduct, RunningProgram, Steps
 from evo_kernel.fitness.ir.stores import store
 from evo_kernel.fitness.ir.types import IRError, Type
@@ -519,6 +519,7 @@ def _dot(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     """A tensor-core product, of a left operand in shared memory or registers."""
     a, b, c, *rest = operands
     type_ = operation.results[0].type
+    require_fitting_product(machine, type_)
     if machine.skips_floats:
         return [nothing(type_)]
     adds = not rest or _holds(rest[0])

@@ -417,6 +417,9 @@ def test_what_instructions_approximate_is_not_exact():
     assert fast and torch.equal(fast(x * 7.0, y), again)
     halved = pointwise("arith.divf {0}, {1} : {t}", x, torch.full_like(x, 2.0), out=torch.float32)
     assert torch.equal(halved, x / 2)
+    k = torch.arange(1.0, 257.0)  # where a rounded reciprocal gives 1 or the next number below
+    itself = pointwise("arith.divf {0}, {0} : {t}", k, out=torch.float32)
+    assert (itself + 6e-8 < 1).any()
     roots = pointwise("math.rsqrt {0} : {t}", x * x, out=torch.float32)
     assert (roots * x != 1.0).sum() > 0 and torch.allclose(roots * x, torch.ones_like(x), rtol=3e-7)
     large = torch.tensor([1e30, 7.5, 1.0, -7.5])
