@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import importlib.util
 import os
@@ -111,6 +113,13 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of the output would fail again
+        with contextlib.suppress(OSError):
+            _end(f"error: {error}: what was kept before is kept", 3)
+        sys.exit(3)
 
 
 def entry_point() -> None:

@@ -314,3 +314,11 @@ def test_any_candidate_that_passed_can_be_confirmed_and_exported(exported: Path,
     replayed = evo("replay", hidden, "--task", f"{NAME}.py", "--device", "cpu")
     assert replayed.exit_code == 0 and "outputs checked against the task" in replayed.output
     assert told(evo("status", f"{NAME}.db", "--json"))["champion"]["candidate"] == champion
+
+
+def test_a_full_disk_under_the_output_is_told_in_a_sentence():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "evo_kernel.cli.main", "--help"]
+        ended = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 3
+    assert ended.stderr == "error: [Errno 28] No space left on device: what was kept before is kept\n"
