@@ -262,17 +262,19 @@ def _selecting(
 def _add_tf32_ties(
     run: Callable[[Change], Sequence[torch.Tensor]], estimates: Sequence[_Estimate], patterns: int
 ) -> None:
-    """Add what integers may be of which none differs so far: of a few, one may lie next to a tie all the same."""
+    """Add what integers may be of which few differ so far: of a few, one may lie next to a tie all the same, or be many
+    steps away where a sum cancels."""
 
     def moved(value: Input, pattern: int) -> Input:
         is_rounded = isinstance(value, torch.Tensor) and value.dtype == torch.float32
         return _moved(value, _TF32 / 2 / _unit(torch.float32), pattern) if is_rounded else _double(value)
 
     for pattern in range(patterns):
-        if all(estimate.has_differed for estimate in estimates if estimate.is_integer):
+        few = [estimate.is_integer and estimate.has_few_differences for estimate in estimates]
+        if not any(few):
             return
-        for estimate, output in zip(estimates, run(partial(moved, pattern=pattern)), strict=True):
-            if estimate.is_integer and not estimate.has_differed:
+        for estimate, is_one, output in zip(estimates, few, run(partial(moved, pattern=pattern)), strict=True):
+            if is_one:
                 estimate.add_result(output)
 
 
@@ -333,6 +335,11 @@ class _Estimate:
     @property
     def has_differed(self) -> bool:
         return self._errors[0] > 0
+
+    @property
+    def has_few_differences(self) -> bool:
+        """Whether the largest of them says little about others; half of what may be unsure is never few."""
+        return self._errors[0] < max(1.0, min(8.0, UNSURE / 2 * self._own.numel()))
 
     def leave_out_changes(self, flushed: torch.Tensor) -> None:
         """Do not compare elements that differ where inputs have zeros in place of denormal numbers."""
