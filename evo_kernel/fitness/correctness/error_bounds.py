@@ -182,7 +182,7 @@ def expect_by(
     if precision == "tf32":
         _add_result(estimates, run(_as_tf32))
         _add_result(estimates, run(_half_truncated))
-        _add_tf32_ties(run, estimates, recipe.patterns)
+        _add_tf32_ties(run, estimates, selections, recipe.patterns)
     length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
     length = min(length, LONGEST)
     few = min(filter(None, (part.numel() for part in own)), default=0) < recipe.many_outputs
@@ -260,17 +260,23 @@ def _selecting(
 
 
 def _add_tf32_ties(
-    run: Callable[[Change], Sequence[torch.Tensor]], estimates: Sequence[_Estimate], patterns: int
+    run: Callable[[Change], Sequence[torch.Tensor]],
+    estimates: Sequence[_Estimate],
+    selections: Sequence[Selection | None],
+    patterns: int,
 ) -> None:
-    """Add what integers may be of which few differ so far: of a few, one may lie next to a tie all the same, or be many
-    steps away where a sum cancels."""
+    """Add what integers may be of which few differ so far: of a few, one may be many steps away all the same, where a
+    sum cancels. Of indices, where none differs: near values have bounds of their own."""
 
     def moved(value: Input, pattern: int) -> Input:
         is_rounded = isinstance(value, torch.Tensor) and value.dtype == torch.float32
         return _moved(value, _TF32 / 2 / _unit(torch.float32), pattern) if is_rounded else _double(value)
 
     for pattern in range(patterns):
-        few = [estimate.is_integer and estimate.has_few_differences for estimate in estimates]
+        few = [
+            one.is_integer and (one.has_few_differences if selection is None else not one.has_differed)
+            for one, selection in zip(estimates, selections, strict=True)
+        ]
         if not any(few):
             return
         for estimate, is_one, output in zip(estimates, few, run(partial(moved, pattern=pattern)), strict=True):
