@@ -67,9 +67,7 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
     """Serve one request. A fault of the plan is an answer, not an exception."""
     torch.set_num_threads(1)  # children share the cores, so threads of one would wait for each other
     plan = Plan.model_validate(request["plan"])
-    work = _Work(
-        plan, request["ir"], request["mutates"], Path(folder), float(request["deadline_s"]), request["ahead"]
-    )
+    work = _Work(plan, request["ir"], request["mutates"], Path(folder), float(request["deadline_s"]), request["ahead"])
     try:
         if request["command"] == "execute":
             return work.execute(int(request["rounds"]), bool(request["repeat"]))

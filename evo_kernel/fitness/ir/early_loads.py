@@ -72,9 +72,7 @@ class LatestStores:
         """Record a store of a value of a type."""
         self._rounds[-1].append(self._bytes(pointer, mask, programs, type_)[0])
 
-    def check(
-        self, load: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, type_: Type
-    ) -> None:
+    def check(self, load: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, type_: Type) -> None:
         """Raise MemoryFault if a load that is issued early takes what was stored since."""
         latest = [stored for round_ in self._rounds for stored in round_]
         if load not in self._loads or not latest:
