@@ -7,6 +7,7 @@ later, is not there yet.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -58,41 +59,69 @@ def _issued_early(loop: Operation) -> frozenset[Operation]:
     return frozenset(made[name] for name in seen if name in made and made[name].name in LOADS)
 
 
+@dataclass(frozen=True)
+class _Access:
+    """Lanes of a load or a store. `low`, `high`: of each program, its first byte and the one behind its last."""
+
+    pointer: Lanes
+    mask: Lanes | None
+    programs: torch.Tensor
+    type: Type
+    low: torch.Tensor
+    high: torch.Tensor
+
+    def may_meet(self, other: _Access) -> bool:
+        """Whether a program may access a byte in both; masks are not looked at."""
+        if self.programs.numel() != other.programs.numel():
+            return bool((self.low.min() < other.high.max()) & (other.low.min() < self.high.max()))
+        return bool(((self.low < other.high) & (other.low < self.high)).any())
+
+    def bytes(self, memory: DeviceMemory) -> tuple[torch.Tensor, torch.Tensor]:
+        """Addresses of bytes in buffers that the launch loads and stores, and the programs that access them."""
+        shape, item = (self.programs.numel(), *(self.type.shape or ())), self.type.item_bytes
+        lanes = scattered(self.pointer, None if self.mask is None else self.mask.data, self.programs, shape)
+        found = [(torch.zeros(0, dtype=torch.int64),) * 2]
+        for buffer, _, chosen in lanes.by_buffer(memory, item):
+            if buffer.track_reads:
+                some = slice(None) if chosen is None else chosen
+                places = lanes.addresses[some].unsqueeze(-1) + torch.arange(item)
+                found.append((places.reshape(-1), lanes.programs[some].unsqueeze(-1).expand(places.shape).reshape(-1)))
+        return torch.cat([places for places, _ in found]), torch.cat([ids for _, ids in found])
+
+
+def _access(pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, type_: Type) -> _Access:
+    low = high = torch.full((1,), pointer.sum.constant, dtype=torch.int64)
+    for term in pointer.sum.terms:
+        data = term.data.reshape(term.data.shape[0], -1)
+        low, high = low + data.amin(1), high + data.amax(1)
+    return _Access(pointer, mask, programs, type_, low, high + type_.item_bytes)
+
+
 class LatestStores:
     """What programs stored in the latest rounds of a pipelined loop. `ahead`: rounds that `loads` are issued early."""
 
     def __init__(self, loads: frozenset[Operation], ahead: int, memory: DeviceMemory) -> None:
         self._loads, self._ahead, self._memory = loads, ahead, memory
-        self._rounds: deque[list[torch.Tensor]] = deque([[]], maxlen=ahead + 1)
+        self._rounds: deque[list[_Access]] = deque([[]], maxlen=ahead + 1)
 
     def begin_round(self) -> None:
         self._rounds.append([])
 
     def note(self, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, type_: Type) -> None:
         """Record a store of a value of a type."""
-        self._rounds[-1].append(self._bytes(pointer, mask, programs, type_)[0])
+        self._rounds[-1].append(_access(pointer, mask, programs, type_))
 
     def check(self, load: Operation, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, type_: Type) -> None:
         """Raise MemoryFault if a load that is issued early takes what was stored since."""
-        latest = [stored for round_ in self._rounds for stored in round_]
-        if load not in self._loads or not latest:
+        if load not in self._loads or not any(self._rounds):
             return
-        places, ids = self._bytes(pointer, mask, programs, type_)
-        if bool((early := torch.isin(places, torch.cat(latest))).any()):
+        own = _access(pointer, mask, programs, type_)
+        latest = [stored for round_ in self._rounds for stored in round_ if stored.may_meet(own)]
+        if not latest:
+            return
+        places, ids = own.bytes(self._memory)
+        early = torch.isin(places, torch.cat([stored.bytes(self._memory)[0] for stored in latest]))
+        if bool(early.any()):
             message = f"loads what it stored in the {self._ahead} rounds before, when compiled code has loaded it: the "
             message += "loop is pipelined. Keep it in variables, use another loop, or num_stages=1"
             raise MemoryFault("race", message, int(ids[early][0]))
-
-    def _bytes(
-        self, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, type_: Type
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Addresses of bytes in buffers that the launch loads and stores, and the programs that access them."""
-        shape = (programs.numel(), *(type_.shape or ()))
-        lanes = scattered(pointer, None if mask is None else mask.data, programs, shape)
-        found = [(torch.zeros(0, dtype=torch.int64),) * 2]
-        for buffer, _, chosen in lanes.by_buffer(self._memory, item := type_.item_bytes):
-            if buffer.track_reads:
-                some = slice(None) if chosen is None else chosen
-                places = lanes.addresses[some].unsqueeze(-1) + torch.arange(item)
-                found.append((places.reshape(-1), lanes.programs[some].unsqueeze(-1).expand(places.shape).reshape(-1)))
-        return torch.cat([places for places, _ in found]), torch.cat([ids for _, ids in found])
