@@ -177,6 +177,8 @@ def test_what_a_knob_is_follows_from_the_end_of_its_name():
 def test_knobs_of_methods_are_found():
     text = "BLOCK = 64\n\n\nclass Twice:\n    def forward(self, x):\n        k[(1,)](x, BLOCK)\n"
     assert [knob.name for knob in find_knobs(Source(text))] == ["BLOCK"]
+    twice = find_knobs(Source(text.replace("BLOCK = 64", "BLOCK = 32\nBLOCK = 64")))
+    assert [(knob.name, knob.value) for knob in twice] == [("BLOCK", 64)]  # the last one counts
 
 
 def test_knobs_are_grouped_by_the_launches_that_take_them():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,16 +30,16 @@ class TorchFault(Exception):
 _FREE_MEMORY = 16 << 30
 
 
-def modules_of(plan: Plan, texts: Sequence[str]) -> list[IRModule]:
-    """The kernels of a plan, from the compiled IR. Raises CannotExecute, IRError."""
+def modules_of(plan: Plan, texts: Sequence[str], ahead: Sequence[int] = ()) -> list[IRModule]:
+    """The kernels of a plan, from the compiled IR; `ahead`: see IRModule. Raises CannotExecute, IRError."""
     modules = []
-    for kernel, text in zip(plan.kernels, texts, strict=True):
+    for kernel, text, rounds in zip(plan.kernels, texts, ahead or [0] * len(texts), strict=True):
         if kernel.language == "cuda":
             raise CannotExecute(
                 f"kernel {kernel.name} is written in CUDA C++, which only a GPU executes; a judge "
                 "with one decides it (--device cuda), and `evo-kernel compile` tells here what its code needs and does"
             )
-        module = parse(text)
+        module = replace(parse(text), ahead=0 if kernel.language == "gluon" else rounds)
         if unknown := unsupported(module):
             raise CannotExecute(f"kernel {kernel.name} uses {unknown}, which only a GPU executes (--device cuda)")
         modules.append(module)

@@ -342,7 +342,7 @@ def find_knobs(source: Source, configs: Mapping[str, Configurations] | None = No
     used = _launched_names(tree)
     knobs = [
         Knob(name, value, _choices(name, value))
-        for name, value, _ in constants(tree)
+        for name, value in {name: value for name, value, _ in constants(tree)}.items()  # the last one counts
         if name in used and len(_choices(name, value)) > 1
     ]
     knobs += [
