@@ -32,7 +32,7 @@ from tests.support.commands import ROOT, child, evo_process
 from tests.support.commands import evo_main as evo
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator, scored
 
-SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
+SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "numpy", "sqlite_utils"}
 
 
 GPU = replace(ENVIRONMENT, kind="measured", device="NVIDIA H200")
