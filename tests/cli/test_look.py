@@ -272,7 +272,7 @@ def test_what_is_piped_is_never_cropped(tmp_path: Path) -> None:
         (("run", "softmax", "--set", "budget.evaluation=1"), 2, "--set: there is no key"),
         (("run", "softmax", "--config", "quickstart.toml", "--set", "width=0"), 2, "--set: width:"),
         (("replay", "README.md", "--task", "softmax"), 2, "README.md is not a plan file"),
-        (("replay", "nothing.plan"), 2, "cannot read nothing.plan"),
+        (("replay", "nothing.plan", "--task", "softmax"), 2, "cannot read nothing.plan"),
     ],
 )
 def test_mistakes_become_sentences(searched: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
