@@ -48,12 +48,8 @@ def test_settings_are_distinct_other_than_the_own_and_deterministic():
 
 
 def test_what_was_told_steers_what_is_tried():
-    firsts, lasts = [], []
-    for seed in range(20):
-        tried = tuned(seed)
-        firsts += [cost(setting) for setting in tried[:BATCH]]
-        lasts += [cost(setting) for setting in tried[-BATCH:]]
-    assert sum(lasts) / len(lasts) < 0.8 * sum(firsts) / len(firsts)
+    """The best lies three steps away; twelve draws from all thirty settings find it in 8 of 20 searches."""
+    assert sum(min(map(cost, tuned(seed, 12))) == 0.0 for seed in range(20)) >= 12
 
 
 def test_a_suggested_setting_is_tried_first_and_what_follows_starts_from_it():
