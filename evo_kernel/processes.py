@@ -46,17 +46,24 @@ def run(
     cwd: Path | None = None,
     enough: Callable[[], bool] = lambda: False,
     grace_s: float = 0.0,
+    passed: int | None = None,
 ) -> Ended:
     """Run a command under a supervisor until it ends, the deadline, or `enough`; nothing that it starts outlives that.
 
-    `output` takes what it prints on either stream, in a thread. `grace_s` lie between SIGTERM and SIGKILL. A command
-    that cannot be started says so in its output and ends with 127. Raises OSError.
+    `output` takes what it prints on either stream, in a thread. `grace_s` lie between SIGTERM and SIGKILL. `passed`: a
+    descriptor for the command, closed here. A command that cannot be started says so in its output and ends with 127.
+    Raises OSError.
     """
     until, how = time.monotonic() + deadline_s, "exited"
-    with subprocess.Popen(
-        [sys.executable, "-I", __file__, str(grace_s), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=dict(env), cwd=cwd, start_new_session=True,
-    ) as supervisor:  # fmt: skip
+    try:
+        started = subprocess.Popen(
+            [sys.executable, "-I", __file__, str(grace_s), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=dict(env), cwd=cwd, start_new_session=True, pass_fds=() if passed is None else (passed,),
+        )  # fmt: skip
+    finally:
+        if passed is not None:
+            os.close(passed)
+    with started as supervisor:
         assert supervisor.stdin is not None and supervisor.stdout is not None
         reading = threading.Thread(target=_read, args=(supervisor.stdout, output), daemon=True)
         reading.start()
@@ -193,7 +200,10 @@ def _supervise(grace_s: float, command: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     adopt_orphans()
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
+            close_fds=False,  # what was passed is for the command; all else is closed by exec
+        )  # fmt: skip
     except OSError as error:
         os.write(1, f"{command[0]} does not start: {error.strerror}\n".encode())
         return 127
