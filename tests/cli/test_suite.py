@@ -33,6 +33,7 @@ from evo_kernel.observe.suites import (
     report,
     stock_of,
 )
+from evo_kernel.types import Source
 from tests.support.benchmark import checkout
 from tests.support.commands import evo_main
 from tests.support.fake_harness import CRASHES, HANGS, add_harness
@@ -65,6 +66,8 @@ def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_o
     assert softmax["stock"]["scaled"] == {"x3": True, "x0.01": True, "x-1": True}
     solution = tmp_path / "out/solutions/level_1_problem_1_sample_0_kernel.py"
     assert "class ModelNew" in solution.read_text()
+    module = json.loads(next((tmp_path / "out/logs").glob("*.module.json")).read_text())
+    assert module["text"].strip() in solution.read_text()
     assert "modeled for an H200 (sm\\_90)" in (tmp_path / "out/report.md").read_text()
     assert "Kernels by each protocol" in (tmp_path / "out/report.html").read_text()
     before = (tmp_path / "out/results.jsonl").read_text()
@@ -165,6 +168,16 @@ def test_one_suite_a_folder_and_its_report_keeps_what_it_knows_of_tasks_that_are
     assert narrower.found()[1].reason.startswith("under way when the command ended")
 
 
+def test_a_result_of_before_says_that_it_was_cut_short_by_being_unconfirmed(tmp_path: Path, asked) -> None:
+    row = {name: value for name, value in vars(SuiteRow("a.py", "a", "g", "passed")).items() if name != "cut"}
+    line = {"task": "a.py", "minutes": 4, "evaluations": None, "row": row}
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    for expected in ([("a", 4, None)], []):
+        asked.clear()
+        list(SuiteRun(tmp_path, [SuiteTask("a.py", "a", "g")], 4).rows())
+        assert asked == expected
+
+
 @pytest.mark.parametrize(
     ("ended", "passed", "cut", "status", "reason"),
     [
@@ -224,9 +237,12 @@ def test_lanes_divide_the_cores(monkeypatch) -> None:
 
 
 def order(root: Path, ask: bool = True) -> dict:
+    kernel, module = Source("def run(x):\n    return x\n"), root / "module.json"
+    if ask:  # writing one takes seconds
+        module.write_text(json.dumps({"kernel": kernel.sha256, "text": kernel.text}))
     return {
-        "spec": f"kernelbench:{root}/level1/1", "kernel": "def run(x):\n    return x\n", "folder": str(root / "out"),
-        "device": "cpu", "ask": ask,
+        "spec": f"kernelbench:{root}/level1/1", "kernel": kernel.text, "folder": str(root / "out"), "device": "cpu",
+        "ask": ask, "module": str(module) if ask else "",
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ process, next to the clock: what it says is its word, not this project's.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import json
 import os
@@ -239,19 +240,25 @@ def _short(value: object) -> str:
     return " ".join(str(value).split())[:200]
 
 
-def asked(spec: str, kernel: str, folder: str, device: str, ask: bool, expected_us: float | None = None) -> Stock:
+def asked(
+    spec: str, kernel: str, folder: str, device: str, ask: bool, module: str = "", expected_us: float | None = None
+) -> Stock:
     """Write the kernel into `folder` as a solution of the problem; then, if wanted, ask KernelBench's harness about it.
 
-    `expected_us`: kernel and reference together, where they were measured. Raises UserError, and what a harness does.
+    `module`: a file for the text that the solution is written around, which takes seconds to make. `expected_us`:
+    kernel and reference together, where they were measured. Raises UserError, and what a harness does.
     """
-    place = Path(folder)
-    text = solution_text(spec, Source(kernel), device)
+    source, place = Source(kernel), Path(folder)
+    kept = written_module(module, source)
+    text = kept or solution_text(spec, source, device)
     if spec.startswith("kernelbench:"):
         (place / kernelbench_solution(spec, text).file_name(0)).unlink(missing_ok=True)  # of an earlier kernel
     else:
         for name in (f"{Path(spec).name}.py", PREDICTIONS):  # of an earlier kernel, as TritonBench wants them
             (place / name).unlink(missing_ok=True)
     write_solution(spec, text, place)
+    if module and kept is None:
+        Path(module).write_text(json.dumps({"kernel": source.sha256, "text": text}), encoding="utf-8")
     return _asked(spec, text, device, expected_us) if ask else Stock(NONE)
 
 
@@ -264,6 +271,15 @@ def best_source(population: Path) -> Source | None:
     with PopulationReader(population) as reader:
         best = reader.leader()
         return reader.relative(best.candidate).source if best is not None else None
+
+
+def written_module(module: str, source: Source) -> str | None:
+    """The text that a solution of this kernel was written around; None where there is none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        written = json.loads(Path(module).read_text(encoding="utf-8"))
+        if written["kernel"] == source.sha256:
+            return str(written["text"])
+    return None
 
 
 def _asked(spec: str, text: str, device: str, expected_us: float | None) -> Stock:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from evo_kernel.app.suite.harnesses import best_source
+from evo_kernel.app.suite.harnesses import best_source, written_module
 from evo_kernel.app.suite.lanes import Lane, OrderEnd, run_logged
 from evo_kernel.app.verdicts import own_share, torch_calls
 from evo_kernel.errors import UserError
@@ -137,6 +137,12 @@ class SuiteWorker:
         command, log = [*PYTHON, "evo_kernel.cli.main", *words], self._folder / LOGS / one.name
         return self.row(one, population, run_logged(command, self._lane, log, 60 * minutes + GRACE_S, self._halt))
 
+    def _files(self, one: SuiteTask) -> dict[str, str]:
+        """Folder of the benchmark's file of a task, and the module that it is written around."""
+        in_one = benchmark_of(one) == "tritonbench"
+        folder = self._folder / SOLUTIONS / (one.name if in_one else "")
+        return {"folder": str(folder), "module": str(self._folder / LOGS / f"{one.name}.module.json")}
+
     def row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
         """What a search came to, by its population and what its process said."""
         row = SuiteRow(one.spec, one.label, one.group, "failed")
@@ -176,12 +182,13 @@ class SuiteWorker:
             return row
         eager_us = row.baselines_us.get("eager", row.best_us or 0.0)
         expected_us = row.best_us + eager_us if row.measured and row.best_us else None
-        folder = self._folder / SOLUTIONS / (one.name if benchmark_of(one) == "tritonbench" else "")
-        order = {
-            "spec": one.spec, "kernel": source.text, "folder": str(folder), "device": self.device, "ask": stock,
-            "expected_us": expected_us,
-        }  # fmt: skip
-        ended = ask_harness(order, self._lane, self._folder / LOGS / f"{one.name}.stock", self._halt)
+        files = self._files(one)
+        if not stock and written_module(files["module"], source) is not None:
+            return row
+        order = {"spec": one.spec, "kernel": source.text, "device": self.device, "ask": stock, **files}
+        ended = ask_harness(
+            order | {"expected_us": expected_us}, self._lane, self._folder / LOGS / f"{one.name}.stock", self._halt
+        )
         if self._halt.is_set() and not ended.out.strip():
             return row  # the same command again asks
         said = answer_of(ended, source.sha256)
