@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -11,10 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
-from evo_kernel.app.suite import runs, search
+from evo_kernel.app.suite import lanes, runs, search
 from evo_kernel.app.suite.lanes import Lane, OrderEnd, lanes_of
 from evo_kernel.app.suite.runs import SuiteRun, alone_in
 from evo_kernel.app.suite.search import SearchOptions, SuiteTask, SuiteWorker, answer_of, ask_harness, tasks_of
@@ -43,6 +45,7 @@ from tests.support.scripts import script
 @pytest.fixture
 def warm(monkeypatch) -> None:
     """A suite's processes come from one that has imported torch."""
+    monkeypatch.setattr(lanes, "PROGRAM", script(*lanes.PROGRAM[1:])[1:])
     monkeypatch.setattr(search, "PYTHON", script(*search.PYTHON[2:]))
 
 
@@ -66,7 +69,7 @@ def test_a_suite_searches_goes_on_after_a_failure_asks_the_harness_and_is_done_o
     assert softmax["stock"]["scaled"] == {"x3": True, "x0.01": True, "x-1": True}
     solution = tmp_path / "out/solutions/level_1_problem_1_sample_0_kernel.py"
     assert "class ModelNew" in solution.read_text()
-    module = json.loads(next((tmp_path / "out/logs").glob("*.module.json")).read_text())
+    module = json.loads(next((tmp_path / "out/logs").glob("*.module.json")).read_text())  # of the search's own process
     assert module["text"].strip() in solution.read_text()
     assert "modeled for an H200 (sm\\_90)" in (tmp_path / "out/report.md").read_text()
     assert "Kernels by each protocol" in (tmp_path / "out/report.html").read_text()
@@ -83,10 +86,17 @@ class Scripted:
     asked: ClassVar[list[tuple]] = []
     ends: ClassVar[dict[str, tuple[str, bool]]] = {"b": ("failed", False)}  # label -> status, whether it was cut short
 
+    following: ClassVar[dict[str, str]] = {}
+
     def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: threading.Event) -> None: ...
 
-    def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow:
+    def close(self) -> None: ...
+
+    def search(
+        self, one: SuiteTask, minutes: float, evaluations: int | None, following: SuiteTask | None = None
+    ) -> SuiteRow:
         self.asked.append((one.label, minutes, evaluations))
+        self.following[one.label] = following.label if following is not None else ""
         status, cut = self.ends.get(one.label, ("passed", False))
         return SuiteRow(one.spec, one.label, one.group, status, evaluations=9, cut=cut)
 
@@ -201,21 +211,65 @@ def test_how_a_search_ended_says_whether_there_is_more_to_do(
     assert row is not None and (row.cut, row.status) == (cut, status) and reason in row.reason
 
 
+@pytest.mark.parametrize(("width", "following"), [(1, "bcd "), (2, "cd  "), (3, "d   ")])
+def test_a_worker_is_told_what_it_will_search_next(tmp_path: Path, asked, width: int, following: str) -> None:
+    chosen = [SuiteTask(f"{label}.py", label, "g") for label in "abcd"]
+    list(SuiteRun(tmp_path, chosen, 4, lanes=[Lane()] * width).rows())
+    assert [Scripted.following[label] for label in "abcd"] == [word.strip() for word in following]
+
+
+WAITS = """
+import json, os, sys
+line = os.fdopen(int(sys.argv[1])).readline()
+if line:
+    order = json.loads(line)
+    with open(order["output"][0], "a") as file:
+        print(json.dumps({"pid": os.getpid(), "cause": "budget", "words": order["words"]}), file=file)
+"""
+
+
 @pytest.mark.parametrize("place", ["local", "spool:/shared/box"])
 def test_a_search_is_told_who_judges(tmp_path: Path, monkeypatch, place: str) -> None:
-    words = list[str]()
-
-    def run_logged(command, *_) -> OrderEnd:
-        words.extend(command)
-        return OrderEnd(0, '{"cause": "budget"}', "")
-
-    monkeypatch.setattr(search, "run_logged", run_logged)
+    """Where that is somebody else, it starts nothing on a GPU of this machine."""
+    monkeypatch.setattr(lanes, "PROGRAM", ("-c", WAITS.replace("os.getpid()", "sys.argv[2]")))
     options = SearchOptions(device="cuda" if place == "local" else "auto", judge_at=place)
     worker = SuiteWorker(Lane(), tmp_path, options, threading.Event())
     worker.search(SuiteTask("a.py", "a", "g"), 1, 3)
-    assert words[words.index("run") :][:2] == ["run", "a.py"]
+    said = json.loads((tmp_path / "logs/a.out").read_text())
     told = ["--device", "cuda"] if place == "local" else ["--judge", place]
-    assert [word for word in words if word in (*told, "--judge", "--device")] == told
+    assert [word for word in said["words"] if word in (*told, "--judge", "--device")] == told
+    assert said["pid"] == ("cuda" if place == "local" else "cpu")
+
+
+def test_the_next_search_waits_for_its_command_and_nobody_waits_for_ever(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(lanes, "PROGRAM", ("-c", WAITS))
+    one, two, three = (SuiteTask(f"{label}.py", label, "g") for label in "abc")
+    worker = SuiteWorker(Lane(), tmp_path, SearchOptions(device="cpu"), threading.Event())
+
+    def search(task: SuiteTask, following: SuiteTask | None) -> int:
+        worker.search(task, 1, 3, following)
+        said = json.loads((tmp_path / f"logs/{task.label}.out").read_text())
+        assert said["words"][:2] == ["run", task.spec]
+        return said["pid"]
+
+    others = set(psutil.Process().children())
+
+    def waiting() -> tuple[int, int]:
+        """Its supervisor and itself."""
+        (supervisor,) = set(psutil.Process().children()) - others
+        while not (children := supervisor.children()):
+            time.sleep(0.01)
+        return supervisor.pid, children[0].pid
+
+    search(one, two)
+    _, early = waiting()
+    assert search(two, three) == early
+    supervisor, early = waiting()
+    os.kill(early, signal.SIGKILL)
+    assert gone(supervisor) and search(three, one) != early  # another is started
+    _, early = waiting()
+    worker.close()
+    assert gone(early) and set(psutil.Process().children()) <= others
 
 
 def test_lanes_divide_the_cores(monkeypatch) -> None:

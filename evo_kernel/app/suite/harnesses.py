@@ -262,6 +262,14 @@ def asked(
     return _asked(spec, text, device, expected_us) if ask else Stock(NONE)
 
 
+def write_best(spec: str, population: str, folder: str, module: str, device: str) -> None:
+    """Write the best kernel of a population as a solution; where that fails, who asks about it is told why."""
+    source = best_source(Path(population))
+    if source is not None:
+        with contextlib.suppress(EvoKernelError):
+            asked(spec, source.text, folder, device, False, module)
+
+
 def best_source(population: Path) -> Source | None:
     """The champion's source, or the best one's, as it was scored; None where nothing passed."""
     from populations.reading import PopulationReader

@@ -10,6 +10,7 @@ import contextlib
 import json
 import queue
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
@@ -113,14 +114,19 @@ class SuiteRun:
 
     def __post_init__(self) -> None:
         self._results = Results(self.folder, self.retry)
+        self._unbegun, self._lock = deque[SuiteTask](), threading.Lock()  # searches that no worker has begun
 
     def rows(self) -> Iterator[SuiteRow]:
         """Do what is left to do; each result as it comes. What a task raises ends the others and is raised here."""
         left = [one for one in self.chosen if not self._done(one) or self._lacks_stock(one)]
+        self._unbegun = deque(one for one in left if not self._done(one))
+        workers = [SuiteWorker(lane, self.folder, self.options, self.halt) for lane in self.lanes]
         free = queue.SimpleQueue[SuiteWorker]()
-        for lane in self.lanes:
-            free.put(SuiteWorker(lane, self.folder, self.options, self.halt))
-        with ThreadPoolExecutor(len(self.lanes)) as pool:
+        for worker in workers:
+            free.put(worker)
+        with contextlib.ExitStack() as ending, ThreadPoolExecutor(len(self.lanes)) as pool:
+            for worker in workers:
+                ending.callback(worker.close)
             waiting = {pool.submit(self._do, one, free): one for one in left}
             try:
                 for done in as_completed(waiting):
@@ -183,13 +189,19 @@ class SuiteRun:
             row = self._results.row(one.spec)
             if not self._done(one):
                 before = row.stock if row is not None else None
-                row = worker.search(one, self.minutes, self.evaluations)
+                row = worker.search(one, self.minutes, self.evaluations, self._following(one))
                 row = replace(row, stock=before) if row is not None else None
             if row is None or benchmark_of(one) not in WRITTEN:
                 return row
             return worker.ask(one, row, self.stock and benchmark_of(one) == ASKED)
         finally:
             free.put(worker)
+
+    def _following(self, one: SuiteTask) -> SuiteTask | None:
+        """What the worker that begins with this search is likely to search next: the others come before it."""
+        with self._lock:
+            self._unbegun.remove(one)
+            return self._unbegun[len(self.lanes) - 1] if len(self._unbegun) >= len(self.lanes) else None
 
     def _keep(self, one: SuiteTask, row: SuiteRow) -> None:
         had = self._results.get(one.spec)

@@ -14,7 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from evo_kernel.app.suite.harnesses import best_source, written_module
-from evo_kernel.app.suite.lanes import Lane, OrderEnd, run_logged
+from evo_kernel.app.suite.lanes import EarlySearch, Lane, OrderEnd, run_logged
 from evo_kernel.app.verdicts import own_share, torch_calls
 from evo_kernel.errors import UserError
 from evo_kernel.judge_place import LOCAL
@@ -107,10 +107,11 @@ class SearchOptions:
 
 
 class SuiteWorker:
-    """The searches of one lane, each a process of its own."""
+    """The searches of one lane, each a process of its own. While one searches, the process of the next one starts."""
 
     def __init__(self, lane: Lane, folder: Path, options: SearchOptions, halt: Event) -> None:
         self._lane, self._folder, self._options, self._halt = lane, folder, options, halt
+        self._early: EarlySearch | None = None
 
     @property
     def device(self) -> str:
@@ -121,8 +122,13 @@ class SuiteWorker:
 
         return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() else "cpu"
 
-    def search(self, one: SuiteTask, minutes: float, evaluations: int | None) -> SuiteRow | None:
-        """A task's row, from its population; None where the search was cut off before there was anything to tell."""
+    def search(
+        self, one: SuiteTask, minutes: float, evaluations: int | None, following: SuiteTask | None = None
+    ) -> SuiteRow | None:
+        """A task's row, from its population; None where the search was cut off before there was anything to tell.
+
+        `following`: the next one of this lane, as far as one can tell; None: none.
+        """
         population, options = self._folder / one.population, self._options
         settings = [*options.overrides, f"budget.hours={minutes / 60:.6f}"]
         if evaluations is not None:
@@ -134,14 +140,33 @@ class SuiteWorker:
             words += ["--config", options.config_file] if options.config_file else []
         words += ["--device", options.device] if options.judge_at == LOCAL else ["--judge", options.judge_at]
         words += ["--json", *(word for one in settings for word in ("--set", one))]
-        command, log = [*PYTHON, "evo_kernel.cli.main", *words], self._folder / LOGS / one.name
-        return self.row(one, population, run_logged(command, self._lane, log, 60 * minutes + GRACE_S, self._halt))
+        early, self._early = self._early, None
+        if early is not None and not early.alive():  # something killed it while it waited
+            early.close()
+            early = None
+        early = early or self._start(one)
+        self._early = self._start(following) if following is not None else None
+        solution = None
+        if benchmark_of(one) in WRITTEN:
+            solution = {"spec": one.spec, "population": str(population), "device": self.device, **self._files(one)}
+        ended = early.run(words, self._folder / LOGS / one.name, 60 * minutes + GRACE_S, self._halt, solution)
+        return self.row(one, population, ended)
 
     def _files(self, one: SuiteTask) -> dict[str, str]:
         """Folder of the benchmark's file of a task, and the module that it is written around."""
         in_one = benchmark_of(one) == "tritonbench"
         folder = self._folder / SOLUTIONS / (one.name if in_one else "")
         return {"folder": str(folder), "module": str(self._folder / LOGS / f"{one.name}.module.json")}
+
+    def _start(self, one: SuiteTask) -> EarlySearch:
+        here = self._options.judge_at == LOCAL
+        return EarlySearch(self._lane, self._options.device if here else "cpu", one.spec)
+
+    def close(self) -> None:
+        """End what waits for a search. Idempotent."""
+        early, self._early = self._early, None
+        if early is not None:
+            early.close()
 
     def row(self, one: SuiteTask, population: Path, ended: OrderEnd) -> SuiteRow | None:
         """What a search came to, by its population and what its process said."""

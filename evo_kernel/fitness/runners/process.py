@@ -162,14 +162,16 @@ def open_log() -> Any:
 _AHEAD: dict[tuple[tuple[str, ...], int], WorkerProcess] = {}
 
 
-def load_ahead(command: Sequence[str], gpu: int = 0) -> WorkerProcess:
-    """Start the worker of the next runner with this command: it takes the GPU while the runner's process loads. One
-    that was started for another runner ends."""
+def load_ahead(command: Sequence[str], gpu: int = 0, *, now: bool = True) -> WorkerProcess:
+    """Start the worker of the next runner with this command; one that was started for another runner ends.
+
+    `now`: it takes the GPU while the runner's process loads; else when the runner lets it.
+    """
     key = (tuple(command), gpu)
     for other in [one for one in _AHEAD if one[1] == gpu and one != key]:
         _AHEAD.pop(other).kill()
     if key not in _AHEAD:
-        _AHEAD[key] = WorkerProcess((*command, "now"), gpu, open_log())
+        _AHEAD[key] = WorkerProcess((*command, "now") if now else command, gpu, open_log())
     return _AHEAD[key]
 
 
