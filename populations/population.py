@@ -107,7 +107,7 @@ class LineagePopulation(OpenPopulation):
     def ask(self, holder: str | None = None, expires_at: float | None = None, parent: int | None = None) -> Brief:
         """Select a parent and inspirations, open an attempt. Raises PopulationError while nothing is planted.
 
-        `parent`: this one, alone.
+        `parent`: this one, alone. Raises PopulationError where there is none.
 
         `holder`: somebody outside, whose ticket stays good when this process ends (external_tickets.py), until
         `expires_at` (Unix time) if given. For nobody outside, before anything new: the conversations that an earlier
@@ -117,6 +117,8 @@ class LineagePopulation(OpenPopulation):
             if self._resumable and holder is None and parent is None:
                 return self._brief(*self._resumable.popleft(), self.seed)
             attempt = self._attempts + 1
+            if parent is not None and not 0 < parent <= (count := len(self._state.lineage)):
+                raise PopulationError(f"{self.path}: there is no candidate {parent}, but 1 to {count}")
             chosen = (
                 Choice(parent, 0, "asked", ())
                 if parent is not None

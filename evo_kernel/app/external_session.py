@@ -187,15 +187,16 @@ def last_config(path: Path, device: str | None) -> Config:
 
 
 def ask(
-    path: Path, holder: str, expires_at: float | None, attempt: int | None, wait_s: float
+    path: Path, holder: str, expires_at: float | None, attempt: int | None, parent: int | None, wait_s: float
 ) -> tuple[Brief, float | None]:
     """A new ticket, or that of an attempt again, and when it ends. No judge is started.
 
-    Raises PopulationError where nothing can be told for it any more.
+    `parent`: the candidate that a new one starts from, if not the population's choice. Raises PopulationError where
+    there is none, or where nothing can be told for an attempt any more.
     """
     with _unjudged(path, wait_s) as population:
         if attempt is None:
-            return population.ask(holder, expires_at), expires_at
+            return population.ask(holder, expires_at, parent), expires_at
         brief, ticket = population.ticket(attempt)
         ticket.check(time.time())
         return brief, ticket.expires_at

@@ -64,9 +64,16 @@ def mcp(
 @click.option(
     "--attempt", type=options.NUMBER, help="Print the brief of this ticket again instead of making a new one."
 )
+@click.option("--parent", type=options.NUMBER, help="The candidate to start from; the population chooses by default.")
 @options.WAIT
 def ask(
-    population: Path, holder: str, expires_h: float | None, list_open: bool, attempt: int | None, wait_s: float
+    population: Path,
+    holder: str,
+    expires_h: float | None,
+    list_open: bool,
+    attempt: int | None,
+    parent: int | None,
+    wait_s: float,
 ) -> None:
     """Ask POPULATION for an attempt: a brief as one JSON object on standard output.
 
@@ -84,12 +91,14 @@ def ask(
     from evo_kernel.app.external_session import brief_data
     from populations.reading import PopulationReader
 
+    if parent is not None and (list_open or attempt is not None):
+        raise UserError("--parent is for a new attempt: leave out --open and --attempt")
     if list_open:
         with PopulationReader(population) as reader:
             click.echo(json.dumps([one.as_data(time.time()) for one in reader.tickets()]))
         return
     expires_at = time.time() + expires_h * 3600 if expires_h is not None else None
-    brief, expires_at = external_session.ask(population, holder, expires_at, attempt, wait_s)
+    brief, expires_at = external_session.ask(population, holder, expires_at, attempt, parent, wait_s)
     told_by = f"evo-kernel tell {population} --attempt {brief.attempt} FILE"
     click.echo(
         json.dumps(brief_data(brief, external_session.offered(brief)) | {"expires_at": expires_at, "tell": told_by}),
