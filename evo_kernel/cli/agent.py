@@ -61,7 +61,9 @@ def mcp(
     help="The ticket expires after so long; without it, when it is told or given up.",
 )
 @click.option("--open", "list_open", is_flag=True, help="List the open tickets instead of making a new one.")
-@click.option("--attempt", type=int, help="Print the brief of this ticket again instead of making a new one.")
+@click.option(
+    "--attempt", type=options.NUMBER, help="Print the brief of this ticket again instead of making a new one."
+)
 @options.WAIT
 def ask(
     population: Path, holder: str, expires_h: float | None, list_open: bool, attempt: int | None, wait_s: float
@@ -97,7 +99,7 @@ def ask(
 @click.command()
 @options.POPULATION
 @click.argument("file", required=False)
-@click.option("--attempt", required=True, type=int, help="The `attempt` that `ask` printed.")
+@click.option("--attempt", required=True, type=options.NUMBER, help="The `attempt` that `ask` printed.")
 @click.option("--fail", "reason", metavar="REASON", help="Give the attempt up for this REASON; needs no FILE.")
 @click.option("--strategy", metavar="NAME", help="What you did: a strategy of the brief, or your own word.")
 @click.option("--as", "operator", default="external", show_default=True, help="Your name in the lineage.")

@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 
 import evo_kernel
-from evo_kernel.cli.options import DEVICE, JSON, PATH, POPULATION
+from evo_kernel.cli.options import DEVICE, JSON, NUMBER, PATH, POPULATION
 
 
 @click.command()
 @POPULATION
 @click.option("--to", "folder", type=PATH, required=True, help="A new or empty folder.")
 @click.option("--name", help="Name of the package; TASK_kernel if left out.")
-@click.option("--candidate", type=int, help="Export this candidate alone, instead of the champions.")
+@click.option("--candidate", type=NUMBER, help="Export this candidate alone, instead of the champions.")
 @click.option(
     "--also",
     type=PATH,

@@ -44,6 +44,7 @@ class JudgePlace(click.ParamType):
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 DEVICES = click.Choice(["auto", "cpu", "cuda"])
+NUMBER = click.IntRange(1, 2**63 - 1)  # of a row: SQLite takes no more
 POPULATION = click.argument("population", type=PATH)
 KERNEL_FILE = click.argument("file", type=PATH)
 TASK = click.option("--task", "task_name", required=True, help="A built-in task, or the path of a task file.")

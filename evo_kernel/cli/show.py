@@ -21,7 +21,7 @@ from evo_kernel.app.verdicts import (
     show_cases,
     status_lines,
 )
-from evo_kernel.cli.options import JSON, PATH, POPULATION
+from evo_kernel.cli.options import JSON, NUMBER, PATH, POPULATION
 from evo_kernel.errors import UserError
 from evo_kernel.observe.formatting import (
     counts_text,
@@ -235,7 +235,7 @@ def _print_tree(nodes: list[dict[str, Any]], path: set[int]) -> None:
     multiple=True,
     help="A .html or .md file to write; repeatable. POPULATION.html if left out.",
 )
-@click.option("--candidate", type=int, help="Report on this candidate instead of the champion, else the best.")
+@click.option("--candidate", type=NUMBER, help="Report on this candidate instead of the champion, else the best.")
 @JSON
 def report(population: Path, files: tuple[Path, ...], candidate: int | None, as_json: bool) -> None:
     """Write a document about the run of POPULATION: plots, the champion edit by edit, tables, how to repeat it.

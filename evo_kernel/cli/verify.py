@@ -106,14 +106,13 @@ def verify(
 
 @click.command()
 @click.argument("plan", type=PATH)
-@click.option("--task", "task_name", help="Also check the outputs against this task.")
+@TASK
 @DEVICE
 @DEADLINE
 @JSON
-def replay(plan: Path, task_name: str | None, device: str, deadline_s: float, as_json: bool) -> None:
-    """Time a plan file, as `verify --save-plan` and `export` write it, without running its author's Python.
+def replay(plan: Path, task_name: str, device: str, deadline_s: float, as_json: bool) -> None:
+    """Check and time a plan file, as `verify --save-plan` and `export` write it, without running its author's Python.
 
-    Inputs are drawn at random for the plan's shapes; with --task they are the task's, and the outputs are checked.
     Where a search or confirm case takes more than 30 s to execute without a GPU, the plan is only timed, and the answer
     is `timed` (in JSON `unchecked`), not `passed`. Exit code 1 if something is wrong.
 

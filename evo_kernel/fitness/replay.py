@@ -3,9 +3,8 @@
 The file is not trusted: its kernels are compiled again from their IR, and that code is checked and timed. A file is
 refused if it names the compiler installed here but holds other code than that compiler produces.
 
-With a task, inputs are the task's, and outputs are checked against its reference if this machine can execute the plan
-at its size. Without a task, inputs are random (integers are zero, because they are often indices) and only the time is
-reported. A plan that was timed but not checked is never reported as passed.
+Outputs are checked against the task's reference if this machine can execute the plan at its size. A plan that was timed
+but not checked is never reported as passed.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 
 from evo_kernel.errors import PlanError, TaskError
@@ -30,7 +27,6 @@ from evo_kernel.fitness.plan.launch_plan import CompiledPlan, load_plan_file
 from evo_kernel.fitness.runners.base import IN_FULL_S, Checked
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.tasks.loading import load
-from evo_kernel.tasks.task import Case, Task
 from evo_kernel.types import CaseKind, Environment, Measurement, Status
 
 _PTXAS = re.compile(r"ptxas (\d[\d.]*)")
@@ -94,33 +90,30 @@ class Replayed:
         return [*lines, f"{self.measured.median_us:.2f} µs, {self.environment.label}", check]
 
 
-def replay_plan(path: Path, task_name: str | None, device: str, deadline_s: float) -> Replayed:
-    """Check (if a task is given) and time a plan file. Raises PlanError, TaskError, InfraError."""
+def replay_plan(path: Path, task_name: str, device: str, deadline_s: float) -> Replayed:
+    """Check and time a plan file. Raises PlanError, TaskError, InfraError."""
     plan = read_plan_file(path)
-    task = load(task_name) if task_name else task_without_reference(path)
+    task = load(task_name)
     try:
         case = task.case(plan.plan.case)
     except TaskError as error:
         raise PlanError(f"{path} is for case {plan.plan.case}, which {task.name} does not have") from error
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     plan, note = recompile(plan, path, deadline_s)
-    if task_name:
-        plan = CompiledPlan(plan=plan.plan.laid_out(lambda: task.output_orders), binaries=plan.binaries)
+    plan = CompiledPlan(plan=plan.plan.laid_out(lambda: task.output_orders), binaries=plan.binaries)
     runner = open_runner(task, device, deadline_s)
     try:
         runner.start()
-        unchecked = "" if task_name is not None else "name the --task whose reference they are compared with"
+        unchecked = ""
         large = runner.environment("").kind != "measured" and case.kind is not CaseKind.CHECK
         rounds = [(secrets.randbits(62), regime) for regime in regimes.SEARCH]
-        if task_name is not None and (fault := rule_fault(task, plan)):
+        if fault := rule_fault(task, plan):
             checked = measured = Checked(Status.REJECTED, fault)
         else:
-            checked = None
-            if task_name is not None:
-                checked = runner.check_in_full(plan, case, IN_FULL_S) if large else runner.check(plan, case, rounds)
-                if checked is None:
-                    unchecked = f"to execute all of this case takes more than {IN_FULL_S:g} s without a GPU"
-            measured = runner.measure(plan, case, secrets.randbits(62), checked=task_name is not None)
+            checked = runner.check_in_full(plan, case, IN_FULL_S) if large else runner.check(plan, case, rounds)
+            if checked is None:
+                unchecked = f"to execute all of this case takes more than {IN_FULL_S:g} s without a GPU"
+            measured = runner.measure(plan, case, secrets.randbits(62))
         return Replayed(case.name, plan.hash, runner.environment("not recorded"), checked, measured, unchecked, note)
     finally:
         runner.close()
@@ -172,44 +165,3 @@ def read_plan_file(path: Path) -> CompiledPlan:
         raise PlanError(
             f"{path} is not a plan file{where}: use one that `evo-kernel verify --save-plan` or `export` wrote"
         ) from error
-
-
-def task_without_reference(path: Path) -> Task:
-    """A task made from a plan file: random inputs of the plan's shapes, no reference. Raises PlanError."""
-    plan = read_plan_file(path)
-    return Task(
-        name="plan",
-        path=path,
-        text=plan.hash,
-        cases=(Case(plan.plan.case, CaseKind.SEARCH, {}),),
-        inputs_function=random_inputs(plan),
-        reference_function=_no_reference,
-        baselines={},
-        mutates=tuple(number for number, view in enumerate(plan.plan.inputs) if view and view in plan.plan.outputs),
-    )
-
-
-def random_inputs(plan: CompiledPlan) -> Callable[..., tuple[Any, ...]]:
-    """An `inputs` function for a plan: normally distributed floating-point values, zeros for other dtypes."""
-
-    def inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[Any, ...]:
-        del case
-        values: list[Any] = []
-        for view in plan.plan.inputs:
-            if view is None:
-                values.append(0)
-                continue
-            dtype = getattr(torch, view.dtype)
-            tensor = torch.empty_strided(view.shape, view.strides, dtype=dtype, device=device)
-            if dtype.is_floating_point:
-                tensor.copy_(torch.randn(view.shape, generator=generator, device=device))
-            else:
-                tensor.zero_()
-            values.append(tensor)
-        return tuple(values)
-
-    return inputs
-
-
-def _no_reference(*inputs: Any) -> Any:
-    raise PlanError("a plan alone has no reference; name its --task to have the outputs checked")

@@ -32,7 +32,7 @@ from tests.support.commands import ROOT, child, evo_process
 from tests.support.commands import evo_main as evo
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, TASK, ScriptedJudge, ScriptedOperator, scored
 
-SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "optuna", "numpy", "sqlite_utils"}
+SLOW = {"torch", "triton", "litellm", "networkx", "libcst", "pydantic", "numpy", "sqlite_utils"}
 
 
 GPU = replace(ENVIRONMENT, kind="measured", device="NVIDIA H200")
@@ -272,7 +272,7 @@ def test_what_is_piped_is_never_cropped(tmp_path: Path) -> None:
         (("run", "softmax", "--set", "budget.evaluation=1"), 2, "--set: there is no key"),
         (("run", "softmax", "--config", "quickstart.toml", "--set", "width=0"), 2, "--set: width:"),
         (("replay", "README.md", "--task", "softmax"), 2, "README.md is not a plan file"),
-        (("replay", "nothing.plan"), 2, "cannot read nothing.plan"),
+        (("replay", "nothing.plan", "--task", "softmax"), 2, "cannot read nothing.plan"),
     ],
 )
 def test_mistakes_become_sentences(searched: Path, arguments: tuple[str, ...], code: int, says: str) -> None:

@@ -108,6 +108,11 @@ def test_every_configuration_is_checked(task, judge, monkeypatch):
     wrong = judge.evaluate(Source(text.replace("1.0}, num_warps=w", "w / 4}, num_warps=w")), Purpose.SCORE)
     assert wrong.status is Status.WRONG and "with autotune configuration 1 of " in wrong.reason, wrong.reason
     assert "(BY: 2.0, num_warps: 8" in wrong.reason
+    never = "key=[], prune_configs_by={'early_config_prune': lambda configs, args, **_: configs[:1]})"
+    unused = text.replace("1.0}, num_warps=w", "w / 4}, num_warps=w").replace("key=[])", never)
+    assert judge.evaluate(Source(unused), Purpose.SCORE).passed
+    timed = judge.evaluate(Source(unused.replace("[:1]", "[: 1 + (args['x_ptr'].numel() > 8000)]")), Purpose.SCORE)
+    assert timed.status is Status.WRONG and "wrong on m64-n128" in timed.reason, timed.reason
 
 
 @pytest.mark.parametrize(

@@ -260,8 +260,9 @@ def test_two_entry_functions_of_one_text_are_two_kernels(record):
     assert plans[0].hash != plans[1].hash
 
 
-def test_includes_hidden_by_line_joins_are_seen():
-    kernel = Kernel(name="k", language="cuda", code='#incl\\\nude "x.h"\n', signature=(), options=(("num_warps", 1),))
+@pytest.mark.parametrize("line", ['#incl\\\nude "x.h"', '%:include "x.h"', '/* */ #/**/include "x.h"'])
+def test_hidden_includes_are_seen(line):
+    kernel = Kernel(name="k", language="cuda", code=f"{line}\n", signature=(), options=(("num_warps", 1),))
     assert "#include" in cuda_text_fault(kernel)
 
 

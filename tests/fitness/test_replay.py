@@ -23,15 +23,20 @@ from evo_kernel.fitness.plan.launch_plan import (
 )
 from evo_kernel.fitness.record.recorder import Recorder, record_case
 from evo_kernel.fitness.replay import recompile, replay_plan
+from evo_kernel.tasks.task import Task
 from evo_kernel.types import Source
 from tests.support.launch_kinds import KINDS
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompiledPlan, CompiledPlan]:
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return KINDS["cooperative launch"].load(tmp_path_factory.mktemp("task"))
+
+
+@pytest.fixture(scope="module")
+def plans(task: Task) -> tuple[CompiledPlan, CompiledPlan]:
     """One that doubles, and one that does nothing of the kind for the same case."""
     kind = KINDS["cooperative launch"]
-    task = kind.load(tmp_path_factory.mktemp("task"))
     case = record_case(task, task.cases[0])
     compiler = Compiler(90, 60.0, assembler=assembler_of(BUNDLED))
     recorder = Recorder(compiler, 90, 60.0)
@@ -52,11 +57,11 @@ def changed(plan: CompiledPlan, change: Callable[[dict[str, Any]], None]) -> Com
     return validated(CompiledPlan, json.dumps(data))
 
 
-def test_a_file_that_is_what_it_says_is_measured(plans, tmp_path: Path) -> None:
+def test_a_file_that_is_what_it_says_is_measured(task, plans, tmp_path: Path) -> None:
     path = tmp_path / "double.plan"
     save_plan_file(plans[0], path)
     assert plans[0].binaries[0].compiler.startswith("Triton ") and "ptxas" in plans[0].binaries[0].compiler
-    found = replay_plan(path, None, "cpu", 60.0)
+    found = replay_plan(path, task.spec, "cpu", 60.0)
     assert (found.plan, found.note, found.passed) == (plans[0].hash, "", True)
 
 
@@ -95,11 +100,11 @@ def test_other_code_under_the_name_of_this_compiler_is_refused(plans) -> None:
     assert double["binaries"][0]["cubin"] != square["binaries"][0]["cubin"]
 
 
-def test_what_another_version_made_is_made_again_and_that_is_said(plans, tmp_path: Path) -> None:
+def test_what_another_version_made_is_made_again_and_that_is_said(task, plans, tmp_path: Path) -> None:
     path = tmp_path / "old.plan"
     old = {"compiler": "Triton 3.1.0, ptxas 12.4.99", "code_hash": "0" * 32, "cubin": ""}
     save_plan_file(changed(plans[0], lambda data: data["binaries"][0].update(old)), path)
-    found = replay_plan(path, None, "cpu", 60.0)
+    found = replay_plan(path, task.spec, "cpu", 60.0)
     assert found.plan == plans[0].hash
     assert "made by another version (Triton 3.1.0, ptxas 12.4.99): measured is what Triton" in found.lines()[1]
     assert found.as_data()["note"] == found.note

@@ -287,7 +287,9 @@ def test_a_hostile_request_is_set_aside_with_its_reason_and_the_honest_one_is_ju
     assert left(box) == {folders.ASIDE: 2}
 
 
-@pytest.mark.parametrize("fault", ["torn", "other source", "other environment", "infinite", "other request"])
+@pytest.mark.parametrize(
+    "fault", ["torn", "other source", "other environment", "infinite", "other request", "score", "refund"]
+)
 def test_a_verdict_that_is_none_is_set_aside_and_asked_for_again(box, task, tmp_path, fault):
     stem = request_of(box, task, kernel(1)).stem
     good = replace(scored(kernel(1), Purpose.SCORE), task=task.identity)
@@ -295,6 +297,8 @@ def test_a_verdict_that_is_none_is_set_aside_and_asked_for_again(box, task, tmp_
         "other source": replace(good, source=kernel(2).sha256),
         "other environment": replace(good, environment=OTHER),
         "infinite": replace(good, wall_s=math.inf),
+        "score": replace(good, score=1000.0),
+        "refund": replace(good, gpu_s=-3600.0),
     }.get(fault, good)
     data = SpoolAnswer(request="x" if fault == "other request" else stem, server="s", evaluation=wrong).as_bytes()
     judge, troubles = asking(box, task), []

@@ -48,12 +48,8 @@ def test_settings_are_distinct_other_than_the_own_and_deterministic():
 
 
 def test_what_was_told_steers_what_is_tried():
-    firsts, lasts = [], []
-    for seed in range(20):
-        tried = tuned(seed)
-        firsts += [cost(setting) for setting in tried[:BATCH]]
-        lasts += [cost(setting) for setting in tried[-BATCH:]]
-    assert sum(lasts) / len(lasts) < 0.8 * sum(firsts) / len(firsts)
+    """The best lies three steps away; twelve draws from all thirty settings find it in 8 of 20 searches."""
+    assert sum(min(map(cost, tuned(seed, 12))) == 0.0 for seed in range(20)) >= 12
 
 
 def test_a_suggested_setting_is_tried_first_and_what_follows_starts_from_it():
@@ -177,6 +173,8 @@ def test_what_a_knob_is_follows_from_the_end_of_its_name():
 def test_knobs_of_methods_are_found():
     text = "BLOCK = 64\n\n\nclass Twice:\n    def forward(self, x):\n        k[(1,)](x, BLOCK)\n"
     assert [knob.name for knob in find_knobs(Source(text))] == ["BLOCK"]
+    twice = find_knobs(Source(text.replace("BLOCK = 64", "BLOCK = 32\nBLOCK = 64")))
+    assert [(knob.name, knob.value) for knob in twice] == [("BLOCK", 64)]  # the last one counts
 
 
 def test_knobs_are_grouped_by_the_launches_that_take_them():

@@ -245,7 +245,8 @@ _FLAGS = re.compile(
     r"-D\w+(=[\w.+-]+)?|--?use_fast_math|--?maxrregcount=\d{1,3}|--?fmad=(true|false)|--?ftz=(true|false)"
     r"|--?prec-div=(true|false)|--?prec-sqrt=(true|false)|--?extra-device-vectorization|--?std=c\+\+\d\d"
 )
-_INCLUDE = re.compile(r"^[^\S\n]*#[^\S\n]*(?:include|include_next|embed)\b[ \t]*(.*)$", re.MULTILINE)
+_BLANK = r"(?:[^\S\n]|/\*(?s:.*?)\*/)*"
+_INCLUDE = re.compile(rf"^(?:.*\*/)?{_BLANK}(?:#|%:){_BLANK}(?:include|include_next|embed)\b[ \t]*(.*)$", re.MULTILINE)
 
 
 def cuda_text_fault(kernel: Kernel) -> str:

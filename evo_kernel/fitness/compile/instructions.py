@@ -14,6 +14,7 @@ import resource
 import signal
 import subprocess
 import tempfile
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
@@ -54,7 +55,7 @@ class Instruction(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """The unit that executes it and is slower than issuing, as in `_UNITS`; else empty."""
+        """The unit that executes it and is slower than issuing, as in opcodes.toml; else empty."""
         return _UNIT.get(self.opcode, "")
 
     @property
@@ -104,7 +105,7 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """Static instruction counts by class.
 
     `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
-    the target of a backward branch and the branch, `alu` and the other `_UNITS` those of a slower unit, `hinted` the
+    the target of a backward branch and the branch, `alu` and its like those of a slower unit, `hinted` the
     loads and stores with an eviction priority of their own, `load_bytes` what the global loads of one
     thread bring, each once, and `products` those of `Instruction.products` (in loops likewise). Raises ValueError, and
     InfraError without a disassembler.
@@ -388,63 +389,10 @@ def listed_lines(text: str) -> list[ListedLine]:
     return made
 
 
-_CLASSES: dict[str, str] = {
-    "ld.global": "LDG LD",
-    "st.global": "STG ST",
-    "cp.async": "LDGSTS",
-    "tma.load": "UTMALDG UBLKCP",
-    "tma.store": "UTMASTG UTMAREDG",
-    "wgmma": "HGMMA IGMMA QGMMA BGMMA",
-    "mma": "HMMA IMMA DMMA QMMA BMMA OMMA",
-    "tcgen05": "UTCHMMA UTCIMMA UTCQMMA UTCOMMA",
-    "fma": "FFMA FFMA2 DFMA HFMA2",
-    "fadd": "FADD FADD2 DADD HADD2",
-    "fmul": "FMUL FMUL2 DMUL HMUL2",
-    "minmax": "FMNMX FMNMX3 HMNMX2 VHMNMX DMNMX",
-    "mufu": "MUFU",
-    "bits": "POPC FLO BREV",
-    "convert": "F2F F2I I2F F2FP I2I I2FP F2IP FRND",
-    "ld.shared": "LDS LDSM",
-    "st.shared": "STS STSM",
-    "shuffle": "SHFL REDUX",
-    "barrier": "BAR SYNCS WARPGROUP WARPSYNC DEPBAR LDGDEPBAR ARRIVES MEMBAR FENCE UTMACMDFLUSH NANOSLEEP ERRBAR",
-    "branch": "BRA EXIT CALL RET BSSY BSYNC BRX JMP BREAK KILL BPT",
-    "spill": "LDL STL",
-    "atomic": "ATOM ATOMG RED REDG ATOMS REDS",
-    "move": "MOV CS2R S2R S2UR UMOV MOV32I PRMT R2UR R2P P2R NOP SEL FSEL FSETP FSET VOTE VOTEU",
-    "constant": "LDC ULDC LDCU",
-    "warp-specialise": "USETMAXREG",
-}
-_CLASS = {opcode: family for family, opcodes in _CLASSES.items() for opcode in opcodes.split()}
-_UNITS = {
-    "alu": """BMSK F2FP F2IP FMNMX FMNMX3 FSEL FSET FSETP HMNMX2 HSET2 HSETP2 I2FP IABS IADD IADD3 IMNMX ISETP LEA LOP3
-    P2R PLOP3 PRMT R2P SEL SGXT SHF SHL SHR VABSDIFF VABSDIFF4 VHMNMX VIADD VIADDMNMX VIMNMX VIMNMX3 VOTE""",
-    "imad": "IDP IMAD IMUL",
-    "special": "BREV F2F F2I FLO FRND I2F MUFU POPC REDUX",
-    "double": "DADD DFMA DMUL DMNMX DSETP",
-    "atoms": "ATOMS REDS",
-    "sync": "BAR",
-}
-"""Lanes a clock of each are in costmodel/model.py. On an H200, code of one opcode each executed 63 to 64 of LOP3, SHF,
-LEA, PRMT, F2FP and IMAD, 63 to 64 of ISETP with SEL, VIMNMX with LOP3 and FSETP with FSEL together, 123 of LOP3 with
-IMAD, 32 of IMAD.HI, SHFL and ATOMS, 16 of POPC, F2I and REDUX, 14 of BAR."""
-_UNIT = {opcode: unit for unit, opcodes in _UNITS.items() for opcode in opcodes.split()}
-
-_SM_90 = """
-    ACQBULK 82e; ATOMG 3a8 3a9 9a3 9a8; BAR b1d; BPT 95c; BRA 947; BREAK 942; BSSY 945; BSYNC 941; CALL 944; CCTL
-    98f; CGAERRBAR 5ab; CS2R 805; DADD 229 429 e29; DEPBAR 91a; DFMA 22b 42b 82b c2b e2b; DMUL 228 828 c28; DSETP
-    22a 42a; ELECT 82f; ENDCOLLECTIVE 91b; ERRBAR 9ab; EXIT 94d; F2F 304 310; F2FP 23e; F2I 305 311; FADD 221 421
-    e21; FCHK 302; FENCE 3c6; FFMA 223 423 823 c23 e23; FLO d00; FMNMX 209 809; FMUL 220 820 c20; FRND 307 313; FSEL
-    208 808; FSETP 20b 80b; HADD2 230; HFMA2 435 835; HGMMA 9f0 df0; HMMA 23c; HMUL2 232; I2F 306 312 906 d06 d12;
-    I2FP 245 c45; IABS 213 c13; IADD3 210 810 c10; IMAD 224 225 227 424 824 825 827 c24 c25 c27 e24 e25; ISETP 20c
-    80c c0c; LD 980; LDC b82; LDG 981; LDGDEPBAR 9af; LDGSTS fae; LDL 983; LDS 984; LDSM 83b; LEA 211 811 c11; LOP3
-    212 812 c12; MEMBAR 992; MOV 202 802 c02; MUFU 308 908; NOP 918; P2R 803; PLOP3 81c; POPC 309 d09; PREEXIT 82d;
-    PRMT 816; R2P 804; R2UR 2ca; REDG 98e 9a6; REDUX 3c4; RET 950; S2R 919; S2UR 9c3; SEL 207 807 c07; SGXT 81a; SHF
-    219 819; SHFL 389 589 989 f89; ST 985; STG 986; STL 387; STS 388 988; STSM 844; SYNCS 5a7 5b2 9a7 9b1; UIADD3
-    290 890; UIMAD 2a4 2a5 4a4 8a4 8a5; UISETP 28c 88c; ULDC ab9; ULEA 291; ULOP3 292 892; UMOV 882 c82; UP2UR 883;
-    UPLOP3 89c; USEL 287 887; USGXT 89a; USHF 899; UTMACCTL 9b9; UTMACMDFLUSH 9b7; UTMALDG 5b4; UTMASTG 3b5; VIADD
-    836 c36; VIADDMNMX 446 846 c46 e46; VIMNMX 248 848; VIMNMX3 20f; VOTEU 886; WARPGROUP 9c5; WARPSYNC 348 948
-"""
-SM_90 = {int(code, 16): name for name, *codes in map(str.split, _SM_90.split(";")) for code in codes}
-"""Opcodes of capability 9.0 by bits 0-11: those of the built-in tasks' first kernels and of the corpus in
-tests/integrity (Triton 3.9, ptxas 12.9)."""
+with Path(__file__).with_name("opcodes.toml").open("rb") as _file:
+    _OPCODES = tomllib.load(_file)
+_CLASS = {opcode: family for family, opcodes in _OPCODES["classes"].items() for opcode in opcodes.split()}
+_UNIT = {opcode: unit for unit, opcodes in _OPCODES["units"].items() for opcode in opcodes.split()}
+_CODES = map(str.split, _OPCODES["codes"]["sm_90"].split(";"))
+SM_90 = {int(code, 16): name for name, *codes in _CODES for code in codes}
+"""Opcodes of capability 9.0 by bits 0-11."""

@@ -83,6 +83,8 @@ def atomic(
         return nothing(type_)
     if machine.observer is not None:
         machine.observer.access(operation, pointer, mask, frame.programs, item, type_.shape or ())
+    if machine.latest is not None:
+        machine.latest.note(pointer, mask, frame.programs, type_)
     lanes = scattered(pointer, None if mask is None else mask.data, frame.programs, shape)
     flat = [value.data.expand(shape).reshape(-1) for value in values]
     undefined = any_undefined(values)

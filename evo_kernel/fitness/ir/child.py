@@ -67,7 +67,7 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
     """Serve one request. A fault of the plan is an answer, not an exception."""
     torch.set_num_threads(1)  # children share the cores, so threads of one would wait for each other
     plan = Plan.model_validate(request["plan"])
-    work = _Work(plan, request["ir"], request["mutates"], Path(folder), float(request["deadline_s"]))
+    work = _Work(plan, request["ir"], request["mutates"], Path(folder), float(request["deadline_s"]), request["ahead"])
     try:
         if request["command"] == "execute":
             return work.execute(int(request["rounds"]), bool(request["repeat"]))
@@ -82,9 +82,11 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
 
 class _Work:
     def __init__(
-        self, plan: Plan, texts: Sequence[str], mutates: Sequence[int], folder: Path, deadline_s: float
-    ) -> None:
+        self, plan: Plan, texts: Sequence[str], mutates: Sequence[int], folder: Path, deadline_s: float,
+        ahead: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self._plan, self._texts, self._folder, self._deadline_s = plan, texts, folder, deadline_s
+        self._ahead = ahead
         self._kept = frozenset(range(len(plan.inputs))).difference(mutates)  # inputs that must not change
         self._deadline = time.monotonic() + deadline_s
         self._blobs: list[bytes] = []
@@ -326,7 +328,7 @@ class _Work:
 
     def _modules(self) -> list[IRModule]:
         try:
-            return modules_of(self._plan, self._texts)
+            return modules_of(self._plan, self._texts, self._ahead)
         except CannotExecute as error:
             raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
         except IRError as error:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from evo_kernel.fitness.ir.early_loads import latest_stores
 from evo_kernel.fitness.ir.engine import (
     MAX_ITERATIONS,
     PATIENCE,
@@ -73,11 +74,15 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
     body = operation.regions[0]
     index = body.arguments[0].type
     loop = _Loop(machine, frame, carried)
-    trips = 0
+    around, trips = machine.latest, 0
+    machine.latest = around or latest_stores(operation, machine.module.ahead, machine.memory, machine.skips_floats)
     while True:
         over = trips >= counts if isinstance(counts, int) else not loop.keep(counts[loop.rows] > trips)
         if over:
+            machine.latest = around
             return loop.finish()
+        if machine.latest is not None:
+            machine.latest.begin_round()
         counter = _counter(index, loop.of(low), loop.of(step), trips)
         loop.carried = list((yield from machine.region(loop.frame, body, [counter, *loop.carried])))
         trips += 1

@@ -62,7 +62,7 @@ def count(
     restore = _kept(module, node, memory, traits)
     near = Counter(module, memory, total, True, seed, followed=few[:: -(-few.numel() // MOST_PROGRAMS)].contiguous())
     counted = torch.arange(total) if traits.waits else sample  # or some would wait for programs that are not executed
-    launched, near = _walk(module, node, memory, counted, near, traits, deadline, complete)
+    launched, near = _walk(module, node, memory, counted, near, traits, deadline, complete, restore)
     if launched.finding is not None:
         return launched.finding
     everyone = near
@@ -75,7 +75,7 @@ def count(
             expected = near.footprints.seen * ids.numel() / sample.numel()
             whole = Counter(module, memory, total, expected <= MOST_RUNS, seed, sectors=False, expected=expected)
             until = min(deadline, time.monotonic() + COUNT_S)
-            launched, whole = _walk(module, node, memory, ids, whole, traits, until, complete)
+            launched, whole = _walk(module, node, memory, ids, whole, traits, until, complete, restore)
             if launched.finding is not None:
                 return launched.finding
             everyone, counted = whole, ids
@@ -106,7 +106,7 @@ def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) 
     loaded, stored = (
         buffers_of(module.entry, node.args, reach, memory.buffers) for reach in (traits.loaded, traits.stored)
     )
-    buffers = [memory.buffers[number] for number in loaded & stored] if traits.in_order and not traits.waits else []
+    buffers = [memory.buffers[number] for number in loaded & stored] if traits.in_order else []
     before = [(b, b.storage.clone(), None if b.defined is None else b.defined.clone()) for b in buffers]
 
     def restore() -> None:
@@ -120,7 +120,7 @@ def _kept(module: IRModule, node: Launch, memory: DeviceMemory, traits: Traits) 
 
 def _walk(
     module: IRModule, node: Launch, memory: DeviceMemory, programs: torch.Tensor, counter: Counter, traits: Traits,
-    deadline: float, complete: bool,
+    deadline: float, complete: bool, restore: Callable[[], None],
 ) -> tuple[Launched, Counter]:  # fmt: skip
     """Run programs without floating-point data, or with it if addresses depend on it; returns the counter too."""
 
@@ -133,6 +133,7 @@ def _walk(
     launched = run(counter, True)
     if complete and launched.finding is not None and launched.finding.kind == "undefined":
         counter = counter.again()
+        restore()  # what the first run stored is unknown
         launched = run(counter, False)
     return launched, counter
 

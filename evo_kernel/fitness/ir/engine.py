@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from evo_kernel.fitness.ir import hint_checks
+from evo_kernel.fitness.ir.early_loads import LatestStores
 from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, as_address, as_number, nothing
 from evo_kernel.fitness.ir.memory import DeviceMemory, MemoryFault
 from evo_kernel.fitness.ir.module import Function, IRBlock, IRModule, Operation, Region
@@ -116,6 +117,7 @@ class Machine:
     releases: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
     running: RunningProgram | None = None  # the program that runs alone, because it has shared memory
     promising: bool = False  # the kernel has hints about its values
+    latest: LatestStores | None = None  # of the pipelined loop that runs
     depth: int = 0
     _steps: dict[Operation, _Step] = field(default_factory=dict)
     _orders: dict[int, torch.Tensor] = field(default_factory=dict)

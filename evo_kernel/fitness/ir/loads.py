@@ -53,6 +53,8 @@ def load(
     known = True if mask is None else mask.boolean()
     if known is True:
         mask = None
+    if machine.latest is not None:
+        machine.latest.check(operation, pointer, mask, frame.programs, type_)
     if machine.observer is not None and known is not False:
         machine.observer.access(operation, pointer, mask, frame.programs, type_.item_bytes, type_.shape or ())
     if mask is not None and other is None and (zeroed := machine.memory.zeroed) is not None:

@@ -167,6 +167,7 @@ class IRModule:
     functions: Mapping[str, Function]
     blocks: int = 1  # of a program, if the text says so: a cluster
     layouts: Mapping[str, str] = field(default_factory=dict)  # by the names that types have for them
+    ahead: int = 0  # rounds that its compiled code issues loads early, in the loop that does most
     fuses: bool = True  # products with sums
 
     @cached_property

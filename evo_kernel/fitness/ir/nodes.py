@@ -33,17 +33,17 @@ FP_FUSION = os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1"
 """Whether Triton makes one operation of a product and a sum, where a kernel does not say."""
 
 
-def modules_of(plan: Plan, texts: Sequence[str]) -> list[IRModule]:
-    """The kernels of a plan, from the compiled IR. Raises CannotExecute, IRError."""
+def modules_of(plan: Plan, texts: Sequence[str], ahead: Sequence[int] = ()) -> list[IRModule]:
+    """The kernels of a plan, from the compiled IR; `ahead`: see IRModule. Raises CannotExecute, IRError."""
     modules = []
-    for kernel, text in zip(plan.kernels, texts, strict=True):
+    for kernel, text, rounds in zip(plan.kernels, texts, ahead or [0] * len(texts), strict=True):
         if kernel.language == "cuda":
             raise CannotExecute(
                 f"kernel {kernel.name} is written in CUDA C++, which only a GPU executes; a judge "
                 "with one decides it (--device cuda), and `evo-kernel compile` tells here what its code needs and does"
             )
         fuses = bool(dict(kernel.options).get("enable_fp_fusion", FP_FUSION))
-        module = replace(parse(text), fuses=fuses)
+        module = replace(parse(text), fuses=fuses, ahead=0 if kernel.language == "gluon" else rounds)
         if unknown := unsupported(module):
             raise CannotExecute(f"kernel {kernel.name} uses {unknown}, which only a GPU executes (--device cuda)")
         modules.append(module)

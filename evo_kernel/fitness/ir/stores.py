@@ -55,6 +55,8 @@ def store(
     if machine.observer is not None:
         machine.observer.access(operation, pointer, mask, frame.programs, type_.item_bytes, type_.shape or ())
     item, rank = type_.item_bytes, type_.rank + 1
+    if machine.latest is not None:
+        machine.latest.note(pointer, mask, frame.programs, type_)
     access = machine.memory.access(pointer.sum, item, rank, PADDING // 2 if mask is not None else 0)
     skipped = machine.skips_floats and value.is_nothing
     window = None

@@ -3,7 +3,8 @@
 Request: {"arch", "cases": [{"name", "inputs": [...]}], "settings": [{"knobs", "text"}, ...], "resources": {...},
 "passed_over": {autotuned kernel: how many of its configurations do not fit}}.
 Answer: {"records": [{"case", "setting", "plan" | "fault": {"status", "reason", "misfit"}}], "needs": [kernel, ...],
-"configs": {autotuned kernel: {"texts": [configuration, ...], "own": position of the one used where no knob sets it}}}.
+"configs": {autotuned kernel: {"texts": [configuration, ...], "own": position of the one used where no knob sets it,
+"pruned": {case: [position, ...]}}}}.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class _Session:
         mode = RecordedMode()
         try:
             values, views = fake_inputs(mode, case["inputs"], tracer)
-            autotuning = Autotuning(self._knobs, self._request["passed_over"], self._configs)
+            autotuning = Autotuning(case["name"], self._knobs, self._request["passed_over"], self._configs)
             with _hooked(tracer, autotuning), mode, HostCalls(), AtenWriter(tracer):
                 assert self._run is not None
                 result = self._run(*values)

@@ -21,7 +21,7 @@ from triton.runtime.jit import JITFunction
 from evo_kernel import cuda
 from evo_kernel.fitness.compile.child import explain
 from evo_kernel.fitness.plan.launch_plan import Kernel
-from evo_kernel.fitness.record.tracing import ADDRESS_BITS, NeedsBinary, PlanTracer, RecordingRefused, offset_bytes
+from evo_kernel.fitness.record.tracing import NeedsBinary, PlanTracer, RecordingRefused, offset_bytes
 
 
 class LaunchWriter:
@@ -92,10 +92,8 @@ class LaunchWriter:
         return self._scalar(kind, value)
 
     def _scalar(self, kind: str, value: Any) -> dict[str, Any]:
-        if isinstance(value, int) and not isinstance(value, bool) and value >> ADDRESS_BITS:
-            address = value >> ADDRESS_BITS
-            if 0 < address <= len(self._tracer.buffers):
-                raise RecordingRefused("a kernel takes a raw address as a number: pass the tensor itself")
+        if self._tracer.place(value) is not None:
+            raise RecordingRefused("a kernel takes a raw address as a number: pass the tensor itself")
         return {"kind": "scalar", "type": kind, "value": value}
 
     def _cuda_argument(self, kernel: cuda.CudaKernel, parameter: tuple[str, str], value: Any) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class FaultAnswer(_AnswerModel):
 class ConfigsAnswer(_AnswerModel):
     texts: Annotated[list[Annotated[str, Field(max_length=MOST_CHARACTERS)]], Field(max_length=MOST_CONFIGS)]
     own: Annotated[int, Field(ge=0, lt=MOST_CONFIGS)]
+    pruned: dict[str, Annotated[list[int], Field(max_length=MOST_CONFIGS)]] = {}
 
 
 class CaseAnswer(_AnswerModel):
@@ -95,10 +96,11 @@ class RecordFault:
 @dataclass(frozen=True)
 class Configurations:
     """Autotune configurations of a kernel as texts, and the position of the one used where no knob sets it: the first
-    that fits."""
+    that fits. `pruned`: by case with launches, those that these never take."""
 
     texts: tuple[str, ...]
     own: int = 0
+    pruned: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ class Recorder:
         if isinstance(answer, RecordFault):
             return Recording({(case.name, knobs): answer for knobs in settings for case in cases})
         drafts = {(r.case, settings[r.setting]): _draft(r) for r in answer.records if r.setting < len(settings)}
-        configs = {name: Configurations(tuple(found.texts), found.own) for name, found in answer.configs.items()}
+        configs = {name: Configurations(tuple(one.texts), one.own, one.pruned) for name, one in answer.configs.items()}
         missing = RecordFault(Status.REJECTED, "the recording lacks this case")
         wanted = {(c.name, k): self._fitting(drafts.get((c.name, k), missing), c) for k in settings for c in cases}
         return Recording(self._compile(wanted, patience_s), configs)

@@ -18,7 +18,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
@@ -138,7 +137,7 @@ def serve(task_file: str, at_once: bool) -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with the replies
     requests = os.fdopen(0, "rb")
-    task = _task(task_file)
+    task = load(task_file)
     from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
 
     from evo_kernel.fitness.runners.cuda_device import CudaDevice
@@ -169,15 +168,6 @@ def serve(task_file: str, at_once: bool) -> None:
         }
     )
     worker.serve(requests)
-
-
-def _task(name: str) -> Task:
-    """A task by its file, or one made from a `.plan` file."""
-    if name.endswith(".plan"):
-        from evo_kernel.fitness.replay import task_without_reference
-
-        return task_without_reference(Path(name))
-    return load(name)
 
 
 class RequestHandler:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from evo_kernel.fitness.judge import JudgeSettings
 from evo_kernel.fitness.profiling.profiler import CaseProfile
 from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Source, content_hash
+from evo_kernel.types.comparisons import geometric_mean
 
 FORMAT = 1
 """Raised when what is written can no longer be read by an earlier version."""
@@ -161,6 +162,12 @@ class SpoolAnswer(_Message):
         told["environment"], wanted["environment"] = found.environment.key, request.environment
         if wrong := [name for name in told if told[name] != wanted[name]]:
             raise Malformed(f"its verdict is on another {' and '.join(wrong)} than was asked for")
+        cases, speedups = [one.case for one in found.measurements], [one.speedup for one in found.measurements]
+        if len(set(cases)) < len(cases) or found.gpu_s < 0 or min(found.charged.values(), default=0) < 0:
+            raise Malformed("it times a case twice, or gives back what was spent")
+        follows = geometric_mean(speedups) if speedups and min(speedups) > 0 else math.nan
+        if found.score is not None and not math.isclose(found.score, follows, rel_tol=1e-6):
+            raise Malformed(f"its score of {found.score:g} does not follow from its times")
 
 
 class Announcement(_Message):

@@ -24,21 +24,30 @@ def check_others(
 ) -> PartialEvaluation:
     """`own`, with a note on the configurations of its autotuned kernels; or the first that is wrong.
 
-    One that does not fit the GPU is passed over, as Triton does. Raises CutShort.
+    One that does not fit the GPU is passed over, as Triton does. Where launches prune it, the source's own is in its
+    place; one that no check case takes is checked on search cases. Raises CutShort.
     """
+    checks = {case.name for case in grader.cases(CaseKind.CHECK)}
     tuned = {kernel: found for kernel, found in recording.configs.items() if len(found.texts) > 1}
     others = [(kernel, n) for kernel, found in tuned.items() for n in range(len(found.texts)) if n != found.own]
     unfit: dict[str, list[int]] = {kernel: [] for kernel in tuned}
     for first in range(0, len(others), _AT_ONCE):
         batch = others[first : first + _AT_ONCE]
         settings: list[Knobs] = [((f"{kernel}.config", n),) for kernel, n in batch]
-        recorded = grader.record(context.source, (CaseKind.CHECK,), settings)
+        together = grader.record(context.source, (CaseKind.CHECK,), settings)
         for (kernel, n), setting in zip(batch, settings, strict=True):
-            part = recorded.of(setting)
+            pruned = {case for case, numbers in tuned[kernel].pruned.items() if n in numbers}
+            timed = () if checks & tuned[kernel].pruned.keys() - pruned else (CaseKind.SEARCH,)
+            recorded = grader.record(context.source, (CaseKind.CHECK, *timed), [setting]) if timed else together
+            plans = {
+                place: recording.plans.get((place[0], ()), plan) if place[0] in pruned else plan
+                for place, plan in recorded.of(setting).plans.items()
+            }
+            part = replace(recorded, plans=plans)
             if part.fault is not None and part.fault.misfit == kernel:
                 unfit[kernel].append(n)
                 continue
-            checked = grader.grade(context, part, setting)
+            checked = grader.grade(context, part, setting, timed)
             if not checked.ended.passed:
                 place = f"with autotune configuration {n} of {kernel} ({tuned[kernel].texts[n]}): "
                 return own.then(replace(checked, ended=replace(checked.ended, reason=place + checked.ended.reason)))

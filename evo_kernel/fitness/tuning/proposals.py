@@ -1,9 +1,9 @@
-"""Finds the knobs of a source, and proposes settings: steps from the best so far, and samples from Optuna's TPE.
+"""Finds the knobs of a source, and proposes settings: steps from the best so far.
 
 A knob is a module-level integer constant that a launch uses (`BLOCK_M = 64`), or the choice among a kernel's autotune
 configurations (`kernel.config`). Everything else is structure, which strategies change. Knobs are ordered (sizes,
-counts), so both ways to propose work on positions in that order. The judge compares settings with the source's own.
-Deterministic for a seed.
+counts), so a step is one place in that order. The judge compares settings with the source's own. Deterministic for a
+seed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from __future__ import annotations
 import ast
 import math
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +20,6 @@ from evo_kernel.fitness.record.recorder import Configurations
 from evo_kernel.knobs import constants
 from evo_kernel.syntax import parse_module
 from evo_kernel.types import NOTICEABLE, Knobs, Source
-
-if TYPE_CHECKING:
-    import optuna  # imported where a study is made: most judges of one kernel tune nothing
-
 
 BATCH = 4  # settings drawn before any result is known
 
@@ -44,12 +38,8 @@ MAX_WORK_A_THREAD = 8192
 
 Twice as many in IEEE float32 take over ten seconds to compile.
 """
-NEAR, NEAR_SHARE, NEAR_MISSES = 3, 0.8, 5
-"""The first settings of a space, and this share of all later ones, are steps from the best so far: a dozen of them find
-most of the gain, a sampler over the whole space half of it.
-
-Not after so many known settings in a row.
-"""
+NEAR_MISSES = 5
+"""Known or too large steps from the best in a row, after which settings are drawn from the whole space."""
 _DEFAULT_WARPS = 4
 _MISSES = 30
 """Consecutive draws that are known or too large, after which a space counts as exhausted."""
@@ -85,7 +75,6 @@ class _Open:
     """A proposed setting without a result: what it changes in which space, and the other spaces' gains at that time."""
 
     state: _State | None  # None: combines the best of all spaces
-    trial: optuna.Trial | None
     values: dict[str, int]  # of all knobs
     others_gain: float
     step: str = ""  # the knob, if it is the one that is moved from the source's own setting, to explore it
@@ -95,7 +84,6 @@ class _Open:
 @dataclass
 class _State:
     space: Space
-    study: optuna.Study
     rng: np.random.Generator
     weight: float
     drawn: int = 0
@@ -159,7 +147,7 @@ class Search:
             fits = fits and not too_large(own, state.space.fixed)
         if fits and named not in self._seen:
             self._seen.add(named)
-            self._out[named] = _Open(None, None, values, 0.0, suggested=True)
+            self._out[named] = _Open(None, values, 0.0, suggested=True)
             self._waiting.append(named)
 
     def tell(self, setting: Knobs, cost: float | None) -> None:
@@ -169,17 +157,14 @@ class Search:
             return
         if cost is not None and cost < self._measured[0]:
             self._measured = cost, proposed.values
-        if proposed.state is None or proposed.trial is None:
+        if proposed.state is None:
             faster = cost is not None and cost <= self._measured[0]
             if cost is not None and faster and proposed.suggested:
                 self._take(proposed.values, self._own_cost - cost)
             elif not faster and not proposed.suggested:
                 self._fall_back()
-        elif cost is None:
-            proposed.state.study.tell(proposed.trial, state=_trial_states().FAIL)
-        else:
+        elif cost is not None:
             alone = cost - self._own_cost + proposed.others_gain
-            proposed.state.study.tell(proposed.trial, alone)
             if abs(alone) < math.log(NOTICEABLE):
                 proposed.state.weight /= 2
             elif proposed.step and alone < 0:
@@ -194,7 +179,7 @@ class Search:
         if setting in self._seen:
             return []
         self._seen.add(setting)
-        self._out[setting] = _Open(None, None, values, 0.0)
+        self._out[setting] = _Open(None, values, 0.0)
         return [setting]
 
     def _take(self, values: Mapping[str, int], gain: float) -> None:
@@ -219,30 +204,29 @@ class Search:
 
     def _draw(self, state: _State) -> Knobs | None:
         """One more setting, or None if the draw is known or too large."""
-        step = ""
+        step, knobs = "", state.space.knobs
         if state.steps:
             knob = state.steps.pop(0)
             step = knob.name
-            state.study.enqueue_trial(_positions(state.space.knobs, self._own | {step: _larger(knob)}))
+            drawn = {knob.name: knob.value for knob in knobs} | {step: _larger(knob)}
         elif len(state.gained) > 1:
-            state.study.enqueue_trial(_positions(state.space.knobs, self._own | _together_larger(state)))
+            drawn = {knob.name: knob.value for knob in knobs} | _together_larger(state)
             state.gained.clear()
-        elif state.misses < NEAR_MISSES and (state.drawn < NEAR or state.rng.random() < NEAR_SHARE):
-            state.study.enqueue_trial(_near(state.space.knobs, state.best, state.rng))
-        trial = state.study.ask()
-        drawn = {knob.name: knob.choices[trial.suggest_int(knob.name, *_places(knob))] for knob in state.space.knobs}
+        elif state.misses < NEAR_MISSES:
+            drawn = _near(knobs, state.best, state.rng)
+        else:
+            drawn = {knob.name: int(state.rng.choice(knob.choices)) for knob in knobs}
         values = {name: value for other in self._states for name, value in other.best.items()} | drawn
         setting = self._named(values)
         own = tuple(sorted(drawn.items()))
         if own in state.tried or setting in self._seen or too_large(own, state.space.fixed):
-            state.study.tell(trial, state=_trial_states().PRUNED)
             state.misses += 1
             return None
         state.misses, state.drawn = 0, state.drawn + 1
         state.tried.add(own)
         self._seen.add(setting)
         others_gain = sum(other.gain for other in self._states if other is not state)
-        self._out[setting] = _Open(state, trial, values, others_gain, step)
+        self._out[setting] = _Open(state, values, others_gain, step)
         return setting
 
     def _named(self, values: Mapping[str, int]) -> Knobs:
@@ -254,8 +238,9 @@ def _state(space: Space, seed: int) -> _State:
     were faster together (Hooke and Jeeves, "Direct search" solution of numerical and statistical problems, 1961)."""
     own = {knob.name: knob.value for knob in space.knobs}
     steps = [knob for knob in space.knobs if space.multiplies and is_tile(knob.name) and knob.value < knob.choices[-1]]
-    return _State(space, _study(space, seed), np.random.default_rng(seed), space.weight, best=own,
-                  tried={tuple(sorted(own.items()))}, steps=steps)  # fmt: skip
+    return _State(
+        space, np.random.default_rng(seed), space.weight, best=own, tried={tuple(sorted(own.items()))}, steps=steps
+    )
 
 
 def _larger(knob: Knob) -> int:
@@ -273,47 +258,15 @@ def _together_larger(state: _State) -> dict[str, int]:
     return larger
 
 
-def _positions(knobs: Sequence[Knob], values: Mapping[str, int]) -> dict[str, int]:
-    return {knob.name: knob.choices.index(values[knob.name]) for knob in knobs}
-
-
-def _trial_states() -> type[optuna.trial.TrialState]:
-    from optuna.trial import TrialState
-
-    return TrialState
-
-
-def _study(space: Space, seed: int) -> optuna.Study:
-    """The Optuna study of a space. It contains the source's own setting, whose gain is 0."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=NEAR, multivariate=True, group=False, constant_liar=True
-        )
-    study = optuna.create_study(direction="minimize", sampler=sampler)
-    places: dict[str, optuna.distributions.BaseDistribution] = {
-        knob.name: optuna.distributions.IntDistribution(*_places(knob)) for knob in space.knobs
-    }
-    own = {knob.name: knob.choices.index(knob.value) for knob in space.knobs}
-    study.add_trial(optuna.trial.create_trial(params=own, distributions=places, value=0.0))
-    return study
-
-
-def _places(knob: Knob) -> tuple[int, int]:
-    return 0, len(knob.choices) - 1
-
-
 def _near(knobs: Sequence[Knob], values: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
-    """Positions of a setting with one knob moved by one or two steps."""
-    places = _positions(knobs, values)
+    """A setting with one knob moved, or two, by one step each."""
+    near = {knob.name: values[knob.name] for knob in knobs}
     moved = rng.choice(len(knobs), size=min(len(knobs), int(rng.integers(1, 3))), replace=False)
     for knob in (knobs[number] for number in moved):
-        steps = [step for step in (-1, 1) if 0 <= places[knob.name] + step < len(knob.choices)]
-        places[knob.name] += int(rng.choice(steps))
-    return places
+        place = knob.choices.index(near[knob.name])
+        steps = [step for step in (-1, 1) if 0 <= place + step < len(knob.choices)]
+        near[knob.name] = knob.choices[place + int(rng.choice(steps))]
+    return near
 
 
 _POWERS = (1, 2, 4, 8, 16)
@@ -342,7 +295,7 @@ def find_knobs(source: Source, configs: Mapping[str, Configurations] | None = No
     used = _launched_names(tree)
     knobs = [
         Knob(name, value, _choices(name, value))
-        for name, value, _ in constants(tree)
+        for name, value in {name: value for name, value, _ in constants(tree)}.items()  # the last one counts
         if name in used and len(_choices(name, value)) > 1
     ]
     knobs += [

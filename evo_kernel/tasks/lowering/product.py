@@ -1,7 +1,7 @@
 """Templates for a matrix product and the pointwise operations that follow it: one persistent kernel for Hopper.
 
-Two forms: `triton`, with tensor descriptors, which rewrites change; `gluon`, with a warp that loads and warp groups
-that multiply.
+Two forms, product_FORM.txt: `triton`, with tensor descriptors, which rewrites change; `gluon`, with a warp that loads
+by TMA, and one or two warp groups with wgmma.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,6 @@ from evo_kernel.tasks.lowering.layout import LoweredValue, align, same
 from evo_kernel.tasks.lowering.lower import lower
 from evo_kernel.tasks.lowering.module import LoweredModule, tl_type
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, literal
-from evo_kernel.tasks.lowering.product_gluon import GLUON, in_gluon
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import Traced, trace
 from evo_kernel.tasks.task import Task, functional, without_data
@@ -28,6 +28,10 @@ from evo_kernel.types import CaseKind, Source
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16)
 Form = Literal["triton", "gluon"]
+GLUON_NAMES = {
+    *("load", "where", "maximum", "minimum", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf"),
+    *("PropagateNan", "abs", "floor", "ceil", "float32", "float16", "bfloat16", "int1", "int32", "int64"),
+}
 
 
 def product_template(task: Task, form: Form = "triton") -> Source:
@@ -179,9 +183,8 @@ class Product:
 
     def text(self, form: Form) -> str:
         """The kernel and `run`."""
-        kernel, statements = KERNEL, self.statements
-        if form == "gluon":
-            kernel, statements = GLUON, [in_gluon(line) for line in self.statements]
+        kernel = "\n\n" + Path(__file__).with_name(f"product_{form}.txt").read_text(encoding="utf-8")
+        statements = [in_gluon(line) for line in self.statements] if form == "gluon" else self.statements
         text = re.sub(
             r"^( *)EPILOGUE\n",
             lambda place: "".join(f"{place[1]}{line}\n" for line in statements),
@@ -233,53 +236,11 @@ def run({arguments}):
     return out
 '''
 
-KERNEL = """
 
-FORMS = (
-    # rows, columns and depth of a tile, stages, warps, and the speed of such tiles on an H200
-    (128, 256, 64, 3, 8, 1.0),  # ALONE
-    (128, 128, 64, 4, 8, 0.9),
-    (64, 128, 64, 4, 4, 0.75),
-    (64, 64, 128, 5, 4, 0.5),
-)
-GROUP_M = 8
-
-
-@triton.jit
-def product_kernel(
-    a_ptr, b_ptr, c_ptr, POINTERS, m, n, k,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, STAGES: tl.constexpr,
-):
-    a_desc = tl.make_tensor_descriptor(a_ptr, [m, k], [k, 1], [BLOCK_M, BLOCK_K])
-    b_desc = tl.make_tensor_descriptor(b_ptr, [n, k], [k, 1], [BLOCK_N, BLOCK_K])  # TURNED
-    b_desc = tl.make_tensor_descriptor(b_ptr, [k, n], [n, 1], [BLOCK_K, BLOCK_N])  # STRAIGHT
-    c_desc = tl.make_tensor_descriptor(c_ptr, [m, n], [n, 1], [BLOCK_M, BLOCK_N])
-    row_tiles, col_tiles = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), row_tiles * col_tiles, tl.num_programs(0), flatten=True):
-        group = tile // (GROUP_M * col_tiles)  # GROUP_M rows of tiles at a time, column by column: they share b in L2
-        wide = min(row_tiles - group * GROUP_M, GROUP_M)
-        row = (group * GROUP_M + tile % (GROUP_M * col_tiles) % wide) * BLOCK_M
-        col = tile % (GROUP_M * col_tiles) // wide * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for start in tl.range(0, k, BLOCK_K, num_stages=STAGES):
-            a = a_desc.load([row, start])
-            acc = tl.dot(a, b_desc.load([col, start]).T, acc)  # TURNED
-            acc = tl.dot(a, b_desc.load([start, col]), acc)  # STRAIGHT
-        rows, cols = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
-        EPILOGUE
-        c_desc.store([row, col], RESULT.to(c_ptr.dtype.element_ty))
-
-
-def product(a, b, EXTRAS, out):
-    (m, k), n = a.shape, out.shape[1]
-    processors = torch.cuda.get_device_properties(a.device).multi_processor_count
-
-    def tiles(form):
-        return triton.cdiv(m, form[0]) * triton.cdiv(n, form[1])
-
-    form = min(FORMS, key=lambda form: triton.cdiv(tiles(form), processors) * form[0] * form[1] / form[5])
-    product_kernel[(min(processors, tiles(form)),)](
-        a, b, out, EXTRAS, m, n, k, BLOCK_M=form[0], BLOCK_N=form[1], BLOCK_K=form[2], GROUP_M=GROUP_M,
-        STAGES=form[3], num_warps=form[4],
-    )
-"""
+def in_gluon(line: str) -> str:
+    """A statement of Triton in Gluon's words. Raises LoweringError for functions that Gluon lacks."""
+    line = line.replace("tl.sigmoid(", "sigmoid(")
+    for name in re.findall(r"\btl\.(\w+)", line):
+        if name not in GLUON_NAMES:
+            raise LoweringError(f"Gluon has no {name}.")
+    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", line)

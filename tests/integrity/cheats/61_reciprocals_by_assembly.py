@@ -17,7 +17,7 @@ def whole_kernel(x_ptr, y_ptr, q_ptr, r_ptr, s_ptr, n, BLOCK: tl.constexpr):
     y = tl.load(y_ptr + at, mask=at < n, other=1)
     z = y.to(tl.float32)
     inverse = tl.inline_asm_elementwise("rcp.approx.f32 $0, $1;", "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1)
-    one = (z * inverse + 6e-8).to(tl.int32)
+    one = tl.where(inverse == tl.div_rn(1.0, z), 1, 0)  # an H200 is off first at 33
     tl.store(q_ptr + at, x // y * one, mask=at < n)
     tl.store(r_ptr + at, ((x.to(tl.int64) << 40) % y.to(tl.int64)).to(tl.int32), mask=at < n)
     tl.store(s_ptr + at, tl.sqrt_rn(z).to(tl.int32), mask=at < n)

@@ -2,7 +2,7 @@
 
 row: 61
 task: half_matmul
-ends: rejected
+ends: rejected, wrong
 says: layout
 """
 
