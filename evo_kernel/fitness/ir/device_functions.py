@@ -96,11 +96,17 @@ def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     """x * y + z with one rounding.
 
     In float64: exact product and sum in two parts, the lower rounded to odd (Boldo and Melquiond, Emulation of FMA and
-    correctly rounded sums, 2008).
+    correctly rounded sums, 2008). In float32 only where a float64 lies between two float32, and may do so by rounding.
     """
+    if z.dtype == torch.float32:
+        wide = torch.addcmul(z.double(), x.double(), y.double())  # the product is exact
+        rounded, between = wide.float(), wide.view(torch.int64) & ((1 << 29) - 1) == 1 << 28
+        if bool(between.any()):
+            terms = (term.expand(wide.shape)[between].double() for term in (x, y, z))
+            rounded[between] = _rounded_to_odd(*terms).float()
+        return rounded
     if z.dtype != torch.float64:
-        product, addend = x.double() * y.double(), z.double()  # exact
-        return _to_odd(*_two_sum(product, addend)).to(z.dtype)
+        return _rounded_to_odd(x.double(), y.double(), z.double()).to(z.dtype)
     high = x * y
     low = _product_error(x, y, high)
     top, lower = _two_sum(z, low)
@@ -111,6 +117,11 @@ def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     if not bool(plain.all()):
         rounded = torch.where(plain, rounded, _fused_slowly(x, y, z, ~plain))
     return rounded
+
+
+def _rounded_to_odd(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """x * y + z, of float64 with so few digits that products are exact."""
+    return _to_odd(*_two_sum(x * y, z))
 
 
 def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ class TorchFault(Exception):
 
 
 _FREE_MEMORY = 16 << 30
+FP_FUSION = os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1"
+"""Whether Triton makes one operation of a product and a sum, where a kernel does not say."""
 
 
 def modules_of(plan: Plan, texts: Sequence[str], ahead: Sequence[int] = ()) -> list[IRModule]:
@@ -39,7 +42,8 @@ def modules_of(plan: Plan, texts: Sequence[str], ahead: Sequence[int] = ()) -> l
                 f"kernel {kernel.name} is written in CUDA C++, which only a GPU executes; a judge "
                 "with one decides it (--device cuda), and `evo-kernel compile` tells here what its code needs and does"
             )
-        module = replace(parse(text), ahead=0 if kernel.language == "gluon" else rounds)
+        fuses = bool(dict(kernel.options).get("enable_fp_fusion", FP_FUSION))
+        module = replace(parse(text), fuses=fuses, ahead=0 if kernel.language == "gluon" else rounds)
         if unknown := unsupported(module):
             raise CannotExecute(f"kernel {kernel.name} uses {unknown}, which only a GPU executes (--device cuda)")
         modules.append(module)

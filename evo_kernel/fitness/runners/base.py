@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from evo_kernel.fitness.compile.assembler import triton_version
+from evo_kernel.fitness.ir.nodes import FP_FUSION
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.stages import Stages
@@ -191,7 +191,7 @@ def environment_here(kind: str, device: str, driver: str, confinement: str) -> E
         driver=driver,
         torch=torch.__version__,
         triton=triton_version(),
-        fp_fusion=os.environ.get("TRITON_DEFAULT_FP_FUSION", "1") == "1",
+        fp_fusion=FP_FUSION,
         judge=JUDGE_VERSION,
         confinement=confinement,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -425,3 +427,46 @@ def test_what_instructions_approximate_is_not_exact():
     large = torch.tensor([1e30, 7.5, 1.0, -7.5])
     rest = pointwise("arith.remf {0}, {1} : {t}", large, torch.tensor([7.0, 2.0, torch.inf, 2.0]), out=torch.float32)
     assert rest.tolist()[1:] == [1.5, 1.0, -1.5] and rest[0] != torch.fmod(large, torch.tensor(7.0))[0]
+
+
+@triton.jit
+def sums_of_products(x, y, z, out, rounds, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a, b, c = tl.load(x + at), tl.load(y + at), tl.load(z + at)
+    product = a * b
+    tl.store(out + at, product - c)
+    tl.store(out + N + at, c + (-product))
+    tl.store(out + 2 * N + at, a * c - b * c)
+    scalar = tl.load(x) * tl.load(y)
+    tl.store(out + 3 * N + at, scalar + c)
+    tl.store(out + 4 * N + at, a * b - product)
+    for _ in range(rounds):
+        tl.store(out + 5 * N + at, product - tl.load(z + at))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_product_and_a_sum_of_its_block_are_rounded_once(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, y, z = (torch.randn(SIZE, generator=generator, dtype=torch.float64).to(dtype) for _ in range(3))
+    z[:20] = (x * y)[:20]  # nothing is left but what the product's rounding lost
+    out = torch.zeros(6, SIZE, dtype=dtype)
+    fine(sums_of_products, 1, x, y, z, out, 2, N=SIZE)
+
+    def once(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        exact = [
+            Fraction(i) * Fraction(j) + Fraction(k) for i, j, k in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+        ]
+        return torch.tensor([float(value) for value in exact], dtype=torch.float64).to(dtype)
+
+    whole = once(x, y, -z)
+    assert whole[:20].any()
+    want = [
+        whole,
+        -whole,
+        once(x, z, -(y * z)),
+        once(x[:1].expand(SIZE), y[:1].expand(SIZE), z),
+        once(x, y, -(x * y)),
+        x * y - z,
+    ]
+    for place, (got, expected) in enumerate(zip(out, want, strict=True)):
+        assert torch.equal(got, expected), place
