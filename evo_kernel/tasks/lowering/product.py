@@ -1,51 +1,83 @@
-"""Templates for a matrix product and the pointwise operations that follow it: one persistent kernel for Hopper.
+"""Templates for a matrix product or a convolution, and the pointwise operations that follow: one kernel for Hopper.
 
-Two forms: `triton`, with tensor descriptors, which rewrites change; `gluon`, with a warp that loads and warp groups
-that multiply.
+Two forms: `triton`, which rewrites change; `gluon`, with a warp that loads and warp groups that multiply.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import sympy
 import torch
 from torch import fx
 
 from evo_kernel.errors import LoweringError
-from evo_kernel.tasks.lowering.layout import LoweredValue, align, same
-from evo_kernel.tasks.lowering.lower import lower
-from evo_kernel.tasks.lowering.module import LoweredModule, tl_type
+from evo_kernel.tasks.lowering.layout import LoweredValue, align, same, storage_order
+from evo_kernel.tasks.lowering.lower import lower, ones
+from evo_kernel.tasks.lowering.module import LoweredModule, read_sizes, tl_type
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, literal
-from evo_kernel.tasks.lowering.product_gluon import GLUON, in_gluon
+from evo_kernel.tasks.lowering.product_gluon import GLUON, PRODUCT, in_gluon
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
-from evo_kernel.tasks.lowering.trace import Traced, trace
+from evo_kernel.tasks.lowering.trace import Expr, Traced, trace
+from evo_kernel.tasks.lowering.windows import CONVOLUTION_RUN, CONVOLVE, CUT, GATHER
 from evo_kernel.tasks.task import Task, functional, without_data
 from evo_kernel.types import CaseKind, Source
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16)
 Form = Literal["triton", "gluon"]
+LAST = (0, 2, 3, 1)
+"""Pictures, rows, columns, channels among a convolution's dimensions."""
 
 
 def product_template(task: Task, form: Form = "triton") -> Source:
-    """A first kernel for a reference that is one product of 16-bit matrices and pointwise operations on it.
+    """A first kernel for a reference that is one product of 16-bit matrices, or one convolution of 16 bits that is
+    channels last, and pointwise operations on it.
 
-    Sizes that tensor descriptors cannot serve go to what `lower` writes. Raises LoweringError for other references, and
-    for operations that a form lacks.
+    Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
+    Raises LoweringError for other references, and for operations that a form lacks.
     """
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
-    inputs = [without_data(spec) for spec in task.input_specs(case)]
+    product = _read(task, [without_data(spec) for spec in task.input_specs(case)])
+    if product.sizes:
+        return Source(product.convolution_text(form, _places(task, product)))
+    plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
+    return Source(plain + product.text(form))
+
+
+def _read(task: Task, inputs: Sequence[Any]) -> Product:
+    """Raises LoweringError."""
     traced = trace(functional(task.reference_function, task.mutates), inputs)
     product = Product(traced, LoweredModule(traced, [inputs], task.tolerance.precision))
     try:
         product.read()
     except NotLowered as reason:
         raise LoweringError(f"The reference is not one product and pointwise operations on it: {reason}.") from reason
-    plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
-    return Source(plain + product.text(form))
+    return product
+
+
+def _places(task: Task, product: Product) -> str:
+    """How stride, padding and dilation follow from what is no tensor, a statement for each combination in the cases."""
+    chosen: dict[str, list[Any]] = {}
+    cases = ([without_data(spec) for spec in task.input_specs(case)] for case in task.cases)
+    for inputs in sorted(cases, key=ones):  # a size of one hides what a dimension means
+        named = dict(zip(product.traced.names, inputs, strict=True))
+        tests = [f"{name} == {value!r}" for name, value in named.items() if not isinstance(value, torch.Tensor)]
+        chosen.setdefault(" and ".join(tests) or "True", inputs)
+        for name, fake in product.traced.tensors.items():
+            if not named[name].permute(storage_order(fake)).is_contiguous():
+                raise LoweringError(f"{name} lies in memory in several ways.")
+    lines = []
+    for test, inputs in chosen.items():
+        other = _read(task, inputs)
+        if (other.statements, other.operands) != (product.statements, product.operands):
+            raise LoweringError(f"The reference computes something else where {test}.")
+        places = ", ".join(f"({', '.join(map(other.module.size, place))})" for place in other.places)
+        lines += [f"    if {test}:", *(f"    {line}" for line in read_sizes(other.module)), f"        return {places}"]
+    return "\n".join(lines)
 
 
 @dataclass
@@ -63,8 +95,16 @@ class Product:
     statements: list[str] = field(default_factory=list)
     types: dict[str, torch.dtype] = field(default_factory=dict)  # of variables in statements
     rank: int = 2
+    turned: bool = False  # a convolution's result shows its channels before rows and columns
     result: str = ""  # the variable that is stored
     dtype: torch.dtype = torch.float32
+    sizes: tuple[Expr, ...] = ()  # of a convolution's result: pictures, rows, columns, channels
+    places: tuple[Sequence[int | Expr], ...] = ()  # its stride, padding and dilation
+
+    @property
+    def operands(self) -> tuple[Any, ...]:
+        """What `run` multiplies, loads beside and stores."""
+        return self.a, self.b, self.b_transposed, self.extras, self.result, self.dtype
 
     def read(self) -> None:
         """Read the graph. Raises NotLowered."""
@@ -77,6 +117,7 @@ class Product:
                 values[node] = LoweredValue.of(name, fake)
             elif node.op == "output":
                 self._finish([values.get(item) for item in node.args[0]])
+                self.turned = self._order(node.args[0][0].meta["val"]) == LAST
             elif isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
                 if node.op != "call_function" or any(
                     isinstance(parent.meta.get("val"), torch.Tensor) and parent not in values
@@ -87,12 +128,16 @@ class Product:
 
     def _value(self, node: AtenNode) -> Any:
         match node.fx.target:
-            case aten.permute.default | aten.t.default | aten.transpose.int if node.value(0).name not in self.types:
+            case aten.permute.default | aten.t.default | aten.transpose.int:
                 source = node.value(0)
-                if len(source.shape) != 2:
-                    raise NotLowered("it permutes more than two dimensions")
+                if len(source.shape) == 4 and (self.sizes or source.name not in self.types):
+                    return LoweredValue.of(source.name, node.result)  # strides tell
+                if len(source.shape) != 2 or source.name in self.types:
+                    raise NotLowered("it permutes something else than a matrix")
                 turned = source.name.endswith(".T")
                 return LoweredValue.of(source.name.removesuffix(".T") if turned else f"{source.name}.T", node.result)
+            case aten.unsqueeze.default | aten.slice.Tensor | aten.view.default if self._is_vector(node):
+                return LoweredValue.of(node.value(0).name, node.result)
             case aten.view.default | aten._unsafe_view.default | aten.reshape.default:
                 source = node.value(0)
                 viewed = LoweredValue.of(source.name, node.result)
@@ -105,25 +150,78 @@ class Product:
                 total = self._multiply(node, node.value(1), node.value(2))
                 job = PointwiseJob("bias", (total, node.value(0)), (torch.float32, torch.float32), ("{0} + {1}",))
                 return self._pointwise(node, job)
+            case aten.convolution.default:
+                return self._convolve(node)
         lowering = lowering_of(node.fx.target)
         if lowering is None or not lowering.__module__.endswith(("pointwise", "activations")):
             raise NotLowered(f"it has {node.operation}")
         return lowering(self.module, node)
 
+    def _is_vector(self, node: AtenNode) -> bool:
+        """Whether this shows a whole argument with one moving dimension, or a value, with other dimensions of one."""
+        source = node.value(0)
+        moving = [[size for size in value.shape if size != 1] for value in (source, LoweredValue.of("", node.result))]
+        return source.name not in self.types and len(moving[0]) <= 1 and moving[0] == moving[1]
+
+    def _convolve(self, node: AtenNode) -> LoweredValue:
+        bias, places = node.argument(2), [node.argument(index) for index in (3, 4, 5)]
+        if len(node.result.shape) != 4 or node.argument(6) or node.argument(8) != 1:
+            raise NotLowered("its convolution has groups, is transposed, or not of two dimensions")
+        self._begin(node.value(0), node.value(1))
+        self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
+        total = LoweredValue.of(self.acc, node.result)
+        self.sizes = tuple(total.shape[dim] for dim in LAST)
+        self.places = tuple(place * 2 if len(place) == 1 else place for place in places)
+        if bias is None:
+            return total
+        shown = LoweredValue(
+            bias.name, (*bias.shape, *2 * (sympy.Integer(1),)), (*bias.strides, *2 * (sympy.Integer(0),)), bias.dtype
+        )
+        job = PointwiseJob("bias", (total, shown), (torch.float32, torch.float32), ("{0} + {1}",))
+        return self._pointwise(node, job)
+
+    def _channels_last(self, value: LoweredValue) -> str:
+        """An argument of (pictures, channels, rows, columns) as `run` says (pictures, rows, columns, channels)."""
+        own = LoweredValue.of("", self.traced.tensors[value.name])
+        moved = self._in_order(value, LAST)
+        if not moved.contiguous:
+            raise NotLowered("its convolution is not channels last")
+        return value.name if own.shape == moved.shape else f"{value.name}.permute{LAST}"
+
+    @staticmethod
+    def _in_order(value: LoweredValue, order: Sequence[int]) -> LoweredValue:
+        shape, strides = (tuple(numbers[dim] for dim in order) for numbers in (value.shape, value.strides))
+        return replace(value, shape=shape, strides=strides)
+
+    def _order(self, fake: torch.Tensor) -> tuple[int, ...]:
+        """Dimensions of a value of the product from the outermost in memory on: the last one is the tile's columns."""
+        if not self.sizes:
+            return tuple(range(fake.dim()))
+        order = storage_order(fake)
+        if self._in_order(LoweredValue.of("", fake), order).shape != self.sizes:
+            raise NotLowered("it is not channels last")
+        return order
+
     def _multiply(self, node: AtenNode, a: LoweredValue, b: LoweredValue) -> LoweredValue:
-        if self.a:
-            raise NotLowered("it has two products")
-        if a.dtype not in DTYPES or b.dtype != a.dtype or a.name in self.types or b.name in self.types:
-            raise NotLowered("its matrices are not inputs of 16 bits")
+        self._begin(a, b)
         if a.name.endswith(".T") or self.traced.tensors[b.name.removesuffix(".T")].dim() != 2:
             raise NotLowered("its left matrix is transposed, or its right one a view")
         self.a, self.b, self.b_transposed = a.name, b.name.removesuffix(".T"), b.name.endswith(".T")
+        return LoweredValue.of(self.acc, node.result)
+
+    def _begin(self, a: LoweredValue, b: LoweredValue) -> None:
+        if self.a:
+            raise NotLowered("it has two products")
+        if a.dtype not in DTYPES or b.dtype != a.dtype or a.name in self.types or b.name in self.types:
+            raise NotLowered("its operands are not inputs of 16 bits")
         self.acc = self.module.fresh("acc")
         self.types[self.acc] = torch.float32
-        return LoweredValue.of(self.acc, node.result)
 
     def _pointwise(self, node: AtenNode, job: PointwiseJob) -> LoweredValue:
         """Statements for a pointwise operation; intermediate results are not rounded to 16 bits."""
+        parents = [one for one in node.fx.all_input_nodes if getattr(node.values[one], "name", "") in self.types]
+        if any(self._order(one.meta["val"]) != self._order(node.result) for one in parents):
+            raise NotLowered("it meets itself in another order")
         texts = [self._operand(operand, dtype, node) for operand, dtype in zip(job.operands, job.types, strict=True)]
         self.statements += [line.format(*texts) for line in job.lines[:-1]]
         name = self.module.fresh("y")
@@ -146,16 +244,16 @@ class Product:
 
     def _load(self, value: LoweredValue, node: AtenNode) -> None:
         """Load an argument beside the tile: a value a column, a value a row, or one an element."""
-        strides = align("p", value, LoweredValue.of("", node.result).shape).strides
+        strides, order = align("p", value, LoweredValue.of("", node.result).shape).strides, self._order(node.result)
         moving = [dim for dim, stride in enumerate(strides) if stride != 0]
-        last = len(strides) - 1
+        last = order[-1]
         if value.name not in self.traced.tensors:
             raise NotLowered("a view of an input takes part in it")
         if moving == [last] and strides[last] == 1:
             text = "tl.load({0}_ptr + cols, mask=cols < n, other=0.0)[None, :]"
-        elif last == 1 and moving == [0] and strides[0] == 1:
+        elif len(order) == 2 and moving == [0] and strides[0] == 1:
             text = "tl.load({0}_ptr + rows, mask=rows < m, other=0.0)[:, None]"
-        elif len(moving) == len(strides) and value.contiguous:
+        elif len(moving) == len(strides) and self._in_order(value, order).contiguous:
             self.tiled = True
             inside = "mask=(rows < m)[:, None] & (cols < n)[None, :]"
             text = f"tl.load({{0}}_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :], {inside}, other=0.0)"
@@ -173,49 +271,67 @@ class Product:
             raise NotLowered("its result is no value of the product")
         if value.dtype not in (*DTYPES, torch.float32):
             raise NotLowered(f"its result is {value.dtype}")
-        if len(value.shape) != self.traced.tensors[self.a].dim():
+        if not self.sizes and len(value.shape) != self.traced.tensors[self.a].dim():
             raise NotLowered("its result has other dimensions than its left matrix")
         self.result, self.dtype, self.rank = value.name, value.dtype, len(value.shape)
 
     def text(self, form: Form) -> str:
-        """The kernel and `run`."""
-        kernel, statements = KERNEL, self.statements
-        if form == "gluon":
-            kernel, statements = GLUON, [in_gluon(line) for line in self.statements]
+        """Kernel and `run` of a product of matrices."""
+        left = self.a if self.rank == 2 else f"{self.a}.flatten(0, -2)"
+        arguments = ", ".join(self.traced.names)
+        columns = f"{self.b}.shape[{0 if self.b_transposed else 1}]"
+        run = RUN.format(
+            arguments=arguments, left=left, right=self.b, shape=f"(*{self.a}.shape[:-1], {columns})", dtype=self.dtype,
+            wholes="".join(f" and {name}.is_contiguous()" for name in self.extras),
+            out="out" if self.rank == 2 else "out.flatten(0, -2)", first=self.a, extras=self._given,
+        )  # fmt: skip
+        return (self._in_gluon(GLUON + PRODUCT) if form == "gluon" else self._filled(KERNEL, self.statements)) + run
+
+    def convolution_text(self, form: Form, places: str) -> str:
+        """A module that convolves. `places`: the body of a function."""
+        head = "import torch\nimport triton\nimport triton.language as tl\n"
+        cut = self._in_gluon(GLUON + CUT) if form == "gluon" else ""
+        host = CONVOLVE.replace("FUNCTION", "cut" if cut else "gather")
+        return head + self._filled(GATHER, self.statements) + cut + self._filled(host, []) + CONVOLUTION_RUN.format(
+            arguments=", ".join(self.traced.names), places=places, left=self.a, right=self.b, extras=self._given,
+            dtype=self.dtype, turned=".permute(0, 3, 1, 2)" if self.turned else "",
+        )  # fmt: skip
+
+    @property
+    def _given(self) -> str:
+        return "".join(f"{name}, " for name in self.extras)
+
+    def _in_gluon(self, kernel: str) -> str:
+        return self._filled(kernel, [in_gluon(line) for line in self.statements])
+
+    def _filled(self, kernel: str, statements: Sequence[str]) -> str:
+        """A kernel with what follows the product, and with the lines that are meant for such operands."""
         text = re.sub(
             r"^( *)EPILOGUE\n",
             lambda place: "".join(f"{place[1]}{line}\n" for line in statements),
             re.sub(r"\bacc\b", self.acc, kernel),
             flags=re.MULTILINE,
         )
-        pointers = "".join(f"{name}_ptr, " for name in self.extras.values())
-        extras = "".join(f"{name}, " for name in self.extras.values())
-        left = self.a if self.rank == 2 else f"{self.a}.flatten(0, -2)"
-        arguments = ", ".join(self.traced.names)
-        columns = f"{self.b}.shape[{0 if self.b_transposed else 1}]"
-        shape = f"(*{self.a}.shape[:-1], {columns})"
-        wholes = "".join(f" and {name}.is_contiguous()" for name in self.extras)
-        run = RUN.format(
-            arguments=arguments, left=left, right=self.b, shape=shape, dtype=self.dtype, wholes=wholes,
-            out="out" if self.rank == 2 else "out.flatten(0, -2)", first=self.a,
-            extras="".join(f"{name}, " for name in self.extras),
-        )  # fmt: skip
         kept = {
-            "TURNED": self.b_transposed,
-            "STRAIGHT": not self.b_transposed,
+            "MATRIX": not self.sizes,
+            "WINDOWS": bool(self.sizes),
+            "TURNED": self.b_transposed and not self.sizes,
+            "STRAIGHT": not self.b_transposed and not self.sizes,
             "ALONE": not self.tiled and self.dtype != torch.float32,
         }
         lines = []
         for line in text.splitlines(keepends=True):
-            code, _, mark = line.rstrip().rpartition("  # ")
-            if mark not in kept:
+            code, _, marks = line.rstrip().rpartition("  # ")
+            if not kept.keys() >= {*marks.split()} or not marks:
                 lines.append(line)
-            elif kept[mark]:
+            elif any(kept[mark] for mark in marks.split()):
                 lines.append(f"{code}\n")
         text = "".join(lines)
-        for mark, value in {"POINTERS, ": pointers, "EXTRAS, ": extras, "RESULT": self.result}.items():
+        pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
+        box = {} if self.sizes else {", BOX)": ")"}
+        for mark, value in {"POINTERS, ": pointers, "EXTRAS, ": extras, "RESULT": self.result, **box}.items():
             text = text.replace(mark, value)
-        return text + run
+        return text
 
 
 RUN = '''
