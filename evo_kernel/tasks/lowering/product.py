@@ -22,7 +22,7 @@ from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, lite
 from evo_kernel.tasks.lowering.product_gluon import GLUON, PRODUCT, in_gluon
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import Expr, Traced, trace
-from evo_kernel.tasks.lowering.windows import CONVOLUTION_RUN, CONVOLVE, CUT, GATHER
+from evo_kernel.tasks.lowering.windows import CONVOLUTION_RUN, CONVOLVE, CUT, GATHER, NAMES
 from evo_kernel.tasks.task import Task, functional, without_data
 from evo_kernel.types import CaseKind, Source
 
@@ -75,8 +75,13 @@ def _places(task: Task, product: Product) -> str:
         other = _read(task, inputs)
         if (other.statements, other.operands) != (product.statements, product.operands):
             raise LoweringError(f"The reference computes something else where {test}.")
-        places = ", ".join(f"({', '.join(map(other.module.size, place))})" for place in other.places)
-        lines += [f"    if {test}:", *(f"    {line}" for line in read_sizes(other.module)), f"        return {places}"]
+        numbers = map(other.module.size, (number for pair in other.places for number in pair))
+        places = ", ".join(f"{name}={text}" for name, text in zip(NAMES["GEOMETRY"][1:], numbers, strict=True))
+        lines += [
+            f"    if {test}:",
+            *(f"    {line}" for line in read_sizes(other.module)),
+            f"        return dict({places})",
+        ]
     return "\n".join(lines)
 
 
@@ -328,8 +333,13 @@ class Product:
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
-        box = {} if self.sizes else {", BOX)": ")"}
-        for mark, value in {"POINTERS, ": pointers, "EXTRAS, ": extras, "RESULT": self.result, **box}.items():
+        if not self.sizes:
+            text = text.replace(", BOX)", ")")
+        for mark, names in NAMES.items():
+            text = re.sub(
+                rf"\b{mark}\b((?:: \w+\.constexpr)?)", lambda at: ", ".join(f"{n}{at[1]}" for n in names), text
+            )
+        for mark, value in {"POINTERS, ": pointers, "EXTRAS, ": extras, "RESULT": self.result}.items():
             text = text.replace(mark, value)
         return text
 

@@ -89,7 +89,7 @@ def produce(
     a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
     ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
     GROUP_M: gl.constexpr,
-    phases, c_desc, BOX: gl.constexpr, GEOMETRY: gl.constexpr,  # WINDOWS
+    phase_1, phase_2, phase_3, c_desc, BOX: gl.constexpr, GEOMETRY: gl.constexpr,  # WINDOWS
 ):
     """One warp: loads tiles of both matrices into the ring."""
     slot = 0
@@ -105,7 +105,8 @@ def produce(
             for g in gl.static_range(GROUPS):
                 a, box = a_smem.index(slot * GROUPS + g), row * GROUPS + g
                 load_tile(a_desc, [box * ROWS, j * BLOCK_K], barrier, a)  # MATRIX
-                load_window(a_desc, phases, barrier, a, box, tap, channel, c_desc, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
+                phases = a_desc, phase_1, phase_2, phase_3  # WINDOWS
+                load_window(phases, barrier, a, box, tap, channel, c_desc, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
             load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], barrier, b)  # TURNED
             load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], barrier, b)  # STRAIGHT
             load_tile(b_desc, [col * BLOCK_N, tap, channel], barrier, b.reshape([BLOCK_N, 1, BLOCK_K]))  # WINDOWS
@@ -130,7 +131,7 @@ def finish(
     c_smem.store(RESULT.to(c_desc.dtype))
     fence_async_shared()
     store_tile(c_desc, [box * acc.shape[0], col], c_smem)  # MATRIX
-    store_tile(c_desc, [place, i, j, col], c_smem.reshape([BOX[0], BOX[1], BOX[2], WIDTH]))  # WINDOWS
+    store_tile(c_desc, [place, i, j, col], c_smem.reshape([BOX, WIDTH]))  # WINDOWS
 
 
 @gluon.jit
@@ -211,7 +212,7 @@ def product_kernel(
             (produce, (
                 a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
                 ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M,
-                (phase_1, phase_2, phase_3), c_desc, BOX, GEOMETRY,  # WINDOWS
+                phase_1, phase_2, phase_3, c_desc, BOX, GEOMETRY,  # WINDOWS
             )),
         ], [4, 1], [232, 24])
     else:
@@ -224,7 +225,7 @@ def product_kernel(
             (produce, (
                 a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
                 ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M,
-                (phase_1, phase_2, phase_3), c_desc, BOX, GEOMETRY,  # WINDOWS
+                phase_1, phase_2, phase_3, c_desc, BOX, GEOMETRY,  # WINDOWS
             )),
         ], [1], [24])
 

@@ -6,6 +6,12 @@ a box of x too, one copy. A stride's phases are views of x with a descriptor eac
 and leaves out what lies beyond y's.
 """
 
+NAMES = {
+    "BOX": ("BOX_N", "BOX_H", "BOX_W"),
+    "GEOMETRY": ("WIDE", "DOWN", "RIGHT", "TOP", "LEFT", "STEP_DOWN", "STEP_RIGHT"),
+}
+"""What these stand for in the texts: pictures, rows and columns of a box; columns of a filter, stride, padding, dilation."""
+
 GATHER = '''
 
 GATHER_M = 128
@@ -17,18 +23,17 @@ GATHER_WARPS = 4
 @triton.jit
 def gather_kernel(
     x_ptr, w_ptr, c_ptr, POINTERS, m, n, high, wide, out_high, out_wide,
-    C: tl.constexpr, FILTER: tl.constexpr, GEOMETRY: tl.constexpr,
+    C: tl.constexpr, HIGH: tl.constexpr, GEOMETRY: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UNROLL: tl.constexpr,
 ):
     """Outputs by filters, over the flat index of taps and channels: a row of a window is contiguous in x."""
-    (DOWN, RIGHT), (TOP, LEFT), (STEP_DOWN, STEP_RIGHT) = GEOMETRY
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     i = rows // out_wide % out_high * DOWN - TOP
     j = rows % out_wide * RIGHT - LEFT
     first = (((rows // out_wide // out_high).to(tl.int64) * high + i) * wide + j) * C
-    ROW: tl.constexpr = FILTER[1] * C
-    LENGTH: tl.constexpr = FILTER[0] * ROW
+    ROW: tl.constexpr = WIDE * C
+    LENGTH: tl.constexpr = HIGH * ROW
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in tl.range(0, LENGTH, BLOCK_K, loop_unroll_factor=UNROLL):
         inner = start + tl.arange(0, BLOCK_K)
@@ -49,13 +54,13 @@ def gather_kernel(
 
 
 def gather(x, w, EXTRAS, out, geometry):
-    n, *size, channels = w.shape
+    n, f_high, f_wide, channels = w.shape
     m = out.numel() // n
     block_n = min(GATHER_N, max(16, triton.next_power_of_2(n)))
-    steps = triton.cdiv(size[0] * size[1] * channels, GATHER_K)
+    steps = triton.cdiv(f_high * f_wide * channels, GATHER_K)
     gather_kernel[(triton.cdiv(m, GATHER_M), triton.cdiv(n, block_n))](
         x, w, out, EXTRAS, m, n, x.shape[1], x.shape[2], out.shape[1], out.shape[2],
-        C=channels, FILTER=tuple(size), GEOMETRY=geometry, BLOCK_M=GATHER_M, BLOCK_N=block_n, BLOCK_K=GATHER_K,
+        C=channels, HIGH=f_high, **geometry, BLOCK_M=GATHER_M, BLOCK_N=block_n, BLOCK_K=GATHER_K,
         UNROLL=steps if steps <= 16 else 1, num_warps=GATHER_WARPS,
     )
 '''
@@ -70,34 +75,31 @@ EXTRA_STEPS = 3  # what a tile takes beyond its products
 @gluon.jit
 def corner(box, c_desc, BOX: gl.constexpr):
     """First picture, row and column of a box of outputs."""
-    high, wide = gl.cdiv(c_desc.shape[1], BOX[1]), gl.cdiv(c_desc.shape[2], BOX[2])
-    return box // (wide * high) * BOX[0], box // wide % high * BOX[1], box % wide * BOX[2]
+    high, wide = gl.cdiv(c_desc.shape[1], BOX_H), gl.cdiv(c_desc.shape[2], BOX_W)
+    return box // (wide * high) * BOX_N, box // wide % high * BOX_H, box % wide * BOX_W
 
 
 @gluon.jit
 def outputs(place, i, j, at, m, c_desc, BOX: gl.constexpr):
     """The flat indices of a box of outputs; m for those beyond a border."""
-    place, i, j = place + at // (BOX[1] * BOX[2]), i + at // BOX[2] % BOX[1], j + at % BOX[2]
+    place, i, j = place + at // (BOX_H * BOX_W), i + at // BOX_W % BOX_H, j + at % BOX_W
     high, wide = c_desc.shape[1], c_desc.shape[2]
     return gl.where((i < high) & (j < wide), (place * high + i) * wide + j, m)
 
 
 @gluon.jit
 def load_window(
-    a_desc, phases, barrier, a, box, tap, channel, c_desc, BLOCK_K: gl.constexpr, BOX: gl.constexpr,
-    GEOMETRY: gl.constexpr,
+    phases, barrier, a, box, tap, channel, c_desc, BLOCK_K: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
     """What a box of outputs meets at one tap."""
-    (DOWN, RIGHT), (TOP, LEFT), (STEP_DOWN, STEP_RIGHT), WIDE = GEOMETRY
     place, i, j = corner(box, c_desc, BOX)
     down = tap // WIDE * STEP_DOWN + TOP * (DOWN - 1)  # from as many whole strides above x: no remainder is negative
     right = tap % WIDE * STEP_RIGHT + LEFT * (RIGHT - 1)
     phase = down % DOWN * RIGHT + right % RIGHT
     at = [place, i + down // DOWN - TOP, j + right // RIGHT - LEFT, channel]
-    a = a.reshape([BOX[0], BOX[1], BOX[2], BLOCK_K])
-    load_tile(a_desc, at, barrier, a, phase == 0)
-    for p in gl.static_range(1, DOWN * RIGHT):
-        load_tile(phases[p - 1], at, barrier, a, phase == p)
+    a = a.reshape([BOX, BLOCK_K])
+    for p in gl.static_range(DOWN * RIGHT):
+        load_tile(phases[p], at, barrier, a, phase == p)
 
 
 def box_of(rows, x, out):
@@ -120,7 +122,7 @@ def count(box, out):
 
 
 def cut(x, w, EXTRAS, out, geometry):
-    (down, right), *_ = geometry
+    down, right = geometry["DOWN"], geometry["RIGHT"]
     channels, n, taps = x.shape[3], w.shape[0], w.shape[1] * w.shape[2]
     if channels % 8 or channels < 16 or n % 8 or down > min(2, x.shape[1]) or right > min(2, x.shape[2]):
         return gather(x, w, EXTRAS, out, geometry)
@@ -145,7 +147,7 @@ def cut(x, w, EXTRAS, out, geometry):
     product_kernel[(min(processors, tiles(form)),)](
         a, descriptor(w.view(n, taps, channels), [block_n, 1, depth]), descriptor(out, [*box, block_n // parts]),
         EXTRAS, triton.cdiv(count(box, out), groups), triton.cdiv(n, block_n), taps * triton.cdiv(channels, depth),
-        out.numel() // n, n, *(phases + 3 * [a])[:3], BOX=box, GEOMETRY=(*geometry, w.shape[2]),
+        out.numel() // n, n, *(phases + 3 * [a])[:3], BOX_N=box[0], BOX_H=box[1], BOX_W=box[2], **geometry,
         ROWS=rows, GROUPS=groups, BLOCK_N=block_n, BLOCK_K=depth, SLOTS=slots * full_depth // depth, GROUP_M=GROUP_M,
         PARTS=parts, OUTS=outs, num_warps=4,
     )
@@ -155,11 +157,12 @@ CONVOLVE = '''
 
 def convolve(x, w, EXTRAS, geometry, dtype):
     """x is (pictures, rows, columns, channels), w (filters, rows, columns, channels)."""
-    stride, padding, dilation = geometry
-    out = torch.empty((len(x), *[
-        (x.shape[d + 1] + 2 * padding[d] - dilation[d] * (w.shape[d + 1] - 1) - 1) // stride[d] + 1 for d in (0, 1)
-    ], len(w)), dtype=dtype, device=x.device)
-    FUNCTION(x, w, EXTRAS, out, geometry)
+    sides = [
+        (x.shape[dim] + 2 * geometry[before] - geometry[step] * (w.shape[dim] - 1) - 1) // geometry[stride] + 1
+        for dim, stride, before, step in ((1, "DOWN", "TOP", "STEP_DOWN"), (2, "RIGHT", "LEFT", "STEP_RIGHT"))
+    ]
+    out = torch.empty((len(x), *sides, len(w)), dtype=dtype, device=x.device)
+    FUNCTION(x, w, EXTRAS, out, dict(geometry, WIDE=w.shape[2]))
     return out
 '''
 
