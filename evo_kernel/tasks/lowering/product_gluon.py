@@ -96,6 +96,9 @@ def produce(
     phase = 0
     for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
         row, col = place(tile, row_tiles, col_tiles, GROUP_M)
+        first = row * GROUPS  # WINDOWS
+        corners = corner_of(first, c_desc, BOX), corner_of(first + GROUPS - 1, c_desc, BOX)  # WINDOWS
+        phases = a_desc, phase_1, phase_2, phase_3  # WINDOWS
         tap = 0  # WINDOWS
         channel = 0  # WINDOWS
         for j in range(steps):
@@ -103,10 +106,9 @@ def produce(
             mbarrier.wait(empty.index(slot), phase ^ 1)
             mbarrier.expect(barrier, (GROUPS * ROWS + BLOCK_N) * BLOCK_K * 2)
             for g in gl.static_range(GROUPS):
-                a, box = a_smem.index(slot * GROUPS + g), row * GROUPS + g
-                load_tile(a_desc, [box * ROWS, j * BLOCK_K], barrier, a)  # MATRIX
-                phases = a_desc, phase_1, phase_2, phase_3  # WINDOWS
-                load_window(phases, barrier, a, box, tap, channel, c_desc, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
+                a = a_smem.index(slot * GROUPS + g)
+                load_tile(a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], barrier, a)  # MATRIX
+                load_window(phases, barrier, a, corners[g], tap, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
             load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], barrier, b)  # TURNED
             load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], barrier, b)  # STRAIGHT
             load_tile(b_desc, [col * BLOCK_N, tap, channel], barrier, b.reshape([BLOCK_N, 1, BLOCK_K]))  # WINDOWS
@@ -123,7 +125,7 @@ def finish(
 ):
     """A part of the result: what follows the product, and its store."""
     rows = box * acc.shape[0] + gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT))  # MATRIX
-    place, i, j = corner(box, c_desc, BOX)  # WINDOWS
+    place, i, j = corner_of(box, c_desc, BOX)  # WINDOWS
     rows = outputs(place, i, j, gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT)), m, c_desc, BOX)  # WINDOWS
     cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
     EPILOGUE

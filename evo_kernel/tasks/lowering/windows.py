@@ -73,7 +73,7 @@ EXTRA_STEPS = 3  # what a tile takes beyond its products
 
 
 @gluon.jit
-def corner(box, c_desc, BOX: gl.constexpr):
+def corner_of(box, c_desc, BOX: gl.constexpr):
     """First picture, row and column of a box of outputs."""
     high, wide = gl.cdiv(c_desc.shape[1], BOX_H), gl.cdiv(c_desc.shape[2], BOX_W)
     return box // (wide * high) * BOX_N, box // wide % high * BOX_H, box % wide * BOX_W
@@ -89,17 +89,18 @@ def outputs(place, i, j, at, m, c_desc, BOX: gl.constexpr):
 
 @gluon.jit
 def load_window(
-    phases, barrier, a, box, tap, channel, c_desc, BLOCK_K: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
+    phases, barrier, a, corner, tap, channel, BLOCK_K: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
     """What a box of outputs meets at one tap."""
-    place, i, j = corner(box, c_desc, BOX)
+    place, i, j = corner
     down = tap // WIDE * STEP_DOWN + TOP * (DOWN - 1)  # from as many whole strides above x: no remainder is negative
     right = tap % WIDE * STEP_RIGHT + LEFT * (RIGHT - 1)
     phase = down % DOWN * RIGHT + right % RIGHT
     at = [place, i + down // DOWN - TOP, j + right // RIGHT - LEFT, channel]
     a = a.reshape([BOX, BLOCK_K])
     for p in gl.static_range(DOWN * RIGHT):
-        load_tile(phases[p], at, barrier, a, phase == p)
+        if phase == p:
+            load_tile(phases[p], at, barrier, a)
 
 
 def box_of(rows, x, out):
