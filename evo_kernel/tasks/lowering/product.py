@@ -179,9 +179,8 @@ class Product:
         self.places = tuple(place * 2 if len(place) == 1 else place for place in places)
         if bias is None:
             return total
-        shown = LoweredValue(
-            bias.name, (*bias.shape, *2 * (sympy.Integer(1),)), (*bias.strides, *2 * (sympy.Integer(0),)), bias.dtype
-        )
+        one = sympy.Integer(1)
+        shown = replace(bias, shape=(*bias.shape, one, one), strides=(*bias.strides, one, one))
         job = PointwiseJob("bias", (total, shown), (torch.float32, torch.float32), ("{0} + {1}",))
         return self._pointwise(node, job)
 
@@ -333,12 +332,12 @@ class Product:
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
-        if not self.sizes:
-            text = text.replace(", BOX)", ")")
-        for mark, names in NAMES.items():
-            text = re.sub(
-                rf"\b{mark}\b((?:: \w+\.constexpr)?)", lambda at: ", ".join(f"{n}{at[1]}" for n in names), text
-            )
+        text = text if self.sizes else text.replace(", BOX)", ")")
+        text = re.sub(
+            rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
+            lambda found: ", ".join(f"{name}{found[2]}" for name in NAMES[found[1]]),
+            text,
+        )
         for mark, value in {"POINTERS, ": pointers, "EXTRAS, ": extras, "RESULT": self.result}.items():
             text = text.replace(mark, value)
         return text

@@ -10,7 +10,7 @@ NAMES = {
     "BOX": ("BOX_N", "BOX_H", "BOX_W"),
     "GEOMETRY": ("WIDE", "DOWN", "RIGHT", "TOP", "LEFT", "STEP_DOWN", "STEP_RIGHT"),
 }
-"""What these stand for in the texts: pictures, rows and columns of a box; columns of a filter, stride, padding, dilation."""
+"""What these stand for in the texts: a box's pictures, rows and columns; a filter's columns, strides, paddings, dilations."""
 
 GATHER = '''
 
@@ -132,14 +132,15 @@ def cut(x, w, EXTRAS, out, geometry):
     def tiles(form):
         return triton.cdiv(count(box_of(form[0], x, out), out), form[1]) * triton.cdiv(n, form[2])
 
-    def cost(choice):
-        """Cycles times 1024: those of the products of a step and 80 more."""
-        form, depth = choice
-        step = form[0] * form[1] * form[2] * depth / form[7] / 2 + 82000
-        steps = taps * triton.cdiv(channels, depth) + EXTRA_STEPS * 64 / depth
-        return triton.cdiv(tiles(form), processors) * steps * step
+    depth = min((64, 32, 16), key=lambda depth: triton.cdiv(channels, depth) * (depth + 16))
+    steps = taps * triton.cdiv(channels, depth)
 
-    form, depth = min(((form, depth) for form in FORMS for depth in (64, 32, 16)), key=cost)
+    def cycles(form):
+        """1024 multiply-adds each, and 80 a step."""
+        step = form[0] * form[1] * form[2] * depth / form[7] / 2048 + 80
+        return triton.cdiv(tiles(form), processors) * (steps + EXTRA_STEPS * 64 / depth) * step
+
+    form = min(FORMS, key=cycles)
     rows, groups, block_n, full_depth, slots, parts, outs, _ = form
     if out.dtype == torch.float32:
         slots, outs = slots - 1, 1
@@ -147,8 +148,8 @@ def cut(x, w, EXTRAS, out, geometry):
     a, *phases = [descriptor(x[:, i::down, j::right], [*box, depth]) for i in range(down) for j in range(right)]
     product_kernel[(min(processors, tiles(form)),)](
         a, descriptor(w.view(n, taps, channels), [block_n, 1, depth]), descriptor(out, [*box, block_n // parts]),
-        EXTRAS, triton.cdiv(count(box, out), groups), triton.cdiv(n, block_n), taps * triton.cdiv(channels, depth),
-        out.numel() // n, n, *(phases + 3 * [a])[:3], BOX_N=box[0], BOX_H=box[1], BOX_W=box[2], **geometry,
+        EXTRAS, triton.cdiv(count(box, out), groups), triton.cdiv(n, block_n), steps, out.numel() // n, n,
+        *(phases + 3 * [a])[:3], BOX_N=box[0], BOX_H=box[1], BOX_W=box[2], **geometry,
         ROWS=rows, GROUPS=groups, BLOCK_N=block_n, BLOCK_K=depth, SLOTS=slots * full_depth // depth, GROUP_M=GROUP_M,
         PARTS=parts, OUTS=outs, num_warps=4,
     )
