@@ -332,7 +332,7 @@ class Product:
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
-        text = text if self.sizes else text.replace(", BOX)", ")")
+        text = text if self.sizes else re.sub(r", (BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
         text = re.sub(
             rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
             lambda found: ", ".join(f"{name}{found[2]}" for name in NAMES[found[1]]),

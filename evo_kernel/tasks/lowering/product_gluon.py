@@ -87,9 +87,9 @@ def place(tile, row_tiles, col_tiles, GROUP_M: gl.constexpr):
 @gluon.jit
 def produce(
     a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+    c_desc, phase_1, phase_2, phase_3,  # WINDOWS
     ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    phase_1, phase_2, phase_3, c_desc, BOX: gl.constexpr, GEOMETRY: gl.constexpr,  # WINDOWS
+    GROUP_M: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
     """One warp: loads tiles of both matrices into the ring."""
     slot = 0
@@ -120,8 +120,8 @@ def produce(
 
 @gluon.jit
 def finish(
-    acc, c_desc, POINTERS, c_smem, box, col, m, n, OUTS: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr,
-    BOX: gl.constexpr,  # WINDOWS
+    acc, c_desc, POINTERS, c_smem, box, col, m, n,
+    OUTS: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr, BOX: gl.constexpr
 ):
     """A part of the result: what follows the product, and its store."""
     rows = box * acc.shape[0] + gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT))  # MATRIX
@@ -140,8 +140,7 @@ def finish(
 def consume(
     c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
     G: gl.constexpr, ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, SLOTS: gl.constexpr,
-    GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr,
-    BOX: gl.constexpr,  # WINDOWS
+    GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr
 ):
     """Warp group G: its rows of each tile. One product is in flight while the next one's tiles are awaited."""
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -180,9 +179,9 @@ def consume(
 @gluon.jit
 def product_kernel(
     a_desc, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n,
-    phase_1, phase_2, phase_3, BOX: gl.constexpr, GEOMETRY: gl.constexpr,  # WINDOWS
+    phase_1, phase_2, phase_3,  # WINDOWS
     ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
-    GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr,
+    GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
     barriers: gl.constexpr = mbarrier.MBarrierLayout()
     A: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_K], a_desc.dtype)
@@ -203,31 +202,28 @@ def product_kernel(
         gl.warp_specialize([
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS,
-                BOX,  # WINDOWS
+                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
             )),
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS,
-                BOX,  # WINDOWS
+                1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
             )),
             (produce, (
                 a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
-                ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M,
-                phase_1, phase_2, phase_3, c_desc, BOX, GEOMETRY,  # WINDOWS
+                c_desc, phase_1, phase_2, phase_3,  # WINDOWS
+                ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M, BOX, GEOMETRY
             )),
         ], [4, 1], [232, 24])
     else:
         gl.warp_specialize([
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
-                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS,
-                BOX,  # WINDOWS
+                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
             )),
             (produce, (
                 a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
-                ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M,
-                phase_1, phase_2, phase_3, c_desc, BOX, GEOMETRY,  # WINDOWS
+                c_desc, phase_1, phase_2, phase_3,  # WINDOWS
+                ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M, BOX, GEOMETRY
             )),
         ], [1], [24])
 
