@@ -22,7 +22,7 @@ from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, lite
 from evo_kernel.tasks.lowering.product_gluon import GLUON, PRODUCT, in_gluon
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import Expr, Traced, trace
-from evo_kernel.tasks.lowering.windows import CONVOLUTION_RUN, CONVOLVE, CUT, GATHER, NAMES
+from evo_kernel.tasks.lowering.windows import CONVOLVE, CUT, GATHER, IMPORTS, NAMES
 from evo_kernel.tasks.task import Task, functional, without_data
 from evo_kernel.types import CaseKind, Source
 
@@ -43,7 +43,7 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
     product = _read(task, [without_data(spec) for spec in task.input_specs(case)])
     if product.sizes:
-        return Source(product.convolution_text(form, _places(task, product)))
+        return Source(IMPORTS + product.text(form, _places(task, product)))
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
     return Source(plain + product.text(form))
 
@@ -64,25 +64,23 @@ def _places(task: Task, product: Product) -> str:
     chosen: dict[str, list[Any]] = {}
     cases = ([without_data(spec) for spec in task.input_specs(case)] for case in task.cases)
     for inputs in sorted(cases, key=ones):  # a size of one hides what a dimension means
-        named = dict(zip(product.traced.names, inputs, strict=True))
-        tests = [f"{name} == {value!r}" for name, value in named.items() if not isinstance(value, torch.Tensor)]
-        chosen.setdefault(" and ".join(tests) or "True", inputs)
-        for name, fake in product.traced.tensors.items():
-            if not named[name].permute(storage_order(fake)).is_contiguous():
+        tests = []
+        for name, value in zip(product.traced.names, inputs, strict=True):
+            if not isinstance(value, torch.Tensor):
+                tests.append(f"{name} == {value!r}")
+            elif not value.permute(storage_order(product.traced.tensors[name])).is_contiguous():
                 raise LoweringError(f"{name} lies in memory in several ways.")
-    lines = []
+        chosen.setdefault(" and ".join(tests) or "True", inputs)
+    text = ""
     for test, inputs in chosen.items():
         other = _read(task, inputs)
-        if (other.statements, other.operands) != (product.statements, product.operands):
+        if any(getattr(other, name) != getattr(product, name) for name in ("a", "b", "statements", "result", "dtype")):
             raise LoweringError(f"The reference computes something else where {test}.")
-        numbers = map(other.module.size, (number for pair in other.places for number in pair))
+        numbers = [other.module.size(number) for pair in other.places for number in pair]
         places = ", ".join(f"{name}={text}" for name, text in zip(NAMES["GEOMETRY"][1:], numbers, strict=True))
-        lines += [
-            f"    if {test}:",
-            *(f"    {line}" for line in read_sizes(other.module)),
-            f"        return dict({places})",
-        ]
-    return "\n".join(lines)
+        sizes = "".join(f"    {line}\n" for line in read_sizes(other.module))
+        text += f"    if {test}:\n{sizes}        return dict({places})\n"
+    return text
 
 
 @dataclass
@@ -105,11 +103,6 @@ class Product:
     dtype: torch.dtype = torch.float32
     sizes: tuple[Expr, ...] = ()  # of a convolution's result: pictures, rows, columns, channels
     places: tuple[Sequence[int | Expr], ...] = ()  # its stride, padding and dilation
-
-    @property
-    def operands(self) -> tuple[Any, ...]:
-        """What `run` multiplies, loads beside and stores."""
-        return self.a, self.b, self.b_transposed, self.extras, self.result, self.dtype
 
     def read(self) -> None:
         """Read the graph. Raises NotLowered."""
@@ -279,34 +272,21 @@ class Product:
             raise NotLowered("its result has other dimensions than its left matrix")
         self.result, self.dtype, self.rank = value.name, value.dtype, len(value.shape)
 
-    def text(self, form: Form) -> str:
-        """Kernel and `run` of a product of matrices."""
-        left = self.a if self.rank == 2 else f"{self.a}.flatten(0, -2)"
-        arguments = ", ".join(self.traced.names)
-        columns = f"{self.b}.shape[{0 if self.b_transposed else 1}]"
-        run = RUN.format(
-            arguments=arguments, left=left, right=self.b, shape=f"(*{self.a}.shape[:-1], {columns})", dtype=self.dtype,
-            wholes="".join(f" and {name}.is_contiguous()" for name in self.extras),
-            out="out" if self.rank == 2 else "out.flatten(0, -2)", first=self.a, extras=self._given,
+    def text(self, form: Form, places: str = "") -> str:
+        """Kernels and `run`. `places`: of a convolution, the body of a function."""
+        kernel = GATHER if self.sizes else KERNEL if form == "triton" else ""
+        text = self._filled(kernel, self.statements)
+        if form == "gluon":
+            text += self._filled(GLUON + (CUT if self.sizes else PRODUCT), [in_gluon(line) for line in self.statements])
+        flat = self.rank == 2 or bool(self.sizes)
+        return text + (CONVOLVE if self.sizes else RUN).format(
+            arguments=", ".join(self.traced.names), left=self.a if flat else f"{self.a}.flatten(0, -2)", right=self.b,
+            shape=f"(*{self.a}.shape[:-1], {self.b}.shape[{0 if self.b_transposed else 1}])", dtype=self.dtype,
+            wholes="".join(f" and {name}.is_contiguous()" for name in self.extras), first=self.a,
+            out="out" if flat else "out.flatten(0, -2)", extras="".join(f"{name}, " for name in self.extras),
+            places=places, multiply="cut" if form == "gluon" else "gather",
+            turned=".permute(0, 3, 1, 2)" if self.turned else "",
         )  # fmt: skip
-        return (self._in_gluon(GLUON + PRODUCT) if form == "gluon" else self._filled(KERNEL, self.statements)) + run
-
-    def convolution_text(self, form: Form, places: str) -> str:
-        """A module that convolves. `places`: the body of a function."""
-        head = "import torch\nimport triton\nimport triton.language as tl\n"
-        cut = self._in_gluon(GLUON + CUT) if form == "gluon" else ""
-        host = CONVOLVE.replace("FUNCTION", "cut" if cut else "gather")
-        return head + self._filled(GATHER, self.statements) + cut + self._filled(host, []) + CONVOLUTION_RUN.format(
-            arguments=", ".join(self.traced.names), places=places, left=self.a, right=self.b, extras=self._given,
-            dtype=self.dtype, turned=".permute(0, 3, 1, 2)" if self.turned else "",
-        )  # fmt: skip
-
-    @property
-    def _given(self) -> str:
-        return "".join(f"{name}, " for name in self.extras)
-
-    def _in_gluon(self, kernel: str) -> str:
-        return self._filled(kernel, [in_gluon(line) for line in self.statements])
 
     def _filled(self, kernel: str, statements: Sequence[str]) -> str:
         """A kernel with what follows the product, and with the lines that are meant for such operands."""

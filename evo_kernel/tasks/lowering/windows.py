@@ -6,11 +6,12 @@ a box of x too, one copy. A stride's phases are views of x with a descriptor eac
 and leaves out what lies beyond y's.
 """
 
+IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
 NAMES = {
     "BOX": ("BOX_N", "BOX_H", "BOX_W"),
     "GEOMETRY": ("WIDE", "DOWN", "RIGHT", "TOP", "LEFT", "STEP_DOWN", "STEP_RIGHT"),
 }
-"""What these stand for in the texts: a box's pictures, rows and columns; a filter's columns, strides, paddings, dilations."""
+"""What these stand for: a box's pictures, rows and columns; a filter's columns, strides, paddings and dilations."""
 
 GATHER = '''
 
@@ -63,6 +64,17 @@ def gather(x, w, EXTRAS, out, geometry):
         C=channels, HIGH=f_high, **geometry, BLOCK_M=GATHER_M, BLOCK_N=block_n, BLOCK_K=GATHER_K,
         UNROLL=steps if steps <= 16 else 1, num_warps=GATHER_WARPS,
     )
+
+
+def convolve(multiply, x, w, EXTRAS, geometry, dtype):
+    """x is (pictures, rows, columns, channels), w (filters, rows, columns, channels), the result as x is."""
+    sides = [
+        (x.shape[dim] + 2 * geometry[before] - geometry[step] * (w.shape[dim] - 1) - 1) // geometry[stride] + 1
+        for dim, stride, before, step in ((1, "DOWN", "TOP", "STEP_DOWN"), (2, "RIGHT", "LEFT", "STEP_RIGHT"))
+    ]
+    out = torch.empty((len(x), *sides, len(w)), dtype=dtype, device=x.device)
+    multiply(x, w, EXTRAS, out, dict(geometry, WIDE=w.shape[2]))
+    return out
 '''
 
 CUT = '''
@@ -157,24 +169,10 @@ def cut(x, w, EXTRAS, out, geometry):
 
 CONVOLVE = '''
 
-def convolve(x, w, EXTRAS, geometry, dtype):
-    """x is (pictures, rows, columns, channels), w (filters, rows, columns, channels)."""
-    sides = [
-        (x.shape[dim] + 2 * geometry[before] - geometry[step] * (w.shape[dim] - 1) - 1) // geometry[stride] + 1
-        for dim, stride, before, step in ((1, "DOWN", "TOP", "STEP_DOWN"), (2, "RIGHT", "LEFT", "STEP_RIGHT"))
-    ]
-    out = torch.empty((len(x), *sides, len(w)), dtype=dtype, device=x.device)
-    FUNCTION(x, w, EXTRAS, out, dict(geometry, WIDE=w.shape[2]))
-    return out
-'''
-
-CONVOLUTION_RUN = '''
-
 def geometry({arguments}):
-    """Stride, padding and dilation, of rows and columns each."""
+    """Strides, paddings and dilations."""
 {places}
 
-
 def run({arguments}):
-    return convolve({left}, {right}, {extras}geometry({arguments}), {dtype}){turned}
+    return convolve({multiply}, {left}, {right}, {extras}geometry({arguments}), {dtype}){turned}
 '''
