@@ -298,7 +298,7 @@ class Product:
         )
         kept = {
             "MATRIX": not self.sizes,
-            "WINDOWS": bool(self.sizes),
+            "WINDOWS": self.sizes,
             "TURNED": self.b_transposed and not self.sizes,
             "STRAIGHT": not self.b_transposed and not self.sizes,
             "ALONE": not self.tiled and self.dtype != torch.float32,
@@ -312,7 +312,7 @@ class Product:
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
-        text = text if self.sizes else re.sub(r", (BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
+        text = text if self.sizes else re.sub(r", (PHASES|BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
         text = re.sub(
             rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
             lambda found: ", ".join(f"{name}{found[2]}" for name in NAMES[found[1]]),

@@ -86,8 +86,7 @@ def place(tile, row_tiles, col_tiles, GROUP_M: gl.constexpr):
 
 @gluon.jit
 def produce(
-    a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
-    c_desc, phase_1, phase_2, phase_3,  # WINDOWS
+    a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
     ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
     GROUP_M: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
@@ -98,9 +97,7 @@ def produce(
         row, col = place(tile, row_tiles, col_tiles, GROUP_M)
         first = row * GROUPS  # WINDOWS
         corners = corner_of(first, c_desc, BOX), corner_of(first + GROUPS - 1, c_desc, BOX)  # WINDOWS
-        phases = a_desc, phase_1, phase_2, phase_3  # WINDOWS
-        tap = 0  # WINDOWS
-        channel = 0  # WINDOWS
+        tap, channel = 0, 0  # WINDOWS
         for j in range(steps):
             barrier, b = full.index(slot), b_smem.index(slot)
             mbarrier.wait(empty.index(slot), phase ^ 1)
@@ -108,7 +105,7 @@ def produce(
             for g in gl.static_range(GROUPS):
                 a = a_smem.index(slot * GROUPS + g)
                 load_tile(a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], barrier, a)  # MATRIX
-                load_window(phases, barrier, a, corners[g], tap, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
+                load_window((a_desc, PHASES), barrier, a, corners[g], tap, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
             load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], barrier, b)  # TURNED
             load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], barrier, b)  # STRAIGHT
             load_tile(b_desc, [col * BLOCK_N, tap, channel], barrier, b.reshape([BLOCK_N, 1, BLOCK_K]))  # WINDOWS
@@ -178,8 +175,7 @@ def consume(
 
 @gluon.jit
 def product_kernel(
-    a_desc, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n,
-    phase_1, phase_2, phase_3,  # WINDOWS
+    a_desc, PHASES, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n,
     ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
     GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
@@ -209,8 +205,7 @@ def product_kernel(
                 1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
             )),
             (produce, (
-                a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
-                c_desc, phase_1, phase_2, phase_3,  # WINDOWS
+                a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
                 ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M, BOX, GEOMETRY
             )),
         ], [4, 1], [232, 24])
@@ -221,8 +216,7 @@ def product_kernel(
                 0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
             )),
             (produce, (
-                a_desc, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
-                c_desc, phase_1, phase_2, phase_3,  # WINDOWS
+                a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
                 ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M, BOX, GEOMETRY
             )),
         ], [1], [24])

@@ -8,10 +8,12 @@ and leaves out what lies beyond y's.
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
 NAMES = {
+    "PHASES": ("phase_1", "phase_2", "phase_3"),
     "BOX": ("BOX_N", "BOX_H", "BOX_W"),
     "GEOMETRY": ("WIDE", "DOWN", "RIGHT", "TOP", "LEFT", "STEP_DOWN", "STEP_RIGHT"),
 }
-"""What these stand for: a box's pictures, rows and columns; a filter's columns, strides, paddings and dilations."""
+"""What these stand for: other phases of x; a box's pictures, rows and columns; a filter's columns, then stride, padding
+and dilation, each of rows and of columns."""
 
 GATHER = '''
 
@@ -118,8 +120,7 @@ def load_window(
 def box_of(rows, x, out):
     """Pictures, rows and columns of a box of so many outputs: boxes that cover the outputs with little waste.
 
-    They are of all pictures at one place, whose windows are near each other in shared memory; or where x is larger than
-    L2, of few pictures, whose windows overlap while they are there.
+    They are of all pictures at one place; where x is larger than L2, of few, whose windows overlap while in L2.
     """
     sides = [(h, w) for h in (1, 2, 4, 8, 16) for w in (1, 2, 4, 8, 16) if h * w <= rows]
     boxes = [(rows // (h * w), h, w) for h, w in sides]
@@ -159,9 +160,9 @@ def cut(x, w, EXTRAS, out, geometry):
     box = box_of(rows, x, out)
     a, *phases = [descriptor(x[:, i::down, j::right], [*box, depth]) for i in range(down) for j in range(right)]
     product_kernel[(min(processors, tiles(form)),)](
-        a, descriptor(w.view(n, taps, channels), [block_n, 1, depth]), descriptor(out, [*box, block_n // parts]),
-        EXTRAS, triton.cdiv(count(box, out), groups), triton.cdiv(n, block_n), steps, out.numel() // n, n,
-        *(phases + 3 * [a])[:3], BOX_N=box[0], BOX_H=box[1], BOX_W=box[2], **geometry,
+        a, *(phases + 3 * [a])[:3], descriptor(w.view(n, taps, channels), [block_n, 1, depth]),
+        descriptor(out, [*box, block_n // parts]), EXTRAS, triton.cdiv(count(box, out), groups),
+        triton.cdiv(n, block_n), steps, out.numel() // n, n, BOX_N=box[0], BOX_H=box[1], BOX_W=box[2], **geometry,
         ROWS=rows, GROUPS=groups, BLOCK_N=block_n, BLOCK_K=depth, SLOTS=slots * full_depth // depth, GROUP_M=GROUP_M,
         PARTS=parts, OUTS=outs, num_warps=4,
     )
