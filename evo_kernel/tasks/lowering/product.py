@@ -42,7 +42,7 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     """
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
     product = _read(task, [without_data(spec) for spec in task.input_specs(case)])
-    if product.sizes:
+    if product.filters:
         return Source(IMPORTS + product.text(form, _places(task, product)))
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
     return Source(plain + product.text(form))
@@ -101,7 +101,7 @@ class Product:
     turned: bool = False  # a convolution's result shows its channels before rows and columns
     result: str = ""  # the variable that is stored
     dtype: torch.dtype = torch.float32
-    sizes: tuple[Expr, ...] = ()  # of a convolution's result: pictures, rows, columns, channels
+    filters: Expr | None = None  # how many a convolution has
     places: tuple[Sequence[int | Expr], ...] = ()  # its stride, padding and dilation
 
     def read(self) -> None:
@@ -115,7 +115,7 @@ class Product:
                 values[node] = LoweredValue.of(name, fake)
             elif node.op == "output":
                 self._finish([values.get(item) for item in node.args[0]])
-                self.turned = self._order(node.args[0][0].meta["val"]) == LAST
+                self.turned = self._columns(node.args[0][0].meta["val"]) == -3
             elif isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
                 if node.op != "call_function" or any(
                     isinstance(parent.meta.get("val"), torch.Tensor) and parent not in values
@@ -128,7 +128,7 @@ class Product:
         match node.fx.target:
             case aten.permute.default | aten.t.default | aten.transpose.int:
                 source = node.value(0)
-                if len(source.shape) == 4 and (self.sizes or source.name not in self.types):
+                if len(source.shape) == 4 and (self.filters or source.name not in self.types):
                     return LoweredValue.of(source.name, node.result)  # strides tell
                 if len(source.shape) != 2 or source.name in self.types:
                     raise NotLowered("it permutes something else than a matrix")
@@ -159,7 +159,7 @@ class Product:
         """Whether this shows a whole argument with one moving dimension, or a value, with other dimensions of one."""
         source = node.value(0)
         moving = [[size for size in value.shape if size != 1] for value in (source, LoweredValue.of("", node.result))]
-        return source.name not in self.types and len(moving[0]) <= 1 and moving[0] == moving[1]
+        return (bool(self.filters) or source.name not in self.types) and len(moving[0]) <= 1 and moving[0] == moving[1]
 
     def _convolve(self, node: AtenNode) -> LoweredValue:
         bias, places = node.argument(2), [node.argument(index) for index in (3, 4, 5)]
@@ -168,7 +168,7 @@ class Product:
         self._begin(node.value(0), node.value(1))
         self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
         total = LoweredValue.of(self.acc, node.result)
-        self.sizes = tuple(total.shape[dim] for dim in LAST)
+        self.filters = total.shape[1]
         self.places = tuple(place * 2 if len(place) == 1 else place for place in places)
         if bias is None:
             return total
@@ -179,25 +179,27 @@ class Product:
 
     def _channels_last(self, value: LoweredValue) -> str:
         """An argument of (pictures, channels, rows, columns) as `run` says (pictures, rows, columns, channels)."""
-        own = LoweredValue.of("", self.traced.tensors[value.name])
-        moved = self._in_order(value, LAST)
+        moved = self._last(value)
         if not moved.contiguous:
             raise NotLowered("its convolution is not channels last")
-        return value.name if own.shape == moved.shape else f"{value.name}.permute{LAST}"
+        same_order = LoweredValue.of("", self.traced.tensors[value.name]).shape == moved.shape
+        return value.name if same_order else f"{value.name}.permute{LAST}"
 
     @staticmethod
-    def _in_order(value: LoweredValue, order: Sequence[int]) -> LoweredValue:
-        shape, strides = (tuple(numbers[dim] for dim in order) for numbers in (value.shape, value.strides))
+    def _last(value: LoweredValue) -> LoweredValue:
+        shape, strides = (tuple(numbers[dim] for dim in LAST) for numbers in (value.shape, value.strides))
         return replace(value, shape=shape, strides=strides)
 
-    def _order(self, fake: torch.Tensor) -> tuple[int, ...]:
-        """Dimensions of a value of the product from the outermost in memory on: the last one is the tile's columns."""
-        if not self.sizes:
-            return tuple(range(fake.dim()))
-        order = storage_order(fake)
-        if self._in_order(LoweredValue.of("", fake), order).shape != self.sizes:
+    def _columns(self, fake: torch.Tensor) -> int:
+        """Which dimension, from the last one, is the tile's columns: of a convolution, channels, innermost in memory."""
+        if not self.filters:
+            return -1
+        shape = LoweredValue.of("", fake).shape
+        moving = tuple(dim for dim, size in enumerate(shape) if size != 1)
+        order = moving if len(moving) == 1 else storage_order(fake)
+        if order not in (moving[:1], LAST, (0, 1, 2, 3)) or shape[order[-1]] != self.filters:
             raise NotLowered("it is not channels last")
-        return order
+        return order[-1] - len(shape)
 
     def _multiply(self, node: AtenNode, a: LoweredValue, b: LoweredValue) -> LoweredValue:
         self._begin(a, b)
@@ -217,7 +219,7 @@ class Product:
     def _pointwise(self, node: AtenNode, job: PointwiseJob) -> LoweredValue:
         """Statements for a pointwise operation; intermediate results are not rounded to 16 bits."""
         parents = [one for one in node.fx.all_input_nodes if getattr(node.values[one], "name", "") in self.types]
-        if any(self._order(one.meta["val"]) != self._order(node.result) for one in parents):
+        if any(self._columns(one.meta["val"]) != self._columns(node.result) for one in parents):
             raise NotLowered("it meets itself in another order")
         texts = [self._operand(operand, dtype, node) for operand, dtype in zip(job.operands, job.types, strict=True)]
         self.statements += [line.format(*texts) for line in job.lines[:-1]]
@@ -241,16 +243,16 @@ class Product:
 
     def _load(self, value: LoweredValue, node: AtenNode) -> None:
         """Load an argument beside the tile: a value a column, a value a row, or one an element."""
-        strides, order = align("p", value, LoweredValue.of("", node.result).shape).strides, self._order(node.result)
+        strides = align("p", value, LoweredValue.of("", node.result).shape).strides
         moving = [dim for dim, stride in enumerate(strides) if stride != 0]
-        last = order[-1]
+        last = len(strides) + self._columns(node.result)
         if value.name not in self.traced.tensors:
             raise NotLowered("a view of an input takes part in it")
         if moving == [last] and strides[last] == 1:
             text = "tl.load({0}_ptr + cols, mask=cols < n, other=0.0)[None, :]"
-        elif len(order) == 2 and moving == [0] and strides[0] == 1:
+        elif len(strides) == 2 and moving == [0] and strides[0] == 1:
             text = "tl.load({0}_ptr + rows, mask=rows < m, other=0.0)[:, None]"
-        elif len(moving) == len(strides) and self._in_order(value, order).contiguous:
+        elif len(moving) == len(strides) and (self._last(value) if last == 1 and self.filters else value).contiguous:
             self.tiled = True
             inside = "mask=(rows < m)[:, None] & (cols < n)[None, :]"
             text = f"tl.load({{0}}_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :], {inside}, other=0.0)"
@@ -268,18 +270,20 @@ class Product:
             raise NotLowered("its result is no value of the product")
         if value.dtype not in (*DTYPES, torch.float32):
             raise NotLowered(f"its result is {value.dtype}")
-        if not self.sizes and len(value.shape) != self.traced.tensors[self.a].dim():
+        if not self.filters and len(value.shape) != self.traced.tensors[self.a].dim():
             raise NotLowered("its result has other dimensions than its left matrix")
         self.result, self.dtype, self.rank = value.name, value.dtype, len(value.shape)
 
     def text(self, form: Form, places: str = "") -> str:
         """Kernels and `run`. `places`: of a convolution, the body of a function."""
-        kernel = GATHER if self.sizes else KERNEL if form == "triton" else ""
+        kernel = GATHER if self.filters else KERNEL if form == "triton" else ""
         text = self._filled(kernel, self.statements)
         if form == "gluon":
-            text += self._filled(GLUON + (CUT if self.sizes else PRODUCT), [in_gluon(line) for line in self.statements])
-        flat = self.rank == 2 or bool(self.sizes)
-        return text + (CONVOLVE if self.sizes else RUN).format(
+            text += self._filled(
+                GLUON + (CUT if self.filters else PRODUCT), [in_gluon(line) for line in self.statements]
+            )
+        flat = self.rank == 2 or bool(self.filters)
+        return text + (CONVOLVE if self.filters else RUN).format(
             arguments=", ".join(self.traced.names), left=self.a if flat else f"{self.a}.flatten(0, -2)", right=self.b,
             shape=f"(*{self.a}.shape[:-1], {self.b}.shape[{0 if self.b_transposed else 1}])", dtype=self.dtype,
             wholes="".join(f" and {name}.is_contiguous()" for name in self.extras), first=self.a,
@@ -297,10 +301,10 @@ class Product:
             flags=re.MULTILINE,
         )
         kept = {
-            "MATRIX": not self.sizes,
-            "WINDOWS": self.sizes,
-            "TURNED": self.b_transposed and not self.sizes,
-            "STRAIGHT": not self.b_transposed and not self.sizes,
+            "MATRIX": not self.filters,
+            "WINDOWS": self.filters,
+            "TURNED": self.b_transposed and not self.filters,
+            "STRAIGHT": not self.b_transposed and not self.filters,
             "ALONE": not self.tiled and self.dtype != torch.float32,
         }
         lines = []
@@ -312,7 +316,7 @@ class Product:
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
-        text = text if self.sizes else re.sub(r", (PHASES|BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
+        text = text if self.filters else re.sub(r", (PHASES|BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
         text = re.sub(
             rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
             lambda found: ", ".join(f"{name}{found[2]}" for name in NAMES[found[1]]),
