@@ -191,7 +191,7 @@ class Product:
         return replace(value, shape=shape, strides=strides)
 
     def _columns(self, fake: torch.Tensor) -> int:
-        """Which dimension, from the last one, is the tile's columns: of a convolution, channels, innermost in memory."""
+        """Which dimension, from the last one, is the tile's columns: a convolution's channels, innermost in memory."""
         if not self.filters:
             return -1
         shape = LoweredValue.of("", fake).shape
