@@ -64,7 +64,7 @@ def gather(x, w, EXTRAS, out, geometry):
     gather_kernel[(triton.cdiv(m, GATHER_M), triton.cdiv(n, block_n))](
         x, w, out, EXTRAS, m, n, x.shape[1], x.shape[2], out.shape[1], out.shape[2],
         C=channels, HIGH=f_high, **geometry, BLOCK_M=GATHER_M, BLOCK_N=block_n, BLOCK_K=GATHER_K,
-        UNROLL=steps if steps <= 16 else 1, num_warps=GATHER_WARPS,
+        UNROLL=steps if steps <= 8 else 1, num_warps=GATHER_WARPS,
     )
 
 
