@@ -86,7 +86,7 @@ FIRST = click.option(
     type=click.Choice(["auto", "template", "gluon", "compiled"]),
     default="auto",
     show_default=True,
-    help="The first kernel. auto: the task's seed, else a lowered one; template: a persistent kernel, for products; "
+    help="The first kernel. auto: the task's seed, else a lowered one; template: one for products and convolutions; "
     "gluon: the same with warp groups, for Hopper; compiled: torch.compile's kernels.",
 )
 TREE_FILE = click.option(

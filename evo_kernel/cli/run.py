@@ -60,7 +60,7 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     "--first",
     metavar="all|auto|FUNCTION",
     help="Roots. auto: the first kernel (the task's seed, else a lowered one); all (default): torch.compile's and, of "
-    "products, a template too; "
+    "products and convolutions, a template too; "
     "FUNCTION: an installed package's `package.module:function`, in place of the first kernel.",
 )
 @click.option("--device", type=DEVICES, help="cuda measures times, cpu models them, auto takes a GPU if there is one.")

@@ -90,7 +90,7 @@ def beside_first(task: Task, first: First) -> Source | None:
 
 
 def template_of(task: Task, form: Form = "triton") -> Source | None:
-    """A persistent kernel for Hopper where the reference is one product of 16-bit matrices and what follows it.
+    """A kernel for Hopper where the reference is one product or convolution of 16 bits and what follows it.
 
     None for other references, and for what follows that `form` lacks.
     """

@@ -41,6 +41,11 @@ SERVED = {
     "product": ("a, b", "(m, k), (k, n)", "a @ b"),
     "linear_gelu": ("x, w, bias", "(m, k), (n, k), (n,)", "F.gelu(F.linear(x, w, bias), approximate='tanh')"),
     "batched_rows": ("x, w, rest", "(2, m, k), (n, k), (2, m, n)", "F.silu(F.linear(x, w)) * 0.5 + rest"),
+    "convolution": (
+        "x, w, bias, rest",
+        "(2, 5, m, k), (n, 3, 3, k), (n,), (2, 3, m, n)",
+        "F.relu(F.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), bias, (2, 1), 1).permute(0, 2, 3, 1) + rest)",
+    ),
     "scaled_rows": ("x, w, scale, acc", "(m, k), (k, n), (m, 1), (n,)", "((x @ w).float() * scale + acc).relu()"),
 }
 REFUSED = {
@@ -49,6 +54,12 @@ REFUSED = {
     "changed": ("a, b", "(m, k), (k, n)", "a.relu() @ b"),
     "reduced": ("a, b", "(m, k), (k, n)", "torch.softmax(a @ b, -1)"),
     "several": ("a, b", "(m, k), (k, n)", "(a @ b, a.sum())"),
+    "planes": ("x, w", "(2, k, 5, m), (n, k, 3, 3)", "F.conv2d(x, w)"),
+    "to_planes": (
+        "x, w",
+        "(2, 5, m, k), (n, 3, 3, k)",
+        "F.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)).contiguous()",
+    ),
 }
 
 
@@ -63,8 +74,8 @@ def test_templates_compute_the_reference(tmp_path):
     modules.mkdir()
     for name, entry in SERVED.items():
         one = task(tmp_path, name, *entry)
-        text = product_template(one).text
-        assert text.count("tl.make_tensor_descriptor(") == 3
+        text = product_template(one, "gluon" if name == "convolution" else "triton").text
+        assert text.count("tl.make_tensor_descriptor(") == 3 * (name != "convolution")
         (modules / f"{name}.py").write_text(text)
         drawn[name] = [list(one.inputs(case, torch.Generator().manual_seed(3), "cpu")) for case in one.cases]
         torch.save(drawn[name], modules / f"{name}.in")

@@ -114,8 +114,8 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     if not isinstance(groups, int):
         raise NotLowered("groups that vary with the case")
     rank = len(x.shape) - 2
-    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16) or not w.contiguous or rank not in (1, 2, 3):
-        raise NotLowered("a convolution of this dtype, rank or memory format")
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16) or rank not in (1, 2, 3):
+        raise NotLowered("a convolution of this dtype or rank")
     stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)

@@ -298,7 +298,7 @@ def _chosen(modules: Sequence[tuple[Branch, Sequence[Sequence[Any]]]]) -> list[t
 
 
 def _same(one: Branch, other: Branch) -> bool:
-    return (one.traced.names, _read_sizes(one), one.lines) == (other.traced.names, _read_sizes(other), other.lines)
+    return (one.traced.names, read_sizes(one), one.lines) == (other.traced.names, read_sizes(other), other.lines)
 
 
 def _run(modules: Sequence[tuple[Branch, str]], names: dict[str, str], prefixes: dict[str, str]) -> str:
@@ -315,13 +315,13 @@ def _run(modules: Sequence[tuple[Branch, str]], names: dict[str, str], prefixes:
 
 
 def _function(name: str, module: Branch, names: dict[str, str], prefixes: dict[str, str]) -> str:
-    lines = [f"def {name}({', '.join(module.traced.names)}):", *_read_sizes(module)]
+    lines = [f"def {name}({', '.join(module.traced.names)}):", *read_sizes(module)]
     for line in module.lines:
         lines.append("    " + (line if isinstance(line, str) else _launch(line, names, prefixes)))
     return "\n".join(lines) + "\n"
 
 
-def _read_sizes(module: Branch) -> list[str]:
+def read_sizes(module: Branch) -> list[str]:
     """`n0, n1 = x.shape` for every input of which a size is used."""
     traced, lines = module.traced, []
     for position, argument in enumerate(traced.names):

@@ -1,55 +1,86 @@
-"""Templates for a matrix product and the pointwise operations that follow it: one persistent kernel for Hopper.
+"""Templates for a matrix product or a convolution, and the pointwise operations that follow: one kernel for Hopper.
 
-Two forms, product_FORM.txt: `triton`, with tensor descriptors, which rewrites change; `gluon`, with a warp that loads
-by TMA, and one or two warp groups with wgmma.
+Two forms: `triton`, which rewrites change; `gluon`, with a warp that loads and warp groups that multiply.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import sympy
 import torch
 from torch import fx
 
 from evo_kernel.errors import LoweringError
-from evo_kernel.tasks.lowering.layout import LoweredValue, align, same
-from evo_kernel.tasks.lowering.lower import lower
-from evo_kernel.tasks.lowering.module import LoweredModule, tl_type
+from evo_kernel.tasks.lowering.layout import LoweredValue, align, same, storage_order
+from evo_kernel.tasks.lowering.lower import lower, ones
+from evo_kernel.tasks.lowering.module import LoweredModule, read_sizes, tl_type
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, literal
+from evo_kernel.tasks.lowering.product_gluon import GLUON, PRODUCT, in_gluon
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
-from evo_kernel.tasks.lowering.trace import Traced, trace
+from evo_kernel.tasks.lowering.trace import Expr, Traced, trace
+from evo_kernel.tasks.lowering.windows import CONVOLVE, CUT, GATHER, IMPORTS, NAMES
 from evo_kernel.tasks.task import Task, functional, without_data
 from evo_kernel.types import CaseKind, Source
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16)
 Form = Literal["triton", "gluon"]
-GLUON_NAMES = {
-    *("load", "where", "maximum", "minimum", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf"),
-    *("PropagateNan", "abs", "floor", "ceil", "float32", "float16", "bfloat16", "int1", "int32", "int64"),
-}
+LAST = (0, 2, 3, 1)
+"""Pictures, rows, columns, channels among a convolution's dimensions."""
 
 
 def product_template(task: Task, form: Form = "triton") -> Source:
-    """A first kernel for a reference that is one product of 16-bit matrices and pointwise operations on it.
+    """A first kernel for a reference that is one product of 16-bit matrices, or one convolution of 16 bits that is
+    channels last, and pointwise operations on it.
 
-    Sizes that tensor descriptors cannot serve go to what `lower` writes. Raises LoweringError for other references, and
-    for operations that a form lacks.
+    Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
+    Raises LoweringError for other references, and for operations that a form lacks.
     """
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
-    inputs = [without_data(spec) for spec in task.input_specs(case)]
+    product = _read(task, [without_data(spec) for spec in task.input_specs(case)])
+    if product.filters:
+        return Source(IMPORTS + product.text(form, _places(task, product)))
+    plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
+    return Source(plain + product.text(form))
+
+
+def _read(task: Task, inputs: Sequence[Any]) -> Product:
+    """Raises LoweringError."""
     traced = trace(functional(task.reference_function, task.mutates), inputs)
     product = Product(traced, LoweredModule(traced, [inputs], task.tolerance.precision))
     try:
         product.read()
     except NotLowered as reason:
         raise LoweringError(f"The reference is not one product and pointwise operations on it: {reason}.") from reason
-    plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
-    return Source(plain + product.text(form))
+    return product
+
+
+def _places(task: Task, product: Product) -> str:
+    """How stride, padding and dilation follow from what is no tensor, a statement for each combination in the cases."""
+    chosen: dict[str, list[Any]] = {}
+    cases = ([without_data(spec) for spec in task.input_specs(case)] for case in task.cases)
+    for inputs in sorted(cases, key=ones):  # a size of one hides what a dimension means
+        tests = []
+        for name, value in zip(product.traced.names, inputs, strict=True):
+            if not isinstance(value, torch.Tensor):
+                tests.append(f"{name} == {value!r}")
+            elif not value.permute(storage_order(product.traced.tensors[name])).is_contiguous():
+                raise LoweringError(f"{name} lies in memory in several ways.")
+        chosen.setdefault(" and ".join(tests) or "True", inputs)
+    text = ""
+    for test, inputs in chosen.items():
+        other = _read(task, inputs)
+        if any(getattr(other, name) != getattr(product, name) for name in ("a", "b", "statements", "result", "dtype")):
+            raise LoweringError(f"The reference computes something else where {test}.")
+        numbers = [other.module.size(number) for pair in other.places for number in pair]
+        places = ", ".join(f"{name}={text}" for name, text in zip(NAMES["GEOMETRY"][1:], numbers, strict=True))
+        sizes = "".join(f"    {line}\n" for line in read_sizes(other.module))
+        text += f"    if {test}:\n{sizes}        return dict({places})\n"
+    return text
 
 
 @dataclass
@@ -67,8 +98,11 @@ class Product:
     statements: list[str] = field(default_factory=list)
     types: dict[str, torch.dtype] = field(default_factory=dict)  # of variables in statements
     rank: int = 2
+    turned: bool = False  # a convolution's result shows its channels before rows and columns
     result: str = ""  # the variable that is stored
     dtype: torch.dtype = torch.float32
+    filters: Expr | None = None  # how many a convolution has
+    places: tuple[Sequence[int | Expr], ...] = ()  # its stride, padding and dilation
 
     def read(self) -> None:
         """Read the graph. Raises NotLowered."""
@@ -81,6 +115,7 @@ class Product:
                 values[node] = LoweredValue.of(name, fake)
             elif node.op == "output":
                 self._finish([values.get(item) for item in node.args[0]])
+                self.turned = self._columns(node.args[0][0].meta["val"]) == -3
             elif isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
                 if node.op != "call_function" or any(
                     isinstance(parent.meta.get("val"), torch.Tensor) and parent not in values
@@ -91,12 +126,16 @@ class Product:
 
     def _value(self, node: AtenNode) -> Any:
         match node.fx.target:
-            case aten.permute.default | aten.t.default | aten.transpose.int if node.value(0).name not in self.types:
+            case aten.permute.default | aten.t.default | aten.transpose.int:
                 source = node.value(0)
-                if len(source.shape) != 2:
-                    raise NotLowered("it permutes more than two dimensions")
+                if len(source.shape) == 4 and (self.filters or source.name not in self.types):
+                    return LoweredValue.of(source.name, node.result)  # strides tell
+                if len(source.shape) != 2 or source.name in self.types:
+                    raise NotLowered("it permutes something else than a matrix")
                 turned = source.name.endswith(".T")
                 return LoweredValue.of(source.name.removesuffix(".T") if turned else f"{source.name}.T", node.result)
+            case aten.unsqueeze.default | aten.slice.Tensor | aten.view.default if self._is_vector(node):
+                return LoweredValue.of(node.value(0).name, node.result)
             case aten.view.default | aten._unsafe_view.default | aten.reshape.default:
                 source = node.value(0)
                 viewed = LoweredValue.of(source.name, node.result)
@@ -109,25 +148,79 @@ class Product:
                 total = self._multiply(node, node.value(1), node.value(2))
                 job = PointwiseJob("bias", (total, node.value(0)), (torch.float32, torch.float32), ("{0} + {1}",))
                 return self._pointwise(node, job)
+            case aten.convolution.default:
+                return self._convolve(node)
         lowering = lowering_of(node.fx.target)
         if lowering is None or not lowering.__module__.endswith(("pointwise", "activations")):
             raise NotLowered(f"it has {node.operation}")
         return lowering(self.module, node)
 
+    def _is_vector(self, node: AtenNode) -> bool:
+        """Whether this shows a whole argument with one moving dimension, or a value, with other dimensions of one."""
+        source = node.value(0)
+        moving = [[size for size in value.shape if size != 1] for value in (source, LoweredValue.of("", node.result))]
+        return (bool(self.filters) or source.name not in self.types) and len(moving[0]) <= 1 and moving[0] == moving[1]
+
+    def _convolve(self, node: AtenNode) -> LoweredValue:
+        bias, places = node.argument(2), [node.argument(index) for index in (3, 4, 5)]
+        if len(node.result.shape) != 4 or node.argument(6) or node.argument(8) != 1:
+            raise NotLowered("its convolution has groups, is transposed, or not of two dimensions")
+        self._begin(node.value(0), node.value(1))
+        self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
+        total = LoweredValue.of(self.acc, node.result)
+        self.filters = total.shape[1]
+        self.places = tuple(place * 2 if len(place) == 1 else place for place in places)
+        if bias is None:
+            return total
+        one = sympy.Integer(1)
+        shown = replace(bias, shape=(*bias.shape, one, one), strides=(*bias.strides, one, one))
+        job = PointwiseJob("bias", (total, shown), (torch.float32, torch.float32), ("{0} + {1}",))
+        return self._pointwise(node, job)
+
+    def _channels_last(self, value: LoweredValue) -> str:
+        """An argument of (pictures, channels, rows, columns) as `run` says (pictures, rows, columns, channels)."""
+        moved = self._last(value)
+        if not moved.contiguous:
+            raise NotLowered("its convolution is not channels last")
+        same_order = LoweredValue.of("", self.traced.tensors[value.name]).shape == moved.shape
+        return value.name if same_order else f"{value.name}.permute{LAST}"
+
+    @staticmethod
+    def _last(value: LoweredValue) -> LoweredValue:
+        shape, strides = (tuple(numbers[dim] for dim in LAST) for numbers in (value.shape, value.strides))
+        return replace(value, shape=shape, strides=strides)
+
+    def _columns(self, fake: torch.Tensor) -> int:
+        """Which dimension, from the last one, is the tile's columns: a convolution's channels, innermost in memory."""
+        if not self.filters:
+            return -1
+        shape = LoweredValue.of("", fake).shape
+        moving = tuple(dim for dim, size in enumerate(shape) if size != 1)
+        order = moving if len(moving) == 1 else storage_order(fake)
+        if order not in (moving[:1], LAST, (0, 1, 2, 3)) or shape[order[-1]] != self.filters:
+            raise NotLowered("it is not channels last")
+        return order[-1] - len(shape)
+
     def _multiply(self, node: AtenNode, a: LoweredValue, b: LoweredValue) -> LoweredValue:
-        if self.a:
-            raise NotLowered("it has two products")
-        if a.dtype not in DTYPES or b.dtype != a.dtype or a.name in self.types or b.name in self.types:
-            raise NotLowered("its matrices are not inputs of 16 bits")
+        self._begin(a, b)
         if a.name.endswith(".T") or self.traced.tensors[b.name.removesuffix(".T")].dim() != 2:
             raise NotLowered("its left matrix is transposed, or its right one a view")
         self.a, self.b, self.b_transposed = a.name, b.name.removesuffix(".T"), b.name.endswith(".T")
+        return LoweredValue.of(self.acc, node.result)
+
+    def _begin(self, a: LoweredValue, b: LoweredValue) -> None:
+        if self.a:
+            raise NotLowered("it has two products")
+        if a.dtype not in DTYPES or b.dtype != a.dtype or a.name in self.types or b.name in self.types:
+            raise NotLowered("its operands are not inputs of 16 bits")
         self.acc = self.module.fresh("acc")
         self.types[self.acc] = torch.float32
-        return LoweredValue.of(self.acc, node.result)
 
     def _pointwise(self, node: AtenNode, job: PointwiseJob) -> LoweredValue:
         """Statements for a pointwise operation; intermediate results are not rounded to 16 bits."""
+        parents = [one for one in node.fx.all_input_nodes if getattr(node.values[one], "name", "") in self.types]
+        if any(self._columns(one.meta["val"]) != self._columns(node.result) for one in parents):
+            raise NotLowered("it meets itself in another order")
         texts = [self._operand(operand, dtype, node) for operand, dtype in zip(job.operands, job.types, strict=True)]
         self.statements += [line.format(*texts) for line in job.lines[:-1]]
         name = self.module.fresh("y")
@@ -152,14 +245,14 @@ class Product:
         """Load an argument beside the tile: a value a column, a value a row, or one an element."""
         strides = align("p", value, LoweredValue.of("", node.result).shape).strides
         moving = [dim for dim, stride in enumerate(strides) if stride != 0]
-        last = len(strides) - 1
+        last = len(strides) + self._columns(node.result)
         if value.name not in self.traced.tensors:
             raise NotLowered("a view of an input takes part in it")
         if moving == [last] and strides[last] == 1:
             text = "tl.load({0}_ptr + cols, mask=cols < n, other=0.0)[None, :]"
-        elif last == 1 and moving == [0] and strides[0] == 1:
+        elif len(strides) == 2 and moving == [0] and strides[0] == 1:
             text = "tl.load({0}_ptr + rows, mask=rows < m, other=0.0)[:, None]"
-        elif len(moving) == len(strides) and value.contiguous:
+        elif len(moving) == len(strides) and (self._last(value) if last == 1 and self.filters else value).contiguous:
             self.tiled = True
             inside = "mask=(rows < m)[:, None] & (cols < n)[None, :]"
             text = f"tl.load({{0}}_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :], {inside}, other=0.0)"
@@ -177,48 +270,61 @@ class Product:
             raise NotLowered("its result is no value of the product")
         if value.dtype not in (*DTYPES, torch.float32):
             raise NotLowered(f"its result is {value.dtype}")
-        if len(value.shape) != self.traced.tensors[self.a].dim():
+        if not self.filters and len(value.shape) != self.traced.tensors[self.a].dim():
             raise NotLowered("its result has other dimensions than its left matrix")
         self.result, self.dtype, self.rank = value.name, value.dtype, len(value.shape)
 
-    def text(self, form: Form) -> str:
-        """The kernel and `run`."""
-        kernel = "\n\n" + Path(__file__).with_name(f"product_{form}.txt").read_text(encoding="utf-8")
-        statements = [in_gluon(line) for line in self.statements] if form == "gluon" else self.statements
+    def text(self, form: Form, places: str = "") -> str:
+        """Kernels and `run`. `places`: of a convolution, the body of a function."""
+        kernel = GATHER if self.filters else KERNEL if form == "triton" else ""
+        text = self._filled(kernel, self.statements)
+        if form == "gluon":
+            text += self._filled(
+                GLUON + (CUT if self.filters else PRODUCT), [in_gluon(line) for line in self.statements]
+            )
+        flat = self.rank == 2 or bool(self.filters)
+        return text + (CONVOLVE if self.filters else RUN).format(
+            arguments=", ".join(self.traced.names), left=self.a if flat else f"{self.a}.flatten(0, -2)", right=self.b,
+            shape=f"(*{self.a}.shape[:-1], {self.b}.shape[{0 if self.b_transposed else 1}])", dtype=self.dtype,
+            wholes="".join(f" and {name}.is_contiguous()" for name in self.extras), first=self.a,
+            out="out" if flat else "out.flatten(0, -2)", extras="".join(f"{name}, " for name in self.extras),
+            places=places, multiply="cut" if form == "gluon" else "gather",
+            turned=".permute(0, 3, 1, 2)" if self.turned else "",
+        )  # fmt: skip
+
+    def _filled(self, kernel: str, statements: Sequence[str]) -> str:
+        """A kernel with what follows the product, and with the lines that are meant for such operands."""
         text = re.sub(
             r"^( *)EPILOGUE\n",
             lambda place: "".join(f"{place[1]}{line}\n" for line in statements),
             re.sub(r"\bacc\b", self.acc, kernel),
             flags=re.MULTILINE,
         )
-        pointers = "".join(f"{name}_ptr, " for name in self.extras.values())
-        extras = "".join(f"{name}, " for name in self.extras.values())
-        left = self.a if self.rank == 2 else f"{self.a}.flatten(0, -2)"
-        arguments = ", ".join(self.traced.names)
-        columns = f"{self.b}.shape[{0 if self.b_transposed else 1}]"
-        shape = f"(*{self.a}.shape[:-1], {columns})"
-        wholes = "".join(f" and {name}.is_contiguous()" for name in self.extras)
-        run = RUN.format(
-            arguments=arguments, left=left, right=self.b, shape=shape, dtype=self.dtype, wholes=wholes,
-            out="out" if self.rank == 2 else "out.flatten(0, -2)", first=self.a,
-            extras="".join(f"{name}, " for name in self.extras),
-        )  # fmt: skip
         kept = {
-            "TURNED": self.b_transposed,
-            "STRAIGHT": not self.b_transposed,
+            "MATRIX": not self.filters,
+            "WINDOWS": self.filters,
+            "TURNED": self.b_transposed and not self.filters,
+            "STRAIGHT": not self.b_transposed and not self.filters,
             "ALONE": not self.tiled and self.dtype != torch.float32,
         }
         lines = []
         for line in text.splitlines(keepends=True):
-            code, _, mark = line.rstrip().rpartition("  # ")
-            if mark not in kept:
+            code, _, marks = line.rstrip().rpartition("  # ")
+            if not kept.keys() >= {*marks.split()} or not marks:
                 lines.append(line)
-            elif kept[mark]:
+            elif any(kept[mark] for mark in marks.split()):
                 lines.append(f"{code}\n")
         text = "".join(lines)
+        pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
+        text = text if self.filters else re.sub(r", (PHASES|BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
+        text = re.sub(
+            rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
+            lambda found: ", ".join(f"{name}{found[2]}" for name in NAMES[found[1]]),
+            text,
+        )
         for mark, value in {"POINTERS, ": pointers, "EXTRAS, ": extras, "RESULT": self.result}.items():
             text = text.replace(mark, value)
-        return text + run
+        return text
 
 
 RUN = '''
@@ -236,11 +342,53 @@ def run({arguments}):
     return out
 '''
 
+KERNEL = """
 
-def in_gluon(line: str) -> str:
-    """A statement of Triton in Gluon's words. Raises LoweringError for functions that Gluon lacks."""
-    line = line.replace("tl.sigmoid(", "sigmoid(")
-    for name in re.findall(r"\btl\.(\w+)", line):
-        if name not in GLUON_NAMES:
-            raise LoweringError(f"Gluon has no {name}.")
-    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", line)
+FORMS = (
+    # rows, columns and depth of a tile, stages, warps, and the speed of such tiles on an H200
+    (128, 256, 64, 3, 8, 1.0),  # ALONE
+    (128, 128, 64, 4, 8, 0.9),
+    (64, 128, 64, 4, 4, 0.75),
+    (64, 64, 128, 5, 4, 0.5),
+)
+GROUP_M = 8
+
+
+@triton.jit
+def product_kernel(
+    a_ptr, b_ptr, c_ptr, POINTERS, m, n, k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, STAGES: tl.constexpr,
+):
+    a_desc = tl.make_tensor_descriptor(a_ptr, [m, k], [k, 1], [BLOCK_M, BLOCK_K])
+    b_desc = tl.make_tensor_descriptor(b_ptr, [n, k], [k, 1], [BLOCK_N, BLOCK_K])  # TURNED
+    b_desc = tl.make_tensor_descriptor(b_ptr, [k, n], [n, 1], [BLOCK_K, BLOCK_N])  # STRAIGHT
+    c_desc = tl.make_tensor_descriptor(c_ptr, [m, n], [n, 1], [BLOCK_M, BLOCK_N])
+    row_tiles, col_tiles = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), row_tiles * col_tiles, tl.num_programs(0), flatten=True):
+        group = tile // (GROUP_M * col_tiles)  # GROUP_M rows of tiles at a time, column by column: they share b in L2
+        wide = min(row_tiles - group * GROUP_M, GROUP_M)
+        row = (group * GROUP_M + tile % (GROUP_M * col_tiles) % wide) * BLOCK_M
+        col = tile % (GROUP_M * col_tiles) // wide * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for start in tl.range(0, k, BLOCK_K, num_stages=STAGES):
+            a = a_desc.load([row, start])
+            acc = tl.dot(a, b_desc.load([col, start]).T, acc)  # TURNED
+            acc = tl.dot(a, b_desc.load([start, col]), acc)  # STRAIGHT
+        rows, cols = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
+        EPILOGUE
+        c_desc.store([row, col], RESULT.to(c_ptr.dtype.element_ty))
+
+
+def product(a, b, EXTRAS, out):
+    (m, k), n = a.shape, out.shape[1]
+    processors = torch.cuda.get_device_properties(a.device).multi_processor_count
+
+    def tiles(form):
+        return triton.cdiv(m, form[0]) * triton.cdiv(n, form[1])
+
+    form = min(FORMS, key=lambda form: triton.cdiv(tiles(form), processors) * form[0] * form[1] / form[5])
+    product_kernel[(min(processors, tiles(form)),)](
+        a, b, out, EXTRAS, m, n, k, BLOCK_M=form[0], BLOCK_N=form[1], BLOCK_K=form[2], GROUP_M=GROUP_M,
+        STAGES=form[3], num_warps=form[4],
+    )
+"""

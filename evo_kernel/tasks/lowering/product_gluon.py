@@ -1,0 +1,252 @@
+"""The text of a template in Gluon, of matrices or of windows: a warp that loads by TMA, warp groups with wgmma."""
+
+from __future__ import annotations
+
+import re
+
+from evo_kernel.errors import LoweringError
+
+GLUON_NAMES = {
+    *("load", "where", "maximum", "minimum", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf"),
+    *("PropagateNan", "abs", "floor", "ceil", "float32", "float16", "bfloat16", "int1", "int32", "int64"),
+}
+
+
+def in_gluon(line: str) -> str:
+    """A statement of Triton in Gluon's words. Raises LoweringError for functions that Gluon lacks."""
+    line = line.replace("tl.sigmoid(", "sigmoid(")
+    for name in re.findall(r"\btl\.(\w+)", line):
+        if name not in GLUON_NAMES:
+            raise LoweringError(f"Gluon has no {name}.")
+    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", line)
+
+
+GLUON = '''
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+# Names of Triton 3.9, or of 3.6.
+load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+store_tile = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
+FORMS = (
+    # rows of a warp group, groups, columns and depth of a tile, slots of the ring, parts of the result that are stored
+    # one after the other, buffers for them, and the speed of such tiles on an H200
+    (64, 2, 256, 64, 3, 2, 2, 1.0),  # MATRIX
+    (64, 2, 128, 64, 6, 1, 1, 0.96),  # MATRIX
+    (64, 1, 128, 64, 8, 1, 1, 0.8),  # MATRIX
+    (64, 1, 64, 128, 6, 1, 1, 0.5),  # MATRIX
+    (64, 2, 256, 64, 3, 2, 2, 0.91),  # WINDOWS
+    (128, 2, 128, 64, 4, 2, 1, 0.92),  # WINDOWS
+    (64, 2, 128, 64, 6, 1, 1, 1.0),  # WINDOWS
+    (128, 2, 64, 64, 4, 1, 1, 0.75),  # WINDOWS
+    (64, 2, 64, 64, 8, 1, 1, 0.65),  # WINDOWS
+    (64, 1, 64, 64, 12, 1, 1, 0.5),  # WINDOWS
+)
+GROUP_M = 8
+
+
+@gluon.jit
+def approximate(x, INSTRUCTION: gl.constexpr):
+    return gl.inline_asm_elementwise(
+        INSTRUCTION + ".approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)) in four instructions: tensor cores idle meanwhile."""
+    return approximate(1.0 + approximate(x * -1.4426950408889634, "ex2"), "rcp")
+
+
+@gluon.jit
+def following(slot, phase, SLOTS: gl.constexpr):
+    """The slot after `slot`, and the parity of its barriers."""
+    last = slot == SLOTS - 1
+    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def place(tile, row_tiles, col_tiles, GROUP_M: gl.constexpr):
+    """Row and column of a tile: GROUP_M rows of tiles at a time, column by column, so that they share b in L2."""
+    group = tile // (GROUP_M * col_tiles)
+    inner = tile - group * (GROUP_M * col_tiles)
+    wide = gl.minimum(row_tiles - group * GROUP_M, GROUP_M)
+    return group * GROUP_M + inner % wide, inner // wide
+
+
+@gluon.jit
+def produce(
+    a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+    ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
+    GROUP_M: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
+):
+    """One warp: loads tiles of both matrices into the ring."""
+    slot = 0
+    phase = 0
+    for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
+        row, col = place(tile, row_tiles, col_tiles, GROUP_M)
+        first = row * GROUPS  # WINDOWS
+        corners = corner_of(first, c_desc, BOX), corner_of(first + GROUPS - 1, c_desc, BOX)  # WINDOWS
+        tap, channel = 0, 0  # WINDOWS
+        for j in range(steps):
+            barrier, b = full.index(slot), b_smem.index(slot)
+            mbarrier.wait(empty.index(slot), phase ^ 1)
+            mbarrier.expect(barrier, (GROUPS * ROWS + BLOCK_N) * BLOCK_K * 2)
+            for g in gl.static_range(GROUPS):
+                a = a_smem.index(slot * GROUPS + g)
+                load_tile(a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], barrier, a)  # MATRIX
+                load_window((a_desc, PHASES), barrier, a, corners[g], tap, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
+            load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], barrier, b)  # TURNED
+            load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], barrier, b)  # STRAIGHT
+            load_tile(b_desc, [col * BLOCK_N, tap, channel], barrier, b.reshape([BLOCK_N, 1, BLOCK_K]))  # WINDOWS
+            channel += BLOCK_K  # WINDOWS
+            tap = gl.where(channel >= b_desc.shape[2], tap + 1, tap)  # WINDOWS
+            channel = gl.where(channel >= b_desc.shape[2], 0, channel)  # WINDOWS
+            slot, phase = following(slot, phase, SLOTS)
+
+
+@gluon.jit
+def finish(
+    acc, c_desc, POINTERS, c_smem, box, col, m, n,
+    OUTS: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr, BOX: gl.constexpr
+):
+    """A part of the result: what follows the product, and its store."""
+    rows = box * acc.shape[0] + gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT))  # MATRIX
+    place, i, j = corner_of(box, c_desc, BOX)  # WINDOWS
+    rows = outputs(place, i, j, gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT)), m, c_desc, BOX)  # WINDOWS
+    cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
+    EPILOGUE
+    tma.store_wait(OUTS - 1)
+    c_smem.store(RESULT.to(c_desc.dtype))
+    fence_async_shared()
+    store_tile(c_desc, [box * acc.shape[0], col], c_smem)  # MATRIX
+    store_tile(c_desc, [place, i, j, col], c_smem.reshape([BOX, WIDTH]))  # WINDOWS
+
+
+@gluon.jit
+def consume(
+    c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+    G: gl.constexpr, ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, SLOTS: gl.constexpr,
+    GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr
+):
+    """Warp group G: its rows of each tile. One product is in flight while the next one's tiles are awaited."""
+    MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    PART: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // PARTS, 16])
+    slot = 0
+    phase = 0
+    for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
+        row, col = place(tile, row_tiles, col_tiles, GROUP_M)
+        acc = gl.zeros([ROWS, BLOCK_N], gl.float32, MMA)
+        before = slot + 0
+        for j in range(steps):
+            mbarrier.wait(full.index(slot), phase)
+            b = b_smem.index(slot).permute((1, 0))  # TURNED WINDOWS
+            b = b_smem.index(slot)  # STRAIGHT
+            acc = warpgroup_mma(a_smem.index(slot * GROUPS + G), b, acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=[acc])
+            mbarrier.arrive(empty.index(before), count=1, pred=j > 0)
+            before = slot + 0
+            slot, phase = following(slot, phase, SLOTS)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(empty.index(before), count=1)
+        box = row * GROUPS + G
+        out = c_smem.index(G * OUTS)
+        if PARTS == 1:
+            finish(acc, c_desc, POINTERS, out, box, col * BLOCK_N, m, n, OUTS, BLOCK_N, MMA, BOX)
+        else:
+            left, right = gl.split(acc.reshape([ROWS, 2, BLOCK_N // 2]).permute((0, 2, 1)))
+            left, right = gl.convert_layout(left, PART), gl.convert_layout(right, PART)
+            finish(left, c_desc, POINTERS, out, box, col * BLOCK_N, m, n, OUTS, BLOCK_N // 2, PART, BOX)
+            right_col = col * BLOCK_N + BLOCK_N // 2
+            out = c_smem.index(G * OUTS + OUTS - 1)
+            finish(right, c_desc, POINTERS, out, box, right_col, m, n, OUTS, BLOCK_N // 2, PART, BOX)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def product_kernel(
+    a_desc, PHASES, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n,
+    ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
+    GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
+):
+    barriers: gl.constexpr = mbarrier.MBarrierLayout()
+    A: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_K], a_desc.dtype)
+    B: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_K], a_desc.dtype)  # TURNED WINDOWS
+    B: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_K, BLOCK_N], a_desc.dtype)  # STRAIGHT
+    C: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_N // PARTS], c_desc.dtype)
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, [SLOTS * GROUPS, ROWS, BLOCK_K], A)
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_N, BLOCK_K], B)  # TURNED WINDOWS
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_K, BLOCK_N], B)  # STRAIGHT
+    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS * OUTS, ROWS, BLOCK_N // PARTS], C)
+    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
+    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
+    for i in gl.static_range(SLOTS):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=GROUPS)
+    fence_async_shared()
+    if GROUPS == 2:
+        gl.warp_specialize([
+            (consume, (
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
+            )),
+            (consume, (
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
+            )),
+            (produce, (
+                a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+                ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M, BOX, GEOMETRY
+            )),
+        ], [4, 1], [232, 24])
+    else:
+        gl.warp_specialize([
+            (consume, (
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
+            )),
+            (produce, (
+                a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+                ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M, BOX, GEOMETRY
+            )),
+        ], [1], [24])
+
+
+def descriptor(x, block):
+    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[x.dtype]
+    return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+'''
+
+PRODUCT = """
+
+def product(a, b, EXTRAS, out):
+    (m, k), n = a.shape, out.shape[1]
+    processors = torch.cuda.get_device_properties(a.device).multi_processor_count
+
+    def tiles(form):
+        return triton.cdiv(m, form[0] * form[1]) * triton.cdiv(n, form[2])
+
+    form = min(FORMS, key=lambda form: triton.cdiv(tiles(form), processors) * form[0] * form[1] * form[2] / form[7])
+    rows, groups, block_n, block_k, slots, parts, outs, _ = form
+    if out.dtype == torch.float32:
+        slots, outs = slots - 1, 1
+    product_kernel[(min(processors, tiles(form)),)](
+        descriptor(a, [rows, block_k]),
+        descriptor(b, [block_n, block_k]),  # TURNED
+        descriptor(b, [block_k, block_n]),  # STRAIGHT
+        descriptor(out, [rows, block_n // parts]), EXTRAS, triton.cdiv(m, groups * rows), triton.cdiv(n, block_n),
+        triton.cdiv(k, block_k), m, n,
+        ROWS=rows, GROUPS=groups, BLOCK_N=block_n, BLOCK_K=block_k, SLOTS=slots, GROUP_M=GROUP_M, PARTS=parts,
+        OUTS=outs, num_warps=4,
+    )
+"""
