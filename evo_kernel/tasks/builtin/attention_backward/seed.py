@@ -29,10 +29,11 @@ def queries_kernel(
         keys = start + cols
         k_offsets = head + keys[None, :] * stride_row + dims[:, None]
         k = tl.load(k_ptr + k_offsets, mask=keys[None, :] < length, other=0.0)
-        scores = tl.dot(q, k) * scale
+        scores = tl.dot(q, k)
         scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-        row_sum = row_sum * tl.exp(row_max - new_max) + tl.sum(tl.exp(scores - new_max[:, None]), axis=1)
+        weights = tl.exp((scores - new_max[:, None]) * scale)
+        row_sum = row_sum * tl.exp((row_max - new_max) * scale) + tl.sum(weights, axis=1)
         row_max = new_max
     o = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     for start in range(0, end, BLOCK_N):
@@ -41,7 +42,7 @@ def queries_kernel(
         k = tl.load(k_ptr + k_offsets, mask=keys[None, :] < length, other=0.0)
         v = tl.load(v_ptr + k_offsets, mask=keys[None, :] < length, other=0.0)
         p = (
-            tl.where(keys[None, :] <= rows[:, None], tl.exp(tl.dot(q, k) * scale - row_max[:, None]), 0.0)
+            tl.where(keys[None, :] <= rows[:, None], tl.exp((tl.dot(q, k) - row_max[:, None]) * scale), 0.0)
             / row_sum[:, None]
         )
         o = tl.dot(p.to(v.dtype), tl.trans(v), o)
@@ -53,7 +54,7 @@ def queries_kernel(
         k = tl.load(k_ptr + k_offsets, mask=keys[None, :] < length, other=0.0)
         v = tl.load(v_ptr + k_offsets, mask=keys[None, :] < length, other=0.0)
         p = (
-            tl.where(keys[None, :] <= rows[:, None], tl.exp(tl.dot(q, k) * scale - row_max[:, None]), 0.0)
+            tl.where(keys[None, :] <= rows[:, None], tl.exp((tl.dot(q, k) - row_max[:, None]) * scale), 0.0)
             / row_sum[:, None]
         )
         ds = p * (tl.dot(do, v) - delta[:, None])
@@ -88,7 +89,7 @@ def keys_kernel(
         row_sum = tl.load(sum_ptr + tl.program_id(1) * length + rows, mask=row_mask, other=1.0)
         delta = tl.load(delta_ptr + tl.program_id(1) * length + rows, mask=row_mask, other=0.0)
         visible = (keys[:, None] <= rows[None, :]) & row_mask[None, :]
-        p = tl.where(visible, tl.exp(tl.dot(k, q) * scale - row_max[None, :]), 0.0) / row_sum[None, :]
+        p = tl.where(visible, tl.exp((tl.dot(k, q) - row_max[None, :]) * scale), 0.0) / row_sum[None, :]
         dv = tl.dot(p.to(do.dtype), tl.trans(do), dv)
         ds = p * (tl.dot(v, do) - delta[None, :])
         dk = tl.dot(ds.to(q.dtype), tl.trans(q), dk)
