@@ -130,17 +130,17 @@ def _compared(
     for case in cases:
         if case.kind is CaseKind.CONFIRM and not one.confirmed:
             continue
-        if case.kind is CaseKind.CHECK or measured:
-            found.append(case.name)
-        else:
+        known = case.kind is CaseKind.CHECK or measured
+        checked = None
+        if case.kind is CaseKind.CHECK or not measured:  # small ones anew, whoever says that they were judged
             checked = judge.checked_in_full(plans[case.name], case)
-            if checked is not None and checked.status is Status.WRONG:
-                raise UserError(
-                    f"candidate {one.view.candidate} is wrong on {case.name}, all of which was executed now: "
-                    f"{checked.reason}. Export another one (`--candidate`)"
-                )
-            if checked is not None and checked.passed:
-                found.append(case.name)
+        if checked is not None and checked.status is Status.WRONG:
+            raise UserError(
+                f"candidate {one.view.candidate} is wrong on {case.name}, all of which was executed now: "
+                f"{checked.reason}. Export another one (`--candidate`)"
+            )
+        if known or (checked is not None and checked.passed):
+            found.append(case.name)
     return found
 
 
