@@ -44,6 +44,11 @@ def record(chosen: Sequence[ExportedCandidate], device: str, unconfirmed: bool) 
     if not chosen[0].task:
         raise UserError(f"{chosen[0].population} does not say what its task is: export from a file that `run` made")
     task = load(chosen[0].task)
+    if task.identity != chosen[0].evaluation.task:
+        raise UserError(
+            f"{chosen[0].population} holds a search on another task than {chosen[0].task} is now: restore that file, "
+            "or start a new run"
+        )
     assembler = of_version(chosen[0].evaluation.environment.assembler)
     settings = JudgeSettings(tune_plans=0, assembler=str(assembler.path))
     with open_judge(task, device=device, settings=settings) as judge:
