@@ -16,6 +16,7 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.types import CaseKind, Environment, Evaluation, PipelineState, Rival, ScoredCandidate, TaskCard
 from populations import lineage, statistics
 from populations.candidate_cache import Library
+from populations.checking import check_rows
 from populations.connect import announced, connect_reader, fetch_dicts, fetch_one, owner
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
 from populations.rows import (
@@ -51,6 +52,7 @@ class PopulationReader:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.connection = connect_reader(self.path)
+        check_rows(self.connection, self.path)
         self._replay = Replay(self.connection)
 
     def __enter__(self) -> PopulationReader:

@@ -195,11 +195,17 @@ def fetch_verdicts(connection: sqlite3.Connection, environment_key: str) -> Iter
         (environment_key,),
     )
     for *row, text in rows:
-        data = loads(text) if text is not None else {}
-        features = data.pop("features", None)
-        known = {name: value for name, value in data.items() if name in _FIELDS}
-        known["features"] = decode_features(features) if features is not None else None
-        yield _verdict(row, Measurement(**known) if data else None)
+        yield _verdict(row, decode_finding(text))
+
+
+def decode_finding(text: str | None) -> Measurement | None:
+    """The measurement of a row of findings."""
+    if text is None:
+        return None
+    data = loads(text)
+    features = data.pop("features", None)
+    known = {name: value for name, value in data.items() if name in _FIELDS}
+    return Measurement(**known, features=decode_features(features) if features is not None else None)
 
 
 def fetch_decisions(

@@ -23,6 +23,7 @@ from sqlite_utils import Database
 from evo_kernel.errors import InfraError, PopulationError
 from evo_kernel.lru_cache import Recent
 from evo_kernel.types import Environment, Strategy
+from populations.checking import check_rows
 from populations.connect import OwnerLock, connect_reader
 from populations.migrations import migrate
 from populations.rows import dumps
@@ -47,6 +48,7 @@ class Store:
             self.connection.execute("PRAGMA journal_mode=WAL")
             self.connection.execute("PRAGMA synchronous=NORMAL")
             migrate(Database(self.connection))
+            check_rows(self.connection, path)
             self.connection.execute("PRAGMA foreign_keys=ON")  # after migrations, which may rebuild tables
         except sqlite3.DatabaseError as error:
             self._owner.release()

@@ -13,7 +13,17 @@ from evo_kernel.app.export_selection import ExportedCandidate
 from evo_kernel.app.recorded_kernels import RecordedCandidate
 from evo_kernel.app.verdicts import confirmed_data, evaluation_data, survival_line
 from evo_kernel.errors import UserError
-from evo_kernel.export.package import JudgedCase, Package, Tensor, identifier, judged, layouts, output_shapes
+from evo_kernel.export.package import (
+    JudgedCase,
+    Package,
+    Tensor,
+    checked_name,
+    identifier,
+    judged,
+    layouts,
+    operator_name,
+    output_shapes,
+)
 from evo_kernel.fitness.plan.program import program
 from evo_kernel.fitness.record.recorder import record_case
 from evo_kernel.observe.formatting import source_diff
@@ -32,8 +42,8 @@ def package(
     """One package of one or more populations' champions. The first one's reference is what the operator computes."""
     task, _ = forward[0]
     parts = [*forward, *backward]
-    operator = identifier(task.name)
-    name = name or f"{operator}_kernel"
+    operator = operator_name(task.name)
+    name = name or checked_name(f"{operator}_kernel")
     clashes = len({one.name for _, kernels in parts for one in kernels}) < sum(len(kernels) for _, kernels in parts)
     if clashes:
         parts = [(t, [replace(one, name=f"{identifier(t.name)}_{one.name}") for one in every]) for t, every in parts]
@@ -64,13 +74,18 @@ def package(
 
 def _refuse_strangers(parts: Sequence[tuple[Task, Sequence[RecordedCandidate]]]) -> None:
     """All must compute the same operator. Raises UserError."""
-    names = [task.name for task, _ in parts]
+    names = [identifier(task.name) for task, _ in parts]
     for task, _ in parts[1:]:
         first = parts[0][0]
         if task.input_names != first.input_names:
             raise UserError(
                 f"{task.name} takes {', '.join(task.input_names)} where {first.name} takes "
                 f"{', '.join(first.input_names)}: one package holds one operator, so export them separately"
+            )
+        if not traits.computes_the_same(first, task):
+            raise UserError(
+                f"{task.name} does not compute what {first.name} does: one package holds one operator, so export them "
+                "separately"
             )
     if len(set(names)) < len(names):
         raise UserError(
@@ -258,10 +273,12 @@ def task_files(task: Task) -> dict[str, str]:
     Raises UserError where it imports a module that lies beside it: that would stay behind.
     """
     files = {"task.py": task.text}
-    for node in parse_module(task.text).body:
+    for node in ast.walk(parse_module(task.text)):
         match node:
             case ast.Assign(targets=[ast.Name(id="SEED")], value=ast.Constant(value=str() as seed)):
                 if task.seed is not None and not Path(seed).is_absolute() and ".." not in Path(seed).parts:
+                    if Path(seed) == Path("task.py"):
+                        raise UserError(f"{task.path.name} has a seed of the name that it will have itself: rename it")
                     files[seed] = task.seed.text
             case ast.Import(names=names):
                 _refuse_neighbours(task, [alias.name for alias in names])
@@ -273,9 +290,15 @@ def task_files(task: Task) -> dict[str, str]:
 def _refuse_neighbours(task: Task, modules: Sequence[str]) -> None:
     for module in modules:
         root = module.partition(".")[0]
-        if not task.origin and (task.path.parent / f"{root}.py").is_file() and root != "evo_kernel":
+        if root == "evo_kernel" and module != "evo_kernel.tasks":
             raise UserError(
-                f"{task.path.name} imports {root}.py, which lies beside it and would be missing in a package: move "
+                f"{task.path.name} imports {module}, which a package does without: take a module by `from "
+                "evo_kernel.tasks import`, or move what it needs into the task file"
+            )
+        beside = [name for name in (f"{root}.py", f"{root}/__init__.py") if (task.path.parent / name).is_file()]
+        if not task.origin and beside and root != "evo_kernel":
+            raise UserError(
+                f"{task.path.name} imports {beside[0]}, which lies beside it and would be missing in a package: move "
                 "what it needs into the task file"
             )
 
@@ -285,9 +308,11 @@ def _helpers(text: str) -> dict[str, str]:
     import evo_kernel.tasks
 
     home, found = Path(evo_kernel.tasks.__path__[0]), {}
-    for node in parse_module(text).body:
+    for node in ast.walk(parse_module(text)):
         if isinstance(node, ast.ImportFrom) and node.module == "evo_kernel.tasks":
             for alias in node.names:
+                if not (home / f"{alias.name}.py").is_file():
+                    raise UserError(f"a task file imports {alias.name} of evo_kernel.tasks, which is no single module")
                 helper = (home / f"{alias.name}.py").read_text(encoding="utf-8")
                 found |= {alias.name: helper} | _helpers(helper)
     return found

@@ -44,6 +44,11 @@ def record(chosen: Sequence[ExportedCandidate], device: str, unconfirmed: bool) 
     if not chosen[0].task:
         raise UserError(f"{chosen[0].population} does not say what its task is: export from a file that `run` made")
     task = load(chosen[0].task)
+    if task.identity != chosen[0].evaluation.task:
+        raise UserError(
+            f"{chosen[0].population} holds a search on another task than {chosen[0].task} is now: restore that file, "
+            "or start a new run"
+        )
     assembler = of_version(chosen[0].evaluation.environment.assembler)
     settings = JudgeSettings(tune_plans=0, assembler=str(assembler.path))
     with open_judge(task, device=device, settings=settings) as judge:
@@ -130,17 +135,17 @@ def _compared(
     for case in cases:
         if case.kind is CaseKind.CONFIRM and not one.confirmed:
             continue
-        if case.kind is CaseKind.CHECK or measured:
-            found.append(case.name)
-        else:
+        known = case.kind is CaseKind.CHECK or measured
+        checked = None
+        if case.kind is CaseKind.CHECK or not measured:  # small ones anew, whoever says that they were judged
             checked = judge.checked_in_full(plans[case.name], case)
-            if checked is not None and checked.status is Status.WRONG:
-                raise UserError(
-                    f"candidate {one.view.candidate} is wrong on {case.name}, all of which was executed now: "
-                    f"{checked.reason}. Export another one (`--candidate`)"
-                )
-            if checked is not None and checked.passed:
-                found.append(case.name)
+        if checked is not None and checked.status is Status.WRONG:
+            raise UserError(
+                f"candidate {one.view.candidate} is wrong on {case.name}, all of which was executed now: "
+                f"{checked.reason}. Export another one (`--candidate`)"
+            )
+        if known or (checked is not None and checked.passed):
+            found.append(case.name)
     return found
 
 

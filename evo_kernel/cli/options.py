@@ -45,6 +45,15 @@ PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 DEVICES = click.Choice(["auto", "cpu", "cuda"])
 NUMBER = click.IntRange(1, 2**63 - 1)  # of a row: SQLite takes no more
+
+
+def number_of(candidate: str, wanted: str) -> int:
+    """A candidate's number, of an argument that may also be a name. Raises UserError."""
+    if not candidate.isdecimal() or not 0 < int(candidate[:20]) < 2**63:
+        raise UserError(f"{candidate[:40]!r} is not a candidate: use {wanted}")
+    return int(candidate)
+
+
 POPULATION = click.argument("population", type=PATH)
 KERNEL_FILE = click.argument("file", type=PATH)
 TASK = click.option("--task", "task_name", required=True, help="A built-in task, or the path of a task file.")

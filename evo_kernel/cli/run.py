@@ -24,9 +24,10 @@ from evo_kernel.cli.options import (
     UNCONFINED,
     WAIT,
     Duration,
+    number_of,
     with_models,
 )
-from evo_kernel.errors import ConfigError, UserError
+from evo_kernel.errors import ConfigError
 from evo_kernel.judge_place import LOCAL
 
 _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge in parallel; 1 if left out.")
@@ -193,13 +194,11 @@ def confirm(population: Path, candidate: str, device: str | None, wait_s: float,
 
     Exit codes: 0 it is confirmed; 1 it is not; 2 a mistake that you can correct; 3 the machine failed; 130 interrupted.
     """
-    if candidate != "best" and not candidate.isdigit():
-        raise UserError(f"{candidate!r} is not a candidate: use a number, or `best`")
+    number = None if candidate == "best" else number_of(candidate, "a number, or `best`")
     from evo_kernel.app import confirming, early_start
     from evo_kernel.app.verdicts import compared_lines, confirmed_lines
 
     early_start.begin(None, device)
-    number = int(candidate) if candidate.isdigit() else None
     found = confirming.confirm(population, number, device, wait_s, lambda line: click.echo(line, err=True))
     evaluation = found.evaluation
     if as_json:

@@ -21,7 +21,7 @@ from evo_kernel.app.verdicts import (
     show_cases,
     status_lines,
 )
-from evo_kernel.cli.options import JSON, NUMBER, PATH, POPULATION
+from evo_kernel.cli.options import JSON, NUMBER, PATH, POPULATION, number_of
 from evo_kernel.errors import UserError
 from evo_kernel.observe.formatting import (
     counts_text,
@@ -73,11 +73,9 @@ def show(population: Path, candidate: str, only_source: bool, only_diff: bool, a
 
 
 def _number(reader: PopulationReader, text: str) -> int:
-    if text.isdigit():
-        return int(text)
     named = {"leader": reader.leader, "best": reader.best, "champion": reader.champion}
     if text not in named:
-        raise UserError(f"{text!r} is not a candidate: use a number, `best` or `champion`")
+        return number_of(text, "a number, `best` or `champion`")
     if (found := named[text]()) is None:
         counts = counts_text(reader.status().verdicts)
         wanted = "been confirmed" if text == "champion" else "passed"

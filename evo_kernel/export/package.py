@@ -16,6 +16,7 @@ import hashlib
 import json
 import keyword
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from evo_kernel.errors import UserError
 from evo_kernel.export.standalone import SHIPPED, TENSOR_MAPS
-from evo_kernel.types import CaseKind, Source
+from evo_kernel.types import CaseKind, Source, escaped
 
 RUNTIME = ("_launch.py", "_layouts.py", "_task.py", "_op.py", "verify.py", "bench.py")
+OWN = {"OPERATOR", "chosen", "reference", "strict", "_helpers", "_tensor_map_bytes", *(p[:-3] for p in RUNTIME)}
+"""What a package holds beside its operator."""
+TAKEN = {"torch", "triton", "numpy", "tests", "evo_kernel", "setuptools", "aten", "prim", "prims"}
+"""Names of packages that would hide others, and namespaces of PyTorch's own operators."""
 LICENSE_NOTE = """# Whose is this?
 The kernels in {name}/kernels and {name}/sources were written by a search: by the program evo-kernel, and by language
 models where the lineage in {name}/provenance.json names any. They descend from a root and the task file of
@@ -66,10 +71,18 @@ class Package:
 
 
 def checked_name(name: str) -> str:
-    """A name that Python can import. Raises UserError."""
+    """A name that Python can import, and that nothing else has which the package needs. Raises UserError."""
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
         raise UserError(f"{name!r} cannot be imported: give a name of letters, digits and _, such as fast_softmax")
+    if name in TAKEN or name in sys.stdlib_module_names:
+        raise UserError(f"{name!r} is the name of something that a package needs: give another, such as fast_softmax")
     return name
+
+
+def operator_name(task: str) -> str:
+    """Of the operator and its function: the task's, where the package has nothing else of that name."""
+    name = identifier(task)
+    return f"{name}_op" if name in OWN else name
 
 
 def identifier(text: str) -> str:
@@ -118,7 +131,7 @@ def _module_files(package: Package) -> dict[str, str]:
 
 def _init(package: Package) -> str:
     name = package.operator
-    about = package.description.replace("\\", "\\\\").replace('"""', "'''").rstrip('"')
+    about = escaped(package.description).replace("\\", "\\\\").replace('"""', "'''").rstrip('"')
     return (
         f'"""{about}\n\n'
         f"`{name}` takes what the task's reference takes. It goes to a kernel that a search found where that\n"
@@ -145,12 +158,12 @@ requires = ["setuptools>=61"]
 build-backend = "setuptools.build_meta"
 
 [project]
-name = "{package.name.replace("_", "-")}"
+name = "{package.name.replace("_", "-").strip("-") or "kernel"}"
 version = "{_version(package)}"
-description = {json.dumps(package.description[:200])}
+description = {_quoted(package.description[:200])}
 readme = "README.md"
 requires-python = ">=3.11"
-# Judged with torch {torch_version}. Kernels are machine code: Triton is not needed.
+# Judged with torch {_quoted(torch_version)}. Kernels are machine code: Triton is not needed.
 dependencies = ["torch"]
 
 [tool.setuptools]
@@ -159,6 +172,11 @@ include-package-data = false
 [tool.setuptools.package-data]
 "{package.name}" = ["*.json", "kernels/*.json", "sources/*.txt", "tasks/**/*", "plans/*.plan"]
 """
+
+
+def _quoted(text: str) -> str:
+    """One line, as TOML has strings: it knows no surrogates, in pairs or not."""
+    return json.dumps(escaped(" ".join(text.split())), ensure_ascii=False)
 
 
 def _version(package: Package) -> str:

@@ -24,6 +24,7 @@ from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.grading import rule_fault
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, load_plan_file
+from evo_kernel.fitness.record.recorder import record_case
 from evo_kernel.fitness.runners.base import IN_FULL_S, Checked
 from evo_kernel.fitness.runners.choose import open_runner
 from evo_kernel.tasks.loading import load
@@ -98,6 +99,8 @@ def replay_plan(path: Path, task_name: str, device: str, deadline_s: float) -> R
         case = task.case(plan.plan.case)
     except TaskError as error:
         raise PlanError(f"{path} is for case {plan.plan.case}, which {task.name} does not have") from error
+    if misfit := plan.plan.misfit(record_case(task, case).tensors):
+        raise PlanError(f"{path} does not fit case {case.name} of {task.name}: {misfit}")
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     plan, note = recompile(plan, path, deadline_s)
     plan = CompiledPlan(plan=plan.plan.laid_out(lambda: task.output_orders), binaries=plan.binaries)

@@ -130,7 +130,8 @@ class _Loaded(Loader):
 
 
 def _real(name: str) -> ModuleType:
-    for light in [n for n, module in sys.modules.items() if f"{n}.".startswith(f"{name}.") and type(module) is _Light]:
+    loaded = sys.modules.copy()  # another thread may import
+    for light in [n for n, module in loaded.items() if f"{n}.".startswith(f"{name}.") and type(module) is _Light]:
         del sys.modules[light]
     return importlib.import_module(name)
 

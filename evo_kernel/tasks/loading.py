@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import importlib
 import itertools
+import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -208,7 +209,8 @@ class _Reader:
 
     def _case_name(self, kind: CaseKind, given: object, sizes: Mapping[str, Any], taken: set[str]) -> str:
         """The given name, or one made of the sizes; unique within the task."""
-        base = name = str(given or "-".join(f"{key}{value}" for key, value in sizes.items()) or kind.value)
+        told = str(given or "-".join(f"{key}{value}" for key, value in sizes.items()) or kind.value)
+        base = name = re.sub(r"[/\\\x00-\x1f]", "_", told)  # files are named by it
         if given is not None and name in taken:
             raise self._fail(f"two cases are named {name!r}. Give each its own name.")
         numbers = itertools.count(2)

@@ -46,6 +46,35 @@ def differentiable(task: Task) -> list[int]:
     return places
 
 
+SAME = 2.0**-6
+"""Relative error within which references in float64 are the same, though one rounds to 16 bits on its way."""
+
+
+def computes_the_same(task: Task, other: Task) -> bool:
+    """Whether two references return the same on the other's first case, and change the same inputs.
+
+    Dtypes and shapes are held against each other in the case's own dtypes, values in float64.
+    """
+    inputs, outputs = _drawn(other), list[tuple[torch.Tensor, ...]]()
+    try:
+        for given in (inputs, tuple(map(as_float64, inputs))):
+            outputs += [one.outputs(*given) for one in (task, other)]
+    except TaskError:  # one does not take what the other takes
+        return False
+    made, wanted, wide, truth = outputs
+    return (
+        task.mutates == other.mutates
+        and [(one.dtype, one.shape) for one in made] == [(one.dtype, one.shape) for one in wanted]
+        and all(_apart(*pair) <= SAME for pair in zip(wide, truth, strict=True))
+    )
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Relative error; infinities are numbers, and alike."""
+    one, other = (torch.nan_to_num(value.double(), 0.0, 1e30, -1e30) for value in (one, other))
+    return float((one - other).norm() / other.norm().clamp(min=1e-30))
+
+
 def backward_arguments(task: Task, gradient: Task) -> list[int]:
     """For every parameter of a backward task its place among the task's inputs and the gradients of its outputs.
 

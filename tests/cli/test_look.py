@@ -261,6 +261,8 @@ def test_what_is_piped_is_never_cropped(tmp_path: Path) -> None:
         (("status", "nothing.db"), 2, "There is no population at nothing.db"),
         (("show", "FILE", "99"), 2, "no candidate 99"),
         (("show", "FILE", "fastest"), 2, "is not a candidate"),
+        (("show", "FILE", "9" * 24), 2, "is not a candidate"),
+        (("confirm", "FILE", "0"), 2, "is not a candidate"),
         (("frob",), 2, "No such command"),
         (("run", "softmax", "--set", "budget.evaluation=1"), 2, "did you mean budget.evaluations?"),
         (("run", "softmax", "--config", "nothing.toml"), 2, "there is no configuration nothing.toml"),

@@ -7,7 +7,9 @@ import importlib
 import importlib.util
 import json
 import sys
+import tomllib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,12 @@ from evo_kernel.export.package import (
     checked_name,
     identifier,
     judged,
+    operator_name,
     readme,
     write_package,
 )
 from evo_kernel.tasks.loading import builtin_names, load
+from evo_kernel.tasks.traits import computes_the_same
 from evo_kernel.types import CaseKind, Source
 
 NAMES = ["x", "scale"]
@@ -233,6 +237,55 @@ def test_names_are_such_that_python_can_import_them() -> None:
     for wrong in ("my-kernel", "class", "é", ""):
         with pytest.raises(UserError, match="cannot be imported"):
             checked_name(wrong)
+    for taken in ("torch", "json", "tests", "aten"):
+        with pytest.raises(UserError, match="of something that a package needs"):
+            checked_name(taken)
+    assert [operator_name(text) for text in ("softmax", "reference", "_op")] == ["softmax", "reference_op", "_op_op"]
+
+
+def test_what_a_population_says_is_text_in_what_python_and_pip_read(tmp_path: Path) -> None:
+    """A description with what TOML or Python do not spell; a version of PyTorch that would be lines of its own."""
+    environment = {**ENVIRONMENT, "torch": '2.13\ndependencies = ["torch", "other"]\n[tool.x]\n#'}
+    provenance = [
+        {**PACKAGE.provenance[0], "evaluation": {**PACKAGE.provenance[0]["evaluation"], "environment": environment}}
+    ]
+    write_package(
+        replace(PACKAGE, name="_2d_", description='Fast 🚀\n"\x00\x7f', provenance=provenance), tmp_path / "p"
+    )
+    project = tomllib.loads((tmp_path / "p" / "pyproject.toml").read_text())["project"]
+    assert (project["name"], project["dependencies"]) == ("2d", ["torch"]) and "🚀" in project["description"]
+    compile((tmp_path / "p" / "_2d_" / "__init__.py").read_text(), "__init__.py", "exec")
+
+
+OF = "import torch\nCASES = [{{'n': 4}}]\ndef inputs(case, generator, device):\n    return torch.rand(4, device=device)\n"
+OF += "def reference(x):\n    {}\n"
+
+
+@pytest.mark.parametrize(
+    "text, same",
+    [
+        ("return x * 2", True),
+        ("return x + x", True),
+        ("return x * 2.1", False),
+        ("return (x * 2).half()", False),
+        ("return x * 2, x", False),
+        ("return x.mul_(2)\nMUTATES = ('x',)", False),
+        ("return (x * 2)[None]", False),
+    ],
+)
+def test_a_package_holds_one_operator(tmp_path: Path, text: str, same: bool) -> None:
+    for name, body in (("one", "return 2 * x"), ("two", text)):
+        (tmp_path / f"{name}.py").write_text(OF.format(body))
+    assert computes_the_same(*(load(str(tmp_path / f"{name}.py")) for name in ("one", "two"))) == same
+
+
+def test_what_a_kernel_changes_shares_no_memory_with_another_input(imported) -> None:
+    shared = sys.modules[f"{imported.__name__}._launch"].shared
+    x = torch.zeros(8, 4)
+    for inputs, changed in (((x, x, 1), [0]), ((x[2:6], x[5:]), [1]), ((1.0, x[:, 1:], x[:, :2]), [2])):
+        assert "share memory" in shared(inputs, changed)
+    for inputs, changed in (((x, x), []), ((x[:4], x[4:], x[:0]), [0, 1]), ((x, 1.0, x.clone()), [0, 2])):
+        assert shared(inputs, changed) == ""
 
 
 def test_a_builtin_task_is_exported_with_its_seed(tmp_path: Path) -> None:
@@ -251,6 +304,15 @@ def test_a_task_that_needs_a_neighbour_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=r"imports shapes.py, which lies beside it"):
         task_files(load(str(tmp_path / "mine.py")))
+    (tmp_path / "task.py").write_text("def run(x):\n    return 2 * x\n")
+    for new, said in (
+        ("def later():\n    import shapes\nN = 4", "imports shapes.py"),
+        ("import evo_kernel.tasks.vendor\nN = 4", "which a package does without"),
+        ("SEED = 'task.py'\nN = 4", "has a seed of the name"),
+    ):
+        (tmp_path / "other.py").write_text((tmp_path / "mine.py").read_text().replace("from shapes import N", new))
+        with pytest.raises(UserError, match=said):
+            task_files(load(str(tmp_path / "other.py")))
     assert not has_hidden_cases(load(str(tmp_path / "mine.py"))) and has_hidden_cases(load("softmax"))
 
 

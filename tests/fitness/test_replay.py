@@ -23,6 +23,7 @@ from evo_kernel.fitness.plan.launch_plan import (
 )
 from evo_kernel.fitness.record.recorder import Recorder, record_case
 from evo_kernel.fitness.replay import recompile, replay_plan
+from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Source
 from tests.support.launch_kinds import KINDS
@@ -80,6 +81,10 @@ def test_a_plan_that_its_task_forbids_is_not_timed(tmp_path: Path) -> None:
     task = Path(__file__).parents[1] / "integrity" / "tasks" / "softmax.py"
     found = replay_plan(path, str(task), "cpu", 60.0)
     assert found.status == "rejected" and "this task allows kernels only" in found.as_data()["reason"], found
+    other = next(case.name for case in load(str(task)).cases if case.name != plan.case)
+    save_plan_file(CompiledPlan(plan=plan.model_copy(update={"case": other}), binaries=()), path)
+    with pytest.raises(PlanError, match=f"does not fit case {other}"):
+        replay_plan(path, str(task), "cpu", 60.0)
 
 
 def test_other_code_under_the_name_of_this_compiler_is_refused(plans) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -229,8 +229,9 @@ def test_an_old_file_opens(tmp_path):
     path = tmp_path / "old.db"
     connection = sqlite3.connect(path, isolation_level=None)
     migrations.apply(Database(connection), stop_before="0002_lookups")
-    connection.execute("INSERT INTO tasks VALUES (1, ?, 'softmax', '{}')", (TASK,))
-    connection.execute("INSERT INTO environments VALUES (1, 'k', 'modeled', 'sm_90', '', '2', '3', 1, 1, 'none')")
+    connection.execute("INSERT INTO tasks VALUES (1, ?, 'softmax', ?)", (TASK, json.dumps(asdict(CARD))))
+    values = "(1, ?, 'modeled', 'sm_90', '', '2.13.0', '3.9.0', 1, 1, 'namespaces')"
+    connection.execute(f"INSERT INTO environments VALUES {values}", (MODELED.key,))
     connection.execute("INSERT INTO runs VALUES (1, 1, 1, 5, '{\"gone\": 1}', '{}', 1, 'elsewhere', 0, 0, 1.0)")
     connection.execute("INSERT INTO attempts VALUES (1, 1, NULL, 0, 'plant', '[]', 1.0)")
     connection.execute("INSERT INTO sources VALUES (1, ?, 'triton', '# seed')", (Source("# seed").sha256,))

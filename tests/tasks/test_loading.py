@@ -163,6 +163,7 @@ def test_large_search_cases_alone_say_which_line_to_add(write):
         ('CASES = {"search": [3]}' + BODY, "holds 3"),
         ('CASES = {"search": 3}' + BODY, "CASES['search'] is a int"),
         ('CASES = [{"n": 1, "name": "a"}, {"n": 2, "name": "a"}]' + BODY, "two cases are named 'a'"),
+        ('CASES = [{"n": 1, "name": "a/b"}, {"n": 2, "name": "a_b"}]' + BODY, "two cases are named 'a_b'"),
         (CASES + 'ALLOW = "all"' + BODY, "Choose 'kernels' or 'mixed'"),
         (CASES + 'PRECISION = "fp8"' + BODY, "Choose 'ieee' or 'tf32'"),
         (CASES + 'TOLERANCE = "lose"' + BODY, "Named ones are default, loose"),

@@ -92,6 +92,23 @@ def values_differ(inputs: Sequence[Any], specs: Sequence[Mapping[str, Any]]) -> 
     return ""
 
 
+def shared(inputs: Sequence[Any], changed: Sequence[int]) -> str:
+    """Why inputs of the right signature are still not a case's: one that a kernel changes holds memory of another."""
+    spans = {n: _span(value) for n, value in enumerate(inputs) if isinstance(value, torch.Tensor)} if changed else {}
+    for one in changed:
+        for other, (low, high) in spans.items():
+            if other != one and low < spans[one][1] and spans[one][0] < high:
+                return f"input {one}, which is changed, and input {other} share memory"
+    return ""
+
+
+def _span(value: torch.Tensor) -> tuple[int, int]:
+    """Addresses of its first byte and of the one behind its last."""
+    reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)) + 1
+    begin = value.data_ptr()
+    return begin, begin + (reach * value.element_size() if value.numel() else 0)
+
+
 class Program:
     """Launches of one kernel, by the name of a case.
 
@@ -114,7 +131,9 @@ class Program:
         found = signature(inputs)
         reasons = ["no case was recorded for " + ", ".join(map(told, found))]
         for case in self._by_signature.get(found, ()):
-            if reason := values_differ(inputs, case["inputs"]):
+            places = [case["buffers"][view["buffer"]] for view in case["outputs"]]
+            changed = [place for place in places if isinstance(place, int)]
+            if reason := values_differ(inputs, case["inputs"]) or shared(inputs, changed):
                 reasons = [reason]
                 continue
             return self.run(case["name"], inputs)
@@ -162,9 +181,8 @@ def _buffer(entry: Any, inputs: Sequence[Any], device: torch.device) -> torch.Te
     """Bytes: of an input, which they share, or new ones."""
     if isinstance(entry, int):
         value = inputs[entry]
-        span = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)) + 1
-        begin = value.storage_offset() * value.element_size()
-        count = span * value.element_size() if value.numel() else 0
+        low, high = _span(value)
+        begin, count = value.storage_offset() * value.element_size(), high - low
         data = torch.empty(0, dtype=torch.uint8, device=device).set_(value.untyped_storage(), begin, (count,))  # pyright: ignore[reportCallIssue]
         return data.clone() if data.data_ptr() % ALIGNED_BYTES else data
     size, alignment = entry

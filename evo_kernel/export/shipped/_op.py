@@ -42,6 +42,7 @@ class Group:
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.data = data
+        self._changed = _task.mutates(_task.load(data["task"])) if data["cases"] else []
         self._by_signature: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for case in data["cases"]:
             self._by_signature.setdefault(_launch.wanted(case["inputs"]), []).append(case)
@@ -53,7 +54,7 @@ class Group:
         found = _launch.signature(inputs)
         reason = ""
         for case in self._by_signature.get(found, ()):
-            reason = _launch.values_differ(inputs, case["inputs"])
+            reason = _launch.values_differ(inputs, case["inputs"]) or _launch.shared(inputs, self._changed)
             if not reason:
                 return case
         return reason or self._strange(found)

@@ -7,6 +7,7 @@ later, is not there yet.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,11 +27,31 @@ def latest_stores(loop: Operation, ahead: int, memory: DeviceMemory, skips_float
     """A record for a loop whose loads are issued early and may need its stores; None for others."""
     if not ahead or skips_floats or not any(buffer.track_reads for buffer in memory.buffers):
         return None
-    loads = _issued_early(loop)
+    loads = _rounds_early(loop)
     return LatestStores(loads, ahead * loop.integer("tt.loop_unroll_factor", 1), memory) if loads else None
 
 
 @lru_cache(maxsize=256)
+def _rounds_early(loop: Operation) -> Mapping[Operation, int]:
+    """Loads that are issued early, and by how many times the rounds of a copy: what a load's address needs is loaded
+    before it, and so on."""
+    loads = _issued_early(loop)
+    made = {value.name: one for one in loop.regions[0].walk() for value in one.results}
+    levels = dict.fromkeys(loads, 1)
+    for _ in loads:  # a chain is no longer
+        for load in loads:
+            pending, seen = list(load.operands), set[str]()
+            while pending:
+                if (name := pending.pop()) in seen or name not in made:
+                    continue
+                seen.add(name)
+                if (source := made[name]) in levels:
+                    levels[source] = max(levels[source], levels[load] + 1)
+                else:
+                    pending += source.operands
+    return levels
+
+
 def _issued_early(loop: Operation) -> frozenset[Operation]:
     """Loads that Triton's pipeliner moves ahead: what products need, or all where the loop asks for it and has none.
 
@@ -98,11 +119,12 @@ def _access(pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, type_: T
 
 
 class LatestStores:
-    """What programs stored in the latest rounds of a pipelined loop. `ahead`: rounds that `loads` are issued early."""
+    """What programs stored in the latest rounds of a pipelined loop. `ahead`: rounds that copies are issued early, of
+    `loads` those times its number."""
 
-    def __init__(self, loads: frozenset[Operation], ahead: int, memory: DeviceMemory) -> None:
+    def __init__(self, loads: Mapping[Operation, int], ahead: int, memory: DeviceMemory) -> None:
         self._loads, self._ahead, self._memory = loads, ahead, memory
-        self._rounds: deque[list[_Access]] = deque([[]], maxlen=ahead + 1)
+        self._rounds: deque[list[_Access]] = deque([[]], maxlen=ahead * max(loads.values()) + 1)
 
     def begin_round(self) -> None:
         self._rounds.append([])
@@ -115,13 +137,13 @@ class LatestStores:
         """Raise MemoryFault if a load that is issued early takes what was stored since."""
         if load not in self._loads or not any(self._rounds):
             return
-        own = _access(pointer, mask, programs, type_)
-        latest = [stored for round_ in self._rounds for stored in round_ if stored.may_meet(own)]
+        own, ahead = _access(pointer, mask, programs, type_), self._ahead * self._loads[load]
+        latest = [stored for round_ in list(self._rounds)[-ahead - 1 :] for stored in round_ if stored.may_meet(own)]
         if not latest:
             return
         places, ids = own.bytes(self._memory)
         early = torch.isin(places, torch.cat([stored.bytes(self._memory)[0] for stored in latest]))
         if bool(early.any()):
-            message = f"loads what it stored in the {self._ahead} rounds before, when compiled code has loaded it: the "
+            message = f"loads what it stored in the {ahead} rounds before, when compiled code has loaded it: the "
             message += "loop is pipelined. Keep it in variables, use another loop, or num_stages=1"
             raise MemoryFault("race", message, int(ids[early][0]))

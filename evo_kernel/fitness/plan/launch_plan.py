@@ -628,6 +628,11 @@ class Binary(_Data):
         return 1 + max((loop.get("ahead", 0) for loop in self.loops), default=0)
 
     @property
+    def early(self) -> int:
+        """Rounds by which the copies that are issued earliest are, also in loops that wait for other loads."""
+        return max((loop.get("early", loop.get("ahead", 0)) for loop in self.loops), default=0)
+
+    @property
     def block_shared_bytes(self) -> int:
         """Shared memory of one block, static and dynamic."""
         return self.shared_bytes + self.static_shared_bytes

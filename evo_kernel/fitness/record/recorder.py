@@ -83,6 +83,13 @@ class RecordCase:
     inputs: tuple[Mapping[str, Any], ...]
     mutates: tuple[int, ...] = ()  # positions of inputs that the kernel changes: outputs, after those that it returns
 
+    @property
+    def tensors(self) -> list[tuple[str, tuple[int, ...], tuple[int, ...]] | None]:
+        """(dtype, shape, strides) of each input; None of a number."""
+        return [
+            (str(s["dtype"]), tuple(s["shape"]), tuple(s["strides"])) if "dtype" in s else None for s in self.inputs
+        ]
+
 
 @dataclass(frozen=True)
 class RecordFault:
@@ -208,10 +215,9 @@ class Recorder:
         """The draft, or a fault if its case, target or inputs differ from what was requested: it may be forged."""
         if isinstance(draft, RecordFault):
             return draft
-        specs = [
-            (str(s["dtype"]), tuple(s["shape"]), tuple(s["strides"])) if "dtype" in s else None for s in case.inputs
-        ]
-        misfit = draft.misfit(specs) or ("" if draft.target == self._arch else f"it is for target {draft.target}")
+        misfit = draft.misfit(case.tensors) or (
+            "" if draft.target == self._arch else f"it is for target {draft.target}"
+        )
         if misfit or draft.case != case.name:
             return RecordFault(Status.REJECTED, f"the recording is malformed: {misfit or 'it is for another case'}")
         changed = tuple(view for position in case.mutates if (view := draft.inputs[position]) is not None)

@@ -177,7 +177,7 @@ class Executor:
             **request,
             "plan": plan.plan.model_dump(mode="json"),
             "ir": [binary.ir for binary in plan.binaries],
-            "ahead": [binary.stages - 1 for binary in plan.binaries],
+            "ahead": [binary.early for binary in plan.binaries],
             "mutates": self._mutates,
             "deadline_s": self._deadline_s,
         }

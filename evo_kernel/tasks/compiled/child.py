@@ -82,7 +82,7 @@ def _imported_files() -> list[tuple[str, int]]:
     """
     installed = tuple(set(sysconfig.get_paths().values()))
     files = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # another thread may import
         path = getattr(module, "__file__", None)
         ours = name.split(".")[0] in ("evo_kernel", "operators", "populations") or name.startswith("_evo_kernel_task_")
         if path and not ours and not path.startswith(installed):
