@@ -119,7 +119,7 @@ def test_baselines_that_cannot_be_timed_are_told_once_and_kept(tmp_path: Path) -
         measured = replace(
             evaluation.measurements[0], baselines_us={"eager": 120.0, "compiled": 90.0}, light_share=0.25
         )
-        population.tell(first, replace(evaluation, measurements=(measured,), verdicts=()))
+        population.tell(first, replace(evaluation, score=0.9, measurements=(measured,), verdicts=()))
     assert told[0] == "baseline not timed: flash on large: this build has no such path" and len(told) == 2
     status = json.loads(evo("status", path, "--json").stdout)
     assert status["baselines_us"] == {

@@ -4,7 +4,7 @@ row: 48
 task: lagged_sums
 ends: wrong
 says: the loop is pipelined
-scored: 0.39 (0.46), wrong on a GPU; now wrong
+scored: 0.39 (0.46), undefined on a GPU by its code; now wrong
 """
 
 import torch
