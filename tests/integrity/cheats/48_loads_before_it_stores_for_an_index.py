@@ -2,9 +2,9 @@
 
 row: 48
 task: lagged_sums
-ends: wrong
+ends: wrong, runtime_error
 says: the loop is pipelined
-scored: 0.39 (0.46), undefined on a GPU by its code; now wrong
+scored: 0.39 (0.46); an H200 reads where no buffer is; now wrong
 """
 
 import torch
