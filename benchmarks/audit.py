@@ -7,8 +7,9 @@ python -m benchmarks.audit --page
 benchmarks/published.toml lists projects with their commits, and kernels: the call that is judged, inputs, a reference
 in plain PyTorch. CHECKOUTS holds a folder OWNER+NAME of each project at its commit (`git clone`, `git checkout`).
 A line of benchmarks/published.jsonl is one kernel: its verdict, and again when it was searched from; the last counts.
-All verdicts come first. A run goes on where the last one stopped. `--children` judges, of each kernel that passed, one
-child of every strategy that the rewriter offers, cheap kernels first.
+All verdicts come first. A run goes on where the last one stopped. On a GPU, kernels are judged side by side: one for
+each four cores. `--children` judges, of each kernel that passed, one child of every strategy that the rewriter offers, cheap
+kernels first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from evo_kernel.deadline import seconds_of
+from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.packaged import packaged_source
 from evo_kernel.types import Source
@@ -114,9 +116,9 @@ def imported(module: str, name: str, roots: list[str]) -> str:
 class Machine:
     """Where kernels are judged: commands of evo-kernel's on one GPU, until the time is up."""
 
-    def __init__(self, device: str, gpu: int | None, end: float) -> None:
-        """`gpu`: the only one that commands see; `end`: of time.monotonic()."""
-        self._device, self._end = device, end
+    def __init__(self, device: str, gpu: int | None, beside: int, end: float) -> None:
+        """`gpu`: the only one that commands see; `beside`: searches side by side there; `end`: of time.monotonic()."""
+        self._device, self._beside, self._end = device, beside, end
         self._environment = os.environ | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)})
 
     def judged(
@@ -142,7 +144,9 @@ class Machine:
                 words = ["run", str(task), "--seed", str(source), "--for", f"{seconds:g}s"]
                 found = self._said([*words, "--population", str(folder / "found.db")], paths, seconds)
                 ended = found and (found.get("stopped") or found.get("reason", "") or "?")
-                return found and before | {"seconds": seconds, "found": found.get("best") or {}, "search_ended": ended}
+                best = (found and found.get("best")) or {}
+                of = {"seconds": seconds, "side_by_side": self._beside}
+                return found and before | of | {"found": best, "search_ended": ended}
             verdict = self._said(["verify", str(source), "--task", str(task)], paths, 120.0)
         return verdict and {
             "name": kernel["name"], "project": kernel["project"], "commit": project["commit"],
@@ -154,7 +158,7 @@ class Machine:
     def _said(self, words: list[str], paths: list[Path], limit_s: float) -> Any:
         """The JSON answer of a command; {"reason": ...} where it has none, None where the time was up."""
         seen = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
-        start = "from evo_kernel.cli.main import main; main()"
+        start = "from evo_kernel.cli.main import entry_point; entry_point()"
         command = [sys.executable, "-c", start, *words, "--device", self._device, "--json"]
         left = self._end - time.monotonic()
         late = limit_s + LATE_S
@@ -200,8 +204,10 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
         f"Of those that pass, {faster[0]} are faster than PyTorch and {faster[1]} faster than torch.compile.",
     ]
     if gains:
+        spent = sorted({(row["seconds"], row.get("side_by_side", 1)) for row in passed if _ratios(row)[2]})
+        told = " or ".join(f"{seconds:g} s, {beside} side by side on a GPU" for seconds, beside in spent)
         lines[-1] += (
-            f" Searches without a model made {sum(gain > 1.02 for gain in gains)} of {len(gains)} faster, "
+            f" Searches without a model, of {told}, made {sum(gain > 1.02 for gain in gains)} of {len(gains)} faster, "
             f"half of all by {statistics.median(gains):.2f} times or more."
         )
     if told := [row["strategies"] for row in passed if "strategies" in row]:
@@ -299,15 +305,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search; 0: none")
     parser.add_argument("--children", action="store_true", help="judge children, and search nothing")
     parser.add_argument("--device", default="cpu", help="cpu: modeled; cuda: measured")
-    parser.add_argument("--gpus", type=int, default=0, help="kernels judged at once, each alone on a GPU")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs in use; all are seen if not given")
     parser.add_argument("--for", dest="limit", default="365d", help="stop after this time, like 580s or 2h")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name} from the results")
     options = parser.parse_args()
     listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
     end = time.monotonic() + seconds_of(options.limit)
     free, writing = queue.SimpleQueue[Machine](), threading.Lock()
-    for gpu in range(options.gpus) if options.gpus else (None,):
-        free.put(Machine(options.device, gpu, end))
+    gpus = list(range(options.gpus)) or [None]
+    beside = max(1, usable_cores() // (4 * len(gpus))) if options.device == "cuda" else 1
+    for gpu in gpus * beside:
+        free.put(Machine(options.device, gpu, beside, end))
 
     def work(kernel: dict[str, Any], before: dict[str, Any] | None = None) -> None:
         project = listed["project"][kernel["project"]]
@@ -326,7 +334,7 @@ def main() -> None:
 
     if options.checkouts:
         chosen = [one for one in listed["kernel"] if not options.only or one["name"] in options.only.split(",")]
-        with ThreadPoolExecutor(max(1, options.gpus)) as pool:
+        with ThreadPoolExecutor(len(gpus) * beside) as pool:
             if not options.children:
                 list(pool.map(work, chosen if options.only else without_verdict(listed)))
             if options.children or options.seconds:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from evo_kernel.types import content_hash
 
+LOCK = ".lock"
+"""Suffix of files that hold locks; they stay."""
+
 
 def folder() -> Path:
     """$XDG_CACHE_HOME/evo-kernel, by default in ~/.cache."""
@@ -44,7 +47,7 @@ def code_hash(package: Path) -> str:
 
 def clear() -> int:
     """Remove all files; returns how many. Raises OSError."""
-    files = [path for path in folder().glob("*") if path.is_file()]
+    files = [path for path in folder().glob("*") if path.is_file() and path.suffix != LOCK]
     for file in files:
         file.unlink(missing_ok=True)
     return len(files)

@@ -1,17 +1,24 @@
-"""GPUs of this machine as `nvidia-smi` and NVML show them, and usable CPU cores.
+"""GPUs of this machine as `nvidia-smi` and NVML show them, whose turn it is on one, and usable CPU cores.
 
 Creates no CUDA context, changes no setting.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import math
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from evo_kernel import user_cache
+from evo_kernel.errors import InfraError
 
 _FIELDS = (
     "index,uuid,name,driver_version,memory.used,memory.total,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,"
@@ -145,3 +152,66 @@ class Nvml:
         except AttributeError:
             return math.nan
         return float(value.value) if code == 0 else math.nan
+
+
+MOST_WAIT_S = 600.0
+"""Longer than any turn takes: then the process that has it was stopped."""
+_LOOK_S, _NEXT_LOOK_S = 0.001, 0.005
+
+
+@contextlib.contextmanager
+def turn(uuid: str, ended: Callable[[], bool]) -> Iterator[None]:
+    """A GPU for the calling thread alone, among all processes of this user, whose clocks would disturb each other.
+
+    The operating system frees the locks of a process that dies. Only who is next tries for the GPU, so that nobody
+    gets it twice while others wait. After MOST_WAIT_S, or where the folder has no locks, it goes on without a lock.
+    Raises InfraError once it has `ended`.
+    """
+    with contextlib.ExitStack() as held:
+        with _locked(uuid, "next", _NEXT_LOOK_S, ended):
+            held.enter_context(_locked(uuid, "now", _LOOK_S, ended))
+        yield
+
+
+def is_free(uuid: str) -> bool:
+    """Whether no process of this user has its turn on the GPU."""
+    with _locked(uuid, "now", 0.0, lambda: False) as free:
+        return free
+
+
+@contextlib.contextmanager
+def _locked(uuid: str, name: str, look_s: float, ended: Callable[[], bool]) -> Iterator[bool]:
+    """Whether the lock was had, or there is none. `look_s`: between two tries; 0: one try."""
+    if not uuid:
+        yield True
+        return
+    try:
+        user_cache.folder().mkdir(parents=True, exist_ok=True)
+        path = user_cache.folder() / f"{uuid}.{name}{user_cache.LOCK}"
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield True
+        return
+    try:
+        yield _had(file, look_s, ended)
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has the file too
+        os.close(file)
+
+
+def _had(file: int, look_s: float, ended: Callable[[], bool]) -> bool:
+    until = time.monotonic() + MOST_WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not look_s or time.monotonic() > until:
+                return False
+        except OSError:  # the file system has no locks
+            return True
+        else:
+            return True
+        if ended():
+            raise InfraError("the GPU runner is closed")
+        time.sleep(look_s)

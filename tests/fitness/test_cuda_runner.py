@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 
 from evo_kernel.errors import InfraError, PlanError, UserError
+from evo_kernel.fitness import gpus
 from evo_kernel.fitness.runners import ipc
 from evo_kernel.fitness.runners.base import Checked, CheckPart, PlanSetRequest, TimePart
 from evo_kernel.fitness.runners.choose import RunnerPool, gpu_count
@@ -256,3 +260,59 @@ def test_checked_is_what_a_lost_exam_leaves(task, runner):
     only = PlanSetRequest(timings=(TimePart(plan("dies", 64, 128), task.case("m64-n128"), 1),))
     found = runner.answer(only)
     assert isinstance(found.timings[0], Checked) and found.fault is found.timings[0]
+
+
+class OnOneGpu(CudaRunner):
+    """All of them say that they run on the same GPU."""
+
+    card = "GPU-one"
+
+
+def test_runners_take_turns_on_a_gpu(task):
+    first, second, third = (runner_for(task, kind=OnOneGpu) for _ in range(3))
+    pool = RunnerPool([second, runner_for(task)])
+    with ThreadPoolExecutor(2) as threads:
+        with first.fresh():
+            waits = threads.submit(second.answer, request_of(task, "honest_80"))
+            closed = threads.submit(third.answer, request_of(task, "honest_80"))
+            assert not second.is_free and pool._take() is not second
+            time.sleep(0.3)
+            assert not waits.done() and not closed.done()
+            third.close()
+            with pytest.raises(InfraError, match="is closed"):
+                closed.result(5.0)
+        assert waits.result(5.0).fault is None
+    first.close()
+    pool.close()
+
+
+def test_a_process_that_dies_gives_its_turn_back():
+    code = "import time; from evo_kernel.fitness.gpus import turn\nwith turn('GPU-two', bool): print('mine', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"mine\n"
+        assert not gpus.is_free("GPU-two")
+        other.kill()
+    with gpus.turn("GPU-two", bool):
+        assert not gpus.is_free("GPU-two")
+    assert gpus.is_free("GPU-two")
+
+
+def test_who_comes_again_at_once_does_not_get_the_gpu_twice_in_a_row():
+    turns: list[str] = []
+
+    def take(name):
+        for _ in range(10):
+            with gpus.turn("GPU-three", bool):
+                turns.append(name)
+                time.sleep(0.01)
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(take, name) for name in "ab"]:
+            done.result()
+    assert max(len(list(run)) for _, run in groupby(turns[:16])) <= 2
+
+
+def test_a_turn_without_end_is_passed_over(monkeypatch):
+    monkeypatch.setattr(gpus, "MOST_WAIT_S", 0.1)
+    with gpus.turn("GPU-four", bool), gpus.turn("GPU-four", bool):
+        pass

@@ -138,6 +138,11 @@ class Runner(ABC):
         return ""
 
     @property
+    def is_free(self) -> bool:
+        """Whether no other runner uses the GPU, in any process of this user."""
+        return True
+
+    @property
     def busy_s(self) -> float:
         """Seconds of GPU time used by the calling thread's requests."""
         return 0.0

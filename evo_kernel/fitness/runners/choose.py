@@ -178,7 +178,9 @@ class RunnerPool(Runner):
                 if self._closed or self._all_lost():
                     raise InfraError("no GPU is left to run on")
                 self._changed.wait()
-            return self._free.pop(0)
+            best = next((runner for runner in self._free if runner.is_free), self._free[0])
+            self._free.remove(best)
+            return best
 
     def _give(self, runner: Runner, failed: bool) -> bool:
         """Return a runner unless it keeps failing; returns whether it was the last one."""

@@ -1,5 +1,7 @@
 """The parent's side of the CUDA runner: one trusted worker process per GPU, restarted after a fault.
 
+Runners of one GPU, of this process and of others, take turns on it.
+
 The parent has no CUDA context. After an illegal access or an endless kernel the worker is lost, and the plan that
 caused it gets the verdict. A spare process with everything loaded takes over, and requests lost to another plan's fault
 are repeated.
@@ -18,6 +20,7 @@ from typing import Any
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.gpus import is_free, turn
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners import ipc, ncu
@@ -54,6 +57,7 @@ class CudaRunner(Runner):
         self._task, self._gpu, self._deadline_s = task, gpu, deadline_s
         self._command = tuple(command) or usual_command(task.spec)
         self._lock = threading.RLock()  # held by a thread that uses the runner exclusively
+        self._has_turn = False  # on the GPU; guarded by the lock
         self.stages = Stages((gpu,))
         self._process: WorkerProcess | None = None
         self._spare: WorkerProcess | None = None
@@ -73,6 +77,10 @@ class CudaRunner(Runner):
     @property
     def card(self) -> str:
         return str(self.info.get("uuid", ""))
+
+    @property
+    def is_free(self) -> bool:
+        return is_free(self.card)
 
     def prepare_references(self, draws: Sequence[Draw]) -> None:
         self.request({"command": "references", "draws": [[case.name, seed, regime] for case, seed, regime in draws]})
@@ -132,7 +140,7 @@ class CudaRunner(Runner):
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[CudaRunner]:
-        with self.stages.turn(self._lock, self._gpu):
+        with self.stages.turn(self._turn(), self._gpu):
             if self._process is not None and self._process.served:
                 self._end()
             self._ensure_started()
@@ -163,7 +171,7 @@ class CudaRunner(Runner):
 
         two processes on one GPU would disturb each other's counters.
         """
-        with self._lock:
+        with self._turn():
             return ncu.count(self._task, parts, worker_env(self._gpu), _NCU_S + self._deadline_s)
 
     def close(self) -> None:
@@ -175,6 +183,21 @@ class CudaRunner(Runner):
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The GPU for the calling thread alone. Reentrant. Raises InfraError."""
+        with self._lock:
+            if self._has_turn:
+                yield
+                return
+            self._ensure_started()  # tells which GPU it is
+            with turn(self.card, lambda: self._closed):
+                self._has_turn = True
+                try:
+                    yield
+                finally:
+                    self._has_turn = False
+
     def request(
         self, fields: dict[str, Any], plans: Sequence[CompiledPlan] = (), deadline_s: float | None = None
     ) -> dict[str, Any]:
@@ -184,7 +207,7 @@ class CudaRunner(Runner):
         Raises InfraError if the machine is at fault.
         """
         message = ipc.pack(fields, plans)
-        with self.stages.turn(self._lock, self._gpu):
+        with self.stages.turn(self._turn(), self._gpu):
             start = time.monotonic()
             try:
                 answer = self._answered(message, deadline_s or self._deadline_s, bool(plans))

@@ -30,8 +30,6 @@ GRACE_S = 10.0
 """What is under way may finish within so many seconds once the server is told to end; the rest is given back."""
 TRIES, TRY_AGAIN_S = 3, 5.0
 """So often a request at which this machine fails is tried, with pauses; then it is left to others."""
-TURN_S = 30.0
-"""Where clocks let one task be judged at a time and others wait, so long."""
 IN_TURN = ("confirm", "profile")
 """Purposes of which there is one at a time, as in a local search."""
 REFUSALS = 200
@@ -81,8 +79,7 @@ class Answers(Protocol):
 
 
 class SpoolServer:
-    """`run` once. `stop` from any thread or signal handler. `exclusive`: one task at a time, because clocks of two
-    judges would disturb each other."""
+    """`run` once. `stop` from any thread or signal handler."""
 
     def __init__(
         self,
@@ -97,15 +94,12 @@ class SpoolServer:
         self._folder, self._judges, self._say = folder, judges, say
         self._told, self._name = announcement, announcement.server
         self._environment: Environment = announcement.environment
-        self._exclusive = announcement.environment.kind == "measured"
         self._beats, self._beat_s, self._lease_s = Heartbeats(folder, lease_s), beat_s, lease_s
         self._grace_s = grace_s
         self._hands: dict[Future[None], str] = {}  # stems under way
         self._listed: list[str] = []
         self._listed_at = self._looked_at = -1e9
         self._held: dict[str, list[str]] = {}  # claims of living servers
-        self._tasks: set[str] = set()  # of what waits
-        self._turn = "", 0.0  # the task whose turn it is, where one is judged at a time, and since when
         self._failed: dict[str, tuple[int, float]] = {}  # stem → failures, not before
         self._lock, self._stopped, self._ended = threading.Lock(), threading.Event(), threading.Event()
         self.served = Served()
@@ -204,7 +198,6 @@ class SpoolServer:
         with self._lock:
             self._listed = [stem for stem in ours if stem not in self.served.refused and stem not in self._held]
         self._listed.sort(key=self._order)
-        self._tasks = {told_by(stem)[1] for stem in self._listed}
         return True
 
     def _order(self, stem: str) -> tuple[bool, int]:
@@ -215,24 +208,12 @@ class SpoolServer:
 
     def _may(self, stem: str) -> bool:
         """Whether it may begin now."""
-        _, task, what = told_by(stem)
-        under_way = [told_by(one) for one in self._hands.values()]
-        if what in IN_TURN and any(one[2] in IN_TURN for one in under_way):
+        if told_by(stem)[2] in IN_TURN and any(told_by(one)[2] in IN_TURN for one in self._hands.values()):
             return False
         with self._lock:
             if stem in self.served.refused or time.monotonic() < self._failed.get(stem, (0, 0.0))[1]:
                 return False
-        if stem in self._held or stem in self._hands.values():
-            return False
-        return not self._exclusive or self._has_its_turn(task, bool(under_way))
-
-    def _has_its_turn(self, task: str, busy: bool) -> bool:
-        turn, since = self._turn
-        if task == turn:
-            return time.monotonic() - since < TURN_S or not self._tasks - {task}
-        if not busy:
-            self._turn = task, time.monotonic()
-        return not busy
+        return stem not in self._held and stem not in self._hands.values()
 
     def _judged_before(self, stem: str) -> bool:
         """Whether there is a verdict: a request may come twice, by rsync, or after a server that was only slow."""
