@@ -8,8 +8,8 @@ benchmarks/published.toml lists projects with their commits, and kernels: the ca
 in plain PyTorch. CHECKOUTS holds a folder OWNER+NAME of each project at its commit (`git clone`, `git checkout`).
 A line of benchmarks/published.jsonl is one kernel: its verdict, and again when it was searched from; the last counts.
 All verdicts come first. A run goes on where the last one stopped. On a GPU, kernels are judged side by side: one for
-each four cores. `--children` judges, of each kernel that passed, one child of every strategy that the rewriter offers, cheap
-kernels first.
+each four cores. `--children` judges, of each kernel that passed, one child of every strategy that the rewriter offers,
+cheap kernels first.
 """
 
 from __future__ import annotations

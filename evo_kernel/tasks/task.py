@@ -187,7 +187,7 @@ class Task:
             return {}
         if case not in self._host:
             seed = int.from_bytes(hashlib.sha256(case.name.encode()).digest()[:4])
-            values = self._drawn(case, torch.Generator("cpu").manual_seed(seed), "cpu")
+            values = self._integers(case, seed)
             positions = [position for position in sorted(self.host_known) if 0 <= position < len(values)]
             self._host[case] = {
                 position: self._small_integers(case, position, value)
@@ -195,6 +195,15 @@ class Task:
                 if isinstance(value := values[position], torch.Tensor)
             }
         return self._host[case]
+
+    def _integers(self, case: Case, seed: int) -> tuple[Input, ...]:
+        """A draw whose host-known inputs have values; others may have no memory, where none of those depends on them:
+        to draw them all would take seconds."""
+        with contextlib.suppress(TaskError), Blank(integers=True):
+            values = self._drawn(case, torch.Generator("cpu").manual_seed(seed), "cpu")
+            if not any(isinstance(v, torch.Tensor) and v.is_meta for n, v in enumerate(values) if n in self.host_known):
+                return values
+        return self._drawn(case, torch.Generator("cpu").manual_seed(seed), "cpu")
 
     def _small_integers(self, case: Case, position: int, value: torch.Tensor) -> torch.Tensor:
         what = f"{self.path}: HOST_KNOWN names input {position}, which for case {case.name!r} "

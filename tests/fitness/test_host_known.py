@@ -126,6 +126,14 @@ def test_what_is_recorded_is_what_is_checked(tmp_path):
     assert "host" not in record_case(task, case).inputs[0]
 
 
+def test_only_what_they_depend_on_is_drawn(tmp_path):
+    large = TASK.replace("torch.randn(case", "torch.randn(1 << 20, case")  # 2.4 TB
+    task = load(written(tmp_path, large))
+    assert task.host_values(task.cases[2])[1].shape == (65,)
+    by_floats = TASK.replace("[cuts, ends]", "[cuts * (x[0, 0] < 9), ends]")
+    assert load(written(tmp_path, by_floats)).host_values(task.cases[2])[1][-1] == 40000
+
+
 def test_values_cannot_be_changed_from_outside(tmp_path):
     task = load(written(tmp_path))
     case = task.cases[0]
