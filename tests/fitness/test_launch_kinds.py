@@ -99,6 +99,14 @@ def test_gluon_is_compiled(record):
     assert plan.plan.kernels[0].language == "gluon" and plan.binaries[0].registers > 0
 
 
+def test_a_fault_in_functions_that_functions_call_is_told(record):
+    calls = "@gluon.jit\ndef inner(x):\n    return x.reshape([7])\n\n@gluon.jit\ndef outer(x):\n    return inner(x)\n\n"
+    source = KINDS["Gluon"].source.replace("@gluon.jit\n", f"{calls}@gluon.jit\n")
+    source = source.replace("gl.store(y_ptr + at,", "gl.store(y_ptr + outer(at),")
+    fault = record("Gluon", source)
+    assert isinstance(fault, RecordFault) and "return x.reshape([7])" in fault.reason
+
+
 def test_constant_tables(record):
     plan = compiled(record("constant table"))
     tables = [node for node in plan.plan.nodes if isinstance(node, Constant)]

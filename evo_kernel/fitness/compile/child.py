@@ -129,9 +129,11 @@ _MESSAGE_CHARACTERS = 1200
 def explain(error: BaseException) -> str:
     """Triton's message, cut to its end: the last lines name the kernel's line and the error."""
     text = str(error).strip() or type(error).__name__
-    cause = error.__cause__ or error.__context__
-    if cause is not None and str(cause).strip() and str(cause).strip() not in text:
-        text += f"\n{type(cause).__name__}: {cause}"
+    cause: BaseException | None = error
+    for _ in range(10):  # calls of functions: each has a message of its own
+        cause = cause and (cause.__cause__ or cause.__context__)
+        if cause is not None and str(cause).strip() and str(cause).strip() not in text:
+            text += f"\n{type(cause).__name__}: {cause}"
     return (
         f"{type(error).__name__}: {text}"[-_MESSAGE_CHARACTERS:]
         if len(text) > _MESSAGE_CHARACTERS
