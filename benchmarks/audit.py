@@ -1,15 +1,16 @@
 """Judges published Triton kernels, searches from each, and writes a page of the results.
 
-python -m benchmarks.audit CHECKOUTS [--only NAME,NAME] [--seconds 60] [--device cuda] [--gpus 4] [--for 580s]
+python -m benchmarks.audit CHECKOUTS [--only NAME,NAME] [--device cuda] [--gpus 4] [--for 580s]
+python -m benchmarks.audit CHECKOUTS --seconds 60 [--only NAME,NAME] [--device cuda] [--gpus 4] [--for 580s]
 python -m benchmarks.audit CHECKOUTS --children [--only NAME,NAME] [--gpus 2] [--for 2h]
 python -m benchmarks.audit --page
 
 benchmarks/published.toml lists projects with their commits, and kernels: the call that is judged, inputs, a reference
 in plain PyTorch. CHECKOUTS holds a folder OWNER+NAME of each project at its commit (`git clone`, `git checkout`).
 A line of benchmarks/published.jsonl is one kernel: its verdict, and again when it was searched from; the last counts.
-All verdicts come first. A run goes on where the last one stopped. On a GPU, kernels are judged side by side: one for
-each four cores. `--children` judges, of each kernel that passed, one child of every strategy that the rewriter offers,
-cheap kernels first.
+The first command judges, the second searches from what passed. A run goes on where the last one stopped. On a GPU, a
+kernel for each four cores is judged, or searched from, side by side. `--children` judges, of each kernel that passed,
+one child of every strategy that the rewriter offers. Searches and children begin with cheap kernels.
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ class Machine:
                 told = {name: f"{one['status']}: {one['reason']}"[:300] for name, one in judged}
                 return before | {"strategies": sorted(offered)} | ({"children": told} if told else {})
             if before is not None:
+                with task.open("a", encoding="utf-8") as file:  # torch.compile's time is known, and takes seconds
+                    file.write("\n\nreference.compiled_baseline = False\n")
                 words = ["run", str(task), "--seed", str(source), "--for", f"{seconds:g}s"]
                 found = self._said([*words, "--population", str(folder / "found.db")], paths, seconds)
                 ended = found and (found.get("stopped") or found.get("reason", "") or "?")
@@ -302,8 +305,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", type=Path, nargs="?", help="folder with OWNER+NAME of each project")
     parser.add_argument("--only", default="", help="comma-separated names; all without a result if not given")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each search; 0: none")
-    parser.add_argument("--children", action="store_true", help="judge children, and search nothing")
+    parser.add_argument("--seconds", type=float, default=0.0, help="search for so long from each that passed")
+    parser.add_argument("--children", action="store_true", help="judge children of what passed")
     parser.add_argument("--device", default="cpu", help="cpu: modeled; cuda: measured")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs in use; all are seen if not given")
     parser.add_argument("--for", dest="limit", default="365d", help="stop after this time, like 580s or 2h")
@@ -335,11 +338,11 @@ def main() -> None:
     if options.checkouts:
         chosen = [one for one in listed["kernel"] if not options.only or one["name"] in options.only.split(",")]
         with ThreadPoolExecutor(len(gpus) * beside) as pool:
-            if not options.children:
-                list(pool.map(work, chosen if options.only else without_verdict(listed)))
             if options.children or options.seconds:
                 jobs = without("children" if options.children else "found", chosen, listed)
                 list(pool.map(lambda job: work(*job), jobs))
+            else:
+                list(pool.map(work, chosen if options.only else without_verdict(listed)))
     if options.page:
         PAGE.write_text(page(rows(), listed), encoding="utf-8")
 
