@@ -187,8 +187,8 @@ def placed_loops(cubin: bytes) -> list[tuple[tuple[int, int], Mapping[str, int]]
 
     `all`, `alu` and its like, `load_bytes` and `products` as above. `in_divisions`: of all, those of functions that
     divide integers. `called`: 1 of a function. `inner`: loops that lie in it. `early`: rounds that copies are issued
-    before their use, at most; `ahead`: at least, 0 where a round waits for a load of its own. Raises ValueError, and InfraError
-    without a disassembler.
+    before their use, at most; `ahead`: at least, 0 where a round waits for a load of its own. Raises ValueError, and
+    InfraError without a disassembler.
     """
     code = _with_functions(cubin)
     called = _called(code)
@@ -254,8 +254,8 @@ def _early(inside: Sequence[Instruction], before: Sequence[Instruction]) -> tupl
     if not counts["cp.async"] + counts["tma.load"]:
         return 0, 0
     if counts["tma.load"]:
-        issued = sum(one.family == "tma.load" for one in before)
-        return (issued // counts["tma.load"],) * 2
+        rounds = sum(one.family == "tma.load" for one in before) // counts["tma.load"]
+        return rounds, rounds
     left = [(one.low >> 38) & 63 for one in inside if one.opcode == "DEPBAR"]  # groups, by wait
     own = [groups for groups in left if groups == max(left)] if counts["UTMACMDFLUSH"] else left
     least, most = (1 + min(each, default=0) * len(each) // max(1, counts["LDGDEPBAR"]) for each in (left, own))

@@ -42,7 +42,7 @@ def _flushing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 
 _VECTORS = 32
-"""Elements that torch computes at a time at most; of what is left, and of what does not lie without gaps, one by one."""
+"""Elements that torch computes at a time, at most; what is left, and what lies with gaps, it computes one by one."""
 
 
 def alike(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

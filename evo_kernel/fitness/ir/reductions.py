@@ -34,7 +34,7 @@ def _without_nan(function: Callable[..., torch.Tensor], other: float) -> Callabl
 
 
 def _sum(data: torch.Tensor, axis: int) -> torch.Tensor:
-    """Of contiguous memory: else torch's order depends on how the values lie, which programs executed together decide."""
+    """Of contiguous values: torch's order depends on how they lie, and that on the programs executed together."""
     return data.contiguous().sum(axis, dtype=data.dtype)
 
 
