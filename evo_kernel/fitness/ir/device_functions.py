@@ -58,7 +58,7 @@ def alike(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return whole
 
 
-exp2, power = alike(torch.exp2), alike(torch.pow)
+exp2, raised = alike(torch.exp2), alike(torch.pow)
 flushed_exp2 = _flushing(exp2)
 """Triton compiles exp2 of float32 to ex2.approx.ftz."""
 
@@ -280,7 +280,7 @@ def _cube_root(x: torch.Tensor) -> torch.Tensor:
 
 def _power(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Of a denormal float32, that of 2^-127: its digits are flushed."""
-    return power(torch.where(_denormal(x), torch.copysign(torch.full_like(x, 2.0**-127), x), x), y)
+    return raised(torch.where(_denormal(x), torch.copysign(torch.full_like(x, 2.0**-127), x), x), y)
 
 
 def _exponent(x: torch.Tensor) -> torch.Tensor:
@@ -389,8 +389,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "round": half_away,
     "llrint": lambda x: torch.round(x).long(),
     "llround": lambda x: half_away(x).long(),
-    "exp10": lambda x: power(torch.full_like(x, 10.0), x),
-    "fast_exp10f": _flushing(lambda x: power(torch.full_like(x, 10.0), x)),
+    "exp10": lambda x: raised(torch.full_like(x, 10.0), x),
+    "fast_exp10f": _flushing(lambda x: raised(torch.full_like(x, 10.0), x)),
     "cbrt": _cube_root,
     "saturate": flushed(lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
     "frcp_rn": _flushing(torch.reciprocal),
@@ -407,7 +407,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "signbit": lambda x: torch.signbit(x).int(),
     "normcdf": _flushing(lambda x: 0.5 * torch.erfc(-x / 2**0.5)),
     "pow": _power,
-    "powi": lambda x, n: power(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
+    "powi": lambda x, n: raised(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
     **dict.fromkeys(("float_as_int", "float_as_uint"), _bits_as(torch.int32)),
     **dict.fromkeys(("int_as_float", "uint_as_float"), _bits_as(torch.float32)),
     "double_as_longlong": _bits_as(torch.int64),

@@ -17,7 +17,7 @@ from evo_kernel.fitness.ir.device_functions import (
     fused,
     half_away,
     inverse_root,
-    power,
+    raised,
     quotient,
     remainder,
     takes,
@@ -303,7 +303,7 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     **{f"math.{name}": FLUSHED[name] for name in (
         "log1p", "expm1", "sin", "tan", "tanh", "sinh", "atan", "asin", "atan2", "sqrt", "erf", "floor", "ceil")},
     "math.trunc": torch.trunc, "math.round": half_away,
-    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": power,
+    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": raised,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": torch.div,
 }  # fmt: skip
 
