@@ -17,8 +17,8 @@ from evo_kernel.fitness.ir.device_functions import (
     fused,
     half_away,
     inverse_root,
-    raised,
     quotient,
+    raised,
     remainder,
     takes,
 )
