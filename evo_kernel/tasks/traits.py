@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -51,21 +52,22 @@ SAME = 2.0**-6
 
 
 def computes_the_same(task: Task, other: Task) -> bool:
-    """Whether two references return the same on the other's first case, and change the same inputs.
+    """Whether two references return the same on the other's check cases, and change the same inputs.
 
     Dtypes and shapes are held against each other in the case's own dtypes, values in float64.
     """
-    inputs, outputs = _drawn(other), list[tuple[torch.Tensor, ...]]()
+    return task.mutates == other.mutates and all(_same_on(inputs, task, other) for inputs in _draws(other))
+
+
+def _same_on(inputs: tuple[Any, ...], task: Task, other: Task) -> bool:
     try:
-        for given in (inputs, tuple(map(as_float64, inputs))):
-            outputs += [one.outputs(*given) for one in (task, other)]
+        made, wanted, wide, truth = (
+            one.outputs(*given) for given in (inputs, tuple(map(as_float64, inputs))) for one in (task, other)
+        )
     except TaskError:  # one does not take what the other takes
         return False
-    made, wanted, wide, truth = outputs
-    return (
-        task.mutates == other.mutates
-        and [(one.dtype, one.shape) for one in made] == [(one.dtype, one.shape) for one in wanted]
-        and all(_apart(*pair) <= SAME for pair in zip(wide, truth, strict=True))
+    return [(one.dtype, one.shape) for one in made] == [(one.dtype, one.shape) for one in wanted] and all(
+        _apart(*pair) <= SAME for pair in zip(wide, truth, strict=True)
     )
 
 
@@ -79,14 +81,16 @@ def backward_arguments(task: Task, gradient: Task) -> list[int]:
     """For every parameter of a backward task its place among the task's inputs and the gradients of its outputs.
 
     A parameter with the name of an input is that input; the others are the gradients of the floating-point outputs, in
-    order; and it must return the gradients of the floating-point inputs, in order. Raises TaskError where it does not.
+    order; and it must return the gradients of the floating-point inputs, in order. Raises TaskError where it does not,
+    on a check case of either, or changes inputs, which autograd keeps for others.
     """
     names, wanted = list(task.input_names), [n for n in gradient.input_names if n not in task.input_names]
-    inputs = tuple(as_float64(value) for value in _drawn(task))
     places = differentiable(task)
     if not places:
         raise TaskError(f"{task.name} cannot be differentiated, so {gradient.name} cannot be held against anything")
-    outputs, pull = _pullback(task, inputs, places)
+    if gradient.mutates:
+        raise TaskError(f"{gradient.name} changes its inputs, which others need: give a task without MUTATES")
+    outputs, _ = _pullback(task, _drawn(task), places)
     if len(wanted) != len(outputs) or any(name not in gradient.input_names for name in names):
         raise TaskError(
             f"{gradient.name} takes {', '.join(gradient.input_names)}; the gradients of {task.name} follow from "
@@ -95,15 +99,22 @@ def backward_arguments(task: Task, gradient: Task) -> list[int]:
         )
     order = [names.index(name) if name in names else len(names) + wanted.index(name) for name in gradient.input_names]
     generator = torch.Generator().manual_seed(1)
-    outer = tuple(torch.randn(one.shape, generator=generator, dtype=one.dtype) for one in outputs)
-    full = [*inputs, *outer]
-    got, truth = gradient.outputs(*(full[place] for place in order)), pull(outer)
-    alike = len(got) == len(truth) and all(
-        one.shape == two.shape and torch.allclose(one.double(), two.double(), rtol=1e-6, atol=1e-8)
-        for one, two in zip(got, truth, strict=True)
-    )
-    if not alike:
-        raise TaskError(f"{gradient.name} does not compute the gradients of {task.name}: they differ on its first case")
+    own = (tuple(given[order.index(place)] for place in range(len(names))) for given in _draws(gradient))
+    for case in (*_draws(task), *own):
+        inputs = tuple(map(as_float64, case))
+        outputs, pull = _pullback(task, inputs, places)
+        drawn = (torch.randn(one.shape, generator=generator, dtype=one.dtype) for one in outputs)
+        outer = tuple(one**3 for one in drawn)  # small and large ones
+        full = [*inputs, *outer]
+        got, truth = gradient.outputs(*(full[place] for place in order)), pull(outer)
+        alike = len(got) == len(truth) and all(
+            one.shape == two.shape and torch.allclose(one.double(), two.double(), rtol=1e-6, atol=1e-8)
+            for one, two in zip(got, truth, strict=True)
+        )
+        if not alike:
+            raise TaskError(
+                f"{gradient.name} does not compute the gradients of {task.name}: they differ on a check case"
+            )
     return order
 
 
@@ -120,8 +131,13 @@ def _pullback(task: Task, inputs: tuple[Any, ...], places: list[int]) -> tuple[t
 
 
 def _drawn(task: Task) -> tuple[Any, ...]:
-    case = (task.cases_of(CaseKind.CHECK) or task.cases)[0]
-    return task.inputs(case, torch.Generator().manual_seed(0), "cpu")
+    return next(_draws(task))
+
+
+def _draws(task: Task) -> Iterator[tuple[Any, ...]]:
+    """Inputs of each check case."""
+    for case in task.cases_of(CaseKind.CHECK) or task.cases[:1]:
+        yield task.inputs(case, torch.Generator().manual_seed(0), "cpu")
 
 
 _PICK = {"embedding", "gather", "index", "index_select", "take", "_unsafe_index", "_embedding_bag"}

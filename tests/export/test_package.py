@@ -332,3 +332,40 @@ def test_a_backward_task_is_matched_by_the_names_of_its_parameters() -> None:
             backward_arguments(*map(load, other))  # it is causal; it returns the loss, too
     with pytest.raises(TaskError, match="give a task that takes these, by these names"):
         backward_arguments(load("layernorm"), load("layernorm_backward"))  # wants the rows' statistics
+
+
+SINES = """
+import torch
+
+CASES = [{"m": 5}, {"m": 7}]
+
+def inputs(case, generator, device):
+    return tuple(torch.randn(case["m"], 9, generator=generator, device=device) for _ in range(COUNT))
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("gradient", "says"),
+    [
+        ("    return torch.cos(x) * dy", ""),
+        ("    return torch.cos(x) * dy * (1 + (len(x) == 7))", "on a check case"),  # right on the first case alone
+        ("    return torch.cos(x) * dy.clamp(-6, 6)", "on a check case"),  # of usual gradients of outputs
+        ("    x.copy_(torch.cos(x) * dy)\n\nMUTATES = ('x',)", "changes its inputs"),
+    ],
+)
+def test_a_backward_task_is_held_against_all_check_cases_and_changes_nothing(gradient, says, tmp_path) -> None:
+    from evo_kernel.errors import TaskError
+    from evo_kernel.tasks.traits import backward_arguments
+
+    texts = {"sines": "COUNT = 1\ndef reference(x):\n    return torch.sin(x)\n",
+             "slopes": f"COUNT = 2\ndef reference(x, dy):\n{gradient}\n"}  # fmt: skip
+    tasks = []
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(SINES + text)
+        tasks.append(load(tmp_path / f"{name}.py"))
+    if not says:
+        assert backward_arguments(*tasks) == [0, 1]
+        return
+    with pytest.raises(TaskError, match=says):
+        backward_arguments(*tasks)

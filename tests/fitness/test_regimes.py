@@ -50,3 +50,10 @@ def test_float64_keeps_its_precision():
 def test_a_confirmation_takes_every_regime():
     assert set(regimes.CONFIRM) == set(regimes.REGIMES)
     assert set(regimes.SEARCH) <= set(regimes.REGIMES)
+
+
+def test_one_sign_changes_what_is_drawn_with_both():
+    x, y, positive = torch.randn(1000), torch.randn(1000), torch.rand(1000)
+    changed = regimes.apply("one sign", (x, y, positive))
+    assert torch.equal(changed[0], -64 * x.abs()) and torch.equal(changed[1], 64 * y.abs())
+    assert changed[2] is positive

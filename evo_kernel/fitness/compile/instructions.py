@@ -187,8 +187,8 @@ def placed_loops(cubin: bytes) -> list[tuple[tuple[int, int], Mapping[str, int]]
 
     `all`, `alu` and its like, `load_bytes` and `products` as above. `in_divisions`: of all, those of functions that
     divide integers. `called`: 1 of a function. `inner`: loops that lie in it. `early`: rounds that copies are issued
-    before their use; `ahead`: the same, 0 where a round waits for a load of its own. Raises ValueError, and InfraError
-    without a disassembler.
+    before their use, at most; `ahead`: at least, 0 where a round waits for a load of its own. Raises ValueError, and
+    InfraError without a disassembler.
     """
     code = _with_functions(cubin)
     called = _called(code)
@@ -211,8 +211,8 @@ def placed_loops(cubin: bytes) -> list[tuple[tuple[int, int], Mapping[str, int]]
         counts["in_divisions"] = sum(one.opcode == _DIVIDES for one in inside)
         counts["called"] = int(start in called)
         counts["inner"] = sum(start <= other[0] and other[1] <= end for other in spans) - 1
-        counts["early"] = _early(inside, [one for one in own[around] if before < one.address < start])
-        counts["ahead"] = 0 if counts["ld.global"] else counts["early"]
+        least, counts["early"] = _early(inside, [one for one in own[around] if before < one.address < start])
+        counts["ahead"] = 0 if counts["ld.global"] else least
         made.append(((start, end), dict(counts)))
     return made
 
@@ -242,20 +242,24 @@ def _spans(code: Sequence[Instruction], called: Sequence[int]) -> list[tuple[int
     return sorted({*apart, *functions}, key=lambda span: span[1] - span[0])
 
 
-def _early(inside: Sequence[Instruction], before: Sequence[Instruction]) -> int:
-    """Rounds that the copies of a loop run ahead of their use; `before`: the code that leads to it.
+def _early(inside: Sequence[Instruction], before: Sequence[Instruction]) -> tuple[int, int]:
+    """Rounds that the copies of a loop run ahead of their use, at least and at most; `before`: the code that leads to
+    it.
 
-    Of cp.async, a round leaves some groups of copies under way when it waits, and adds its own. Of TMA, what is under
-    way was issued before the loop; in warp-specialised code others issue it, as far as they have room.
+    Of cp.async, a round leaves some groups of copies under way when it waits, and adds its own; the same instruction
+    waits for stores by TMA, of which it leaves fewer. Of TMA, what is under way was issued before the loop; in
+    warp-specialised code others issue it, as far as they have room.
     """
     counts = Counter(one.family for one in inside) + Counter(one.opcode for one in inside)
     if not counts["cp.async"] + counts["tma.load"]:
-        return 0
+        return 0, 0
     if counts["tma.load"]:
-        issued = sum(one.family == "tma.load" for one in before)
-        return issued // counts["tma.load"]
-    left = min(((one.low >> 38) & 63 for one in inside if one.opcode == "DEPBAR"), default=0)  # groups
-    return 1 + left * counts["DEPBAR"] // max(1, counts["LDGDEPBAR"])
+        rounds = sum(one.family == "tma.load" for one in before) // counts["tma.load"]
+        return rounds, rounds
+    left = [(one.low >> 38) & 63 for one in inside if one.opcode == "DEPBAR"]  # groups, by wait
+    own = [groups for groups in left if groups == max(left)] if counts["UTMACMDFLUSH"] else left
+    least, most = (1 + min(each, default=0) * len(each) // max(1, counts["LDGDEPBAR"]) for each in (left, own))
+    return least, most
 
 
 _learnt: dict[int, dict[int, str]] = {}

@@ -6,6 +6,7 @@ generator after the plan exists, so no kernel can be specialised to them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from evo_kernel.tasks.layout import once, write
 from evo_kernel.tasks.task import Case, Input, Task
 
-LARGE, SMALL, HUGE = 64.0, 1e-3, 2.0**17
+LARGE, MODERATE, SMALL, HUGE = 64.0, 4.0, 1e-3, 2.0**17
 TIE_STEP = 0.5
 FILLING = 0.25
 
@@ -50,15 +51,34 @@ def _uneven(x: torch.Tensor) -> torch.Tensor:
     return (torch.where(x == 0, FILLING, _wide(x)) * factor.clamp(min=1 / LARGE)).to(x.dtype)
 
 
-_TRANSFORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "nominal": lambda x: x,
-    "small": lambda x: (_wide(x) * SMALL).to(x.dtype),
-    "large": lambda x: (_wide(x) * LARGE).to(x.dtype),
-    "uneven": _uneven,
-    "positive": lambda x: _wide(x).abs().to(x.dtype),
-    "ties": _ties,
-    "zeros": torch.zeros_like,
-    "denormals": _denormals,
+_BOTH_SIGNS = 0.25
+"""Share of each sign, at least, in a tensor whose signs a regime may change."""
+
+
+def _one_sign(x: torch.Tensor, place: int) -> torch.Tensor:
+    """Large, every other tensor negative and the others positive: so are all elements of a row, and all products of
+    two, and a maximum that starts from zero, or from what is far below usual values, shows.
+
+    Tensors that are not drawn with both signs, such as variances, stay.
+    """
+    wide = _wide(x)
+    shares = [float((part < 0).float().mean()) for part in (wide, -wide)]
+    if not x.numel() or min(shares) < _BOTH_SIGNS:
+        return x
+    return (wide.abs() * (LARGE if place % 2 else -LARGE)).to(x.dtype)
+
+
+_TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "nominal": lambda x, _: x,
+    "small": lambda x, _: (_wide(x) * SMALL).to(x.dtype),
+    "moderate": lambda x, _: (_wide(x) * MODERATE).to(x.dtype),  # terms of all sizes matter in a softmax
+    "large": lambda x, _: (_wide(x) * LARGE).to(x.dtype),
+    "uneven": lambda x, _: _uneven(x),
+    "positive": lambda x, _: _wide(x).abs().to(x.dtype),
+    "one sign": _one_sign,
+    "ties": lambda x, _: _ties(x),
+    "zeros": lambda x, _: torch.zeros_like(x),
+    "denormals": lambda x, _: _denormals(x),
 }
 REGIMES: tuple[str, ...] = tuple(_TRANSFORMS)
 SEARCH: tuple[str, ...] = ("nominal", "large")
@@ -77,11 +97,13 @@ def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
     """The inputs in a regime, with the same shapes, dtypes and strides. Raises KeyError for an unknown regime."""
     transform = _TRANSFORMS[regime]
 
+    places = itertools.count()
+
     def changed(value: Input) -> Input:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         alone = once(value)
-        result = transform(alone)
+        result = transform(alone, next(places))
         if result is alone:
             return value
         if (result.shape, result.stride()) == (value.shape, value.stride()):

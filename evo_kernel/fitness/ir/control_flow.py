@@ -81,7 +81,7 @@ def _for(machine: Machine, frame: Frame, operation: Operation, operands: Sequenc
         if over:
             machine.latest = around
             return loop.finish()
-        if machine.latest is not None:
+        if machine.latest is not None and (trips or around is None):  # flattened, the first round is the outer loop's
             machine.latest.begin_round()
         counter = _counter(index, loop.of(low), loop.of(step), trips)
         loop.carried = list((yield from machine.region(loop.frame, body, [counter, *loop.carried])))

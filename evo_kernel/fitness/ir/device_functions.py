@@ -41,7 +41,25 @@ def _flushing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
     return lambda *values: _without_denormals(function(*map(_without_denormals, values)))
 
 
-flushed_exp2 = _flushing(torch.exp2)
+_VECTORS = 32
+"""Elements that torch computes at a time, at most; what is left, and what lies with gaps, it computes one by one."""
+
+
+def alike(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The function, equal for equal operands: some of torch's differ in the last bit where they take one at a time, so
+    that a result would depend on the programs that are executed together."""
+
+    def whole(*values: torch.Tensor) -> torch.Tensor:
+        values = torch.broadcast_tensors(*values)
+        count = values[0].numel()
+        rows = [torch.nn.functional.pad(value.reshape(-1), (0, -count % _VECTORS)).contiguous() for value in values]
+        return function(*rows)[:count].view(values[0].shape)
+
+    return whole
+
+
+exp2, raised = alike(torch.exp2), alike(torch.pow)
+flushed_exp2 = _flushing(exp2)
 """Triton compiles exp2 of float32 to ex2.approx.ftz."""
 
 
@@ -262,7 +280,7 @@ def _cube_root(x: torch.Tensor) -> torch.Tensor:
 
 def _power(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Of a denormal float32, that of 2^-127: its digits are flushed."""
-    return torch.pow(torch.where(_denormal(x), torch.copysign(torch.full_like(x, 2.0**-127), x), x), y)
+    return raised(torch.where(_denormal(x), torch.copysign(torch.full_like(x, 2.0**-127), x), x), y)
 
 
 def _exponent(x: torch.Tensor) -> torch.Tensor:
@@ -329,14 +347,22 @@ def _as_int(rounding: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., t
     return lambda x: rounding(x).double().nan_to_num(0.0).clamp(-(2.0**31), 2.0**31 - 1).int()
 
 
+_ONE_BY_ONE = {"atan2", "atanh", "cosh", "log1p", "sinh"}
+"""See `alike`."""
+
+
+def _of_torch(name: str) -> Callable[..., torch.Tensor]:
+    return alike(getattr(torch, name)) if name in _ONE_BY_ONE else getattr(torch, name)
+
+
 _UNARY = {
-    name: getattr(torch, name)
+    name: _of_torch(name)
     for name in (
         "abs", "acos", "acosh", "cos", "cosh", "erfinv", "exp", "log", "log10", "log2", "trunc",
     )
 }  # fmt: skip
 FLUSHED: dict[str, Callable[..., torch.Tensor]] = {
-    name: flushed(getattr(torch, name))
+    name: flushed(_of_torch(name))
     for name in (
         "asin", "asinh", "atan", "atan2", "atanh", "ceil", "erf", "expm1", "floor", "fmod", "hypot",
         "lgamma", "log1p", "sin", "sinh", "sqrt", "tan", "tanh",
@@ -363,8 +389,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "round": half_away,
     "llrint": lambda x: torch.round(x).long(),
     "llround": lambda x: half_away(x).long(),
-    "exp10": lambda x: torch.pow(10.0, x),
-    "fast_exp10f": _flushing(lambda x: torch.pow(10.0, x)),
+    "exp10": lambda x: raised(torch.full_like(x, 10.0), x),
+    "fast_exp10f": _flushing(lambda x: raised(torch.full_like(x, 10.0), x)),
     "cbrt": _cube_root,
     "saturate": flushed(lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
     "frcp_rn": _flushing(torch.reciprocal),
@@ -381,7 +407,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "signbit": lambda x: torch.signbit(x).int(),
     "normcdf": _flushing(lambda x: 0.5 * torch.erfc(-x / 2**0.5)),
     "pow": _power,
-    "powi": lambda x, n: torch.pow(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
+    "powi": lambda x, n: raised(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
     **dict.fromkeys(("float_as_int", "float_as_uint"), _bits_as(torch.int32)),
     **dict.fromkeys(("int_as_float", "uint_as_float"), _bits_as(torch.float32)),
     "double_as_longlong": _bits_as(torch.int64),
@@ -410,7 +436,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "fma": _flushing(fused),
     "fmaf_rn": _flushing(fused),
     "rcp64h": lambda x: _high_word(torch.reciprocal(_high_word(x))),
-    "fast_powf": _flushing(lambda x, y: torch.exp2(y * _fast_logarithm(x))),  # NaN for a base below zero
+    "fast_powf": _flushing(lambda x, y: exp2(y * _fast_logarithm(x))),  # NaN for a base below zero
     "fast_log2f": flushed(_fast_logarithm),
     "fast_logf": flushed(lambda x: _fast_logarithm(x) * math.log(2.0)),
     "fast_log10f": flushed(lambda x: _fast_logarithm(x) * math.log10(2.0)),
@@ -509,7 +535,7 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "abs.f32": torch.abs,
     "neg.f32": torch.neg,
     **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
-        ("ex2", torch.exp2), ("lg2", _fast_logarithm), ("rcp", _reciprocal), ("sqrt", torch.sqrt),
+        ("ex2", exp2), ("lg2", _fast_logarithm), ("rcp", _reciprocal), ("sqrt", torch.sqrt),
         ("rsqrt", _inverse_root), ("sin", _fast_sine), ("cos", _fast_cosine))},
     "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)
 }  # fmt: skip

@@ -90,7 +90,8 @@ class DeviceBuffer:
             )
 
     def unit(self, item: int) -> int:
-        """Bytes per shadow element, a divisor of `item`; refined permanently if necessary."""
+        """Bytes per shadow element, a divisor of `item`; refined permanently if necessary, by every access: so after a
+        survey of all launches it stays."""
         if self._unit == 0:
             self._unit = min(item, 8)
             if self.defined is not None:
@@ -116,6 +117,11 @@ class DeviceBuffer:
     def marks(self) -> torch.Tensor:
         """A boolean tensor of False for each shadow element."""
         return torch.zeros(self.shadow_elements(self.unit(1 << 30)), dtype=torch.bool)
+
+    def refined(self, marks: torch.Tensor) -> torch.Tensor:
+        """Marks that were made when shadow elements may have been larger."""
+        count = self.shadow_elements(self.unit(1 << 30))
+        return marks.repeat_interleave(-(-count // marks.numel()))[:count]
 
     def defined_bytes(self) -> torch.Tensor | None:
         """A boolean for each byte; None if all are defined."""
@@ -329,6 +335,7 @@ class DeviceMemory:
             return None  # the slow path reports the misaligned lane, or that the sum is aligned
         if offset % item:
             return None
+        buffer.unit(item)
         return MemoryAccess(buffer, offset, progressions, indices, rank)
 
     def describe(self, address: int) -> str:
@@ -404,6 +411,7 @@ class Scattered:
                     f"accesses {item} bytes {memory.describe(int(addresses[first]))}, which is not aligned to them",
                     int((self.programs if some is None else self.programs[some])[first]),
                 )
+            memory.buffers[number].unit(item)
             groups.append((memory.buffers[number], (offsets + PADDING) >> (item.bit_length() - 1), some))
         return groups
 

@@ -129,8 +129,9 @@ class PartialExecution:
         self._alone = not (self._conflicts or "atomic" in counter.by_program or stored & self._stored.keys())
         for place, buffer in enumerate(self._memory.buffers):
             if buffer.writer is not None:
-                marks = buffer.writer != 0
-                self._stored[place] = self._stored[place] | marks if place in self._stored else marks
+                marks, before = buffer.writer != 0, self._stored.get(place)
+                self._stored[place] = marks if before is None else marks | buffer.refined(before)
+        self._stored = {place: self._memory.buffers[place].refined(marks) for place, marks in self._stored.items()}
         if launched.finding is None and number == len(self._launches) - 1:
             self.unwritten = [self._unwritten(view) for view in self._computed]
             self.writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}

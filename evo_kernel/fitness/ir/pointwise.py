@@ -11,12 +11,14 @@ import torch
 from evo_kernel.fitness.ir import library_loops
 from evo_kernel.fitness.ir.device_functions import (
     FLUSHED,
+    alike,
     device_function,
     flushed_exp2,
     fused,
     half_away,
     inverse_root,
     quotient,
+    raised,
     remainder,
     takes,
 )
@@ -297,11 +299,11 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.remf": remainder, "arith.negf": torch.neg,
     "arith.maximumf": torch.maximum, "arith.minimumf": torch.minimum, "math.exp": torch.exp, "math.exp2": flushed_exp2,
     "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.cos": torch.cos,
-    "math.cosh": torch.cosh, "math.acos": torch.acos, "math.rsqrt": inverse_root,
+    "math.cosh": alike(torch.cosh), "math.acos": torch.acos, "math.rsqrt": inverse_root,
     **{f"math.{name}": FLUSHED[name] for name in (
         "log1p", "expm1", "sin", "tan", "tanh", "sinh", "atan", "asin", "atan2", "sqrt", "erf", "floor", "ceil")},
     "math.trunc": torch.trunc, "math.round": half_away,
-    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": torch.pow,
+    "math.roundeven": torch.round, "math.absf": torch.abs, "math.fma": fused, "math.powf": raised,
     "math.copysign": torch.copysign, "tt.precise_sqrt": torch.sqrt, "tt.precise_divf": torch.div,
 }  # fmt: skip
 

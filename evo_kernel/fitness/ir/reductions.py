@@ -34,7 +34,8 @@ def _without_nan(function: Callable[..., torch.Tensor], other: float) -> Callabl
 
 
 def _sum(data: torch.Tensor, axis: int) -> torch.Tensor:
-    return data.sum(axis, dtype=data.dtype)
+    """Of contiguous values: torch's order depends on how they lie, and that on the programs executed together."""
+    return data.contiguous().sum(axis, dtype=data.dtype)
 
 
 def _sum_in_halves(data: torch.Tensor, axis: int) -> torch.Tensor:

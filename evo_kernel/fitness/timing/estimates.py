@@ -24,7 +24,7 @@ import numpy as np
 
 from evo_kernel.types import NOTICEABLE, SAME
 
-JUDGE_VERSION = 30
+JUDGE_VERSION = 31
 
 
 @dataclass(frozen=True)

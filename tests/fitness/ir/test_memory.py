@@ -9,6 +9,8 @@ import triton.language as tl
 
 from evo_kernel.fitness.ir.engine import Stuck, Unsupported
 from evo_kernel.fitness.ir.execute import traits_of
+from evo_kernel.fitness.ir.lanes import Sum
+from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory
 from evo_kernel.fitness.ir.parse import parse
 from tests.fitness.ir.support import fault, fine, lowered, run
 
@@ -485,3 +487,15 @@ module {
 """)
     )
     assert (traits.loaded.arguments, traits.stored.arguments) == ({0, 2}, {1, 2})
+
+
+def test_marks_become_as_fine_as_what_a_kernel_loads_of_a_filled_buffer():
+    memory = DeviceMemory()
+    number = memory.add(64, defined=False)
+    buffer = memory.buffers[number]
+    buffer.define(0, 64)  # a fill marks 8 bytes at once
+    coarse = buffer.marks()
+    coarse[PADDING // 8] = True
+    assert memory.access(Sum(memory.address(number)), 4, 1, 0) is not None
+    assert len(buffer.marks()) == 2 * len(coarse)
+    assert buffer.refined(coarse).nonzero().flatten().tolist() == [PADDING // 4, PADDING // 4 + 1]
