@@ -6,8 +6,8 @@ the population. Confirmed on hidden cases by judge 30: 2.10 of the fastest basel
 
 Mechanism
 ---------
-No product is computed twice: 1.01 to 1.12 of the pairs of rows and keys, by counting blocks with heads packed by four or
-not at all. One program a multiprocessor: a warp loads by TMA, warp groups of 64 rows each compute.
+No product is computed twice: 1.01 to 1.12 of the pairs of rows and keys, by counting blocks with heads packed by four
+or not at all. One program a multiprocessor: a warp loads by TMA, warp groups of 64 rows each compute.
 
 * A tile's rows are positions times query heads that share a key head (TMA box of positions x heads), two of them where
   h / hk is even: less is wasted at the ragged end of a response, and fewer groups have a diagonal block of their own.
@@ -167,7 +167,9 @@ def produce(
                 mbarrier.expect(full.index(slot), 2 * KEYS * D * 2, pred=one == 0)
                 mbarrier.expect(full.index(slot), KEYS * D * 2, pred=one)
                 if j < blocks:
-                    load_block(k_ctx_desc, k_dec_desc, j, own, base, shared, head, full.index(slot), k_smem.index(slot), D)
+                    load_block(
+                        k_ctx_desc, k_dec_desc, j, own, base, shared, head, full.index(slot), k_smem.index(slot), D
+                    )  # fmt: skip
                 if j > 0:
                     load_block(
                         v_ctx_desc, v_dec_desc, j - 1, own, base, shared, head, full.index(slot), v_smem.index(slot), D
@@ -366,7 +368,7 @@ def consume(
                         p = next_p
                 ot = warpgroup_mma(p, v_smem.index(next_slot), o, is_async=True)
                 total = gl.convert_layout(gl.sum(sums, axis=1), gl.SliceLayout(1, O_MMA), assert_trivial=True)
-                # Keys beyond the prompt's last are zeros, and so are their scores and values: their weights are taken off.
+                # Keys beyond the prompt's last are zeros, as are their scores and values: their weights go.
                 shifts = gl.convert_layout(shift, gl.SliceLayout(1, O_MMA), assert_trivial=True)
                 zeros = gl.where(shared, 0, -prompt & (KEYS - 1))
                 off = gl.where(zeros > 0, zeros.to(gl.float32) * exp2(-shifts), 0.0)
@@ -481,7 +483,7 @@ def schedule(programs, prompt, starts, key_heads, packs, tall):
     Tiles of `tall` rows are listed TOGETHER heads of keys at a time (`packs` tiles each), the longest first, and each
     goes to the program that has the least to do: what a counter would do on the device, if it could know.
     """
-    segments = [(0, prompt)] + [(prompt + a, b - a) for a, b in zip(starts, starts[1:], strict=False)]
+    segments = [(0, prompt)] + [(prompt + a, b - a) for a, b in zip(starts, starts[1:], strict=False)]  # noqa: RUF007
     blocks = -(-prompt // KEYS.value)
     found = []
     for segment, (first, length) in enumerate(segments):
@@ -521,7 +523,7 @@ def run(q, k_ctx, v_ctx, k_dec, v_dec, cu):
         chosen = (GROUPS_64, SLOTS_64, QBUF_64, QREG_64, AHEAD_64)
     groups, slots, qbuf, qreg, ahead_of = chosen
     tall = groups * ROWS.value // pack
-    count = sum(-(-length // tall) for length in (prompt, *(b - a for a, b in zip(starts, starts[1:]))))
+    count = sum(-(-length // tall) for length in (prompt, *(b - a for a, b in zip(starts, starts[1:]))))  # noqa: B905, RUF007
     programs = min(processors, count * (heads // pack))
     tiles, order, turns = schedule(programs, prompt, starts, key_heads, share // pack, tall)
     out = torch.empty_like(q)
@@ -533,7 +535,8 @@ def run(q, k_ctx, v_ctx, k_dec, v_dec, cu):
     keys, queries = [KEYS.value, 1, d], [ROWS.value // pack, pack, d]
     shared_prompt_kernel[(programs,)](
         described(q, queries), *(described(x, keys) for x in (k_ctx, v_ctx, k_dec, v_dec)), described(out, queries),
-        out, lse, *(torch.tensor(x, dtype=torch.int32, device=q.device) for x in (tiles, order)), turns, prompt, total, heads,
+        out, lse, *(torch.tensor(x, dtype=torch.int32, device=q.device) for x in (tiles, order)), turns, prompt, total,
+        heads,
         d**-0.5 * math.log2(math.e),
         D=d, GROUPS=groups, REGS=240 if groups == 2 else 112, SLOTS=slots, QBUF=qbuf, QREG=bool(qreg),
         AHEAD=bool(ahead_of), PACK=pack, SHARE=share, num_warps=4,
