@@ -483,7 +483,7 @@ def schedule(programs, prompt, starts, key_heads, packs, tall):
     Tiles of `tall` rows are listed TOGETHER heads of keys at a time (`packs` tiles each), the longest first, and each
     goes to the program that has the least to do: what a counter would do on the device, if it could know.
     """
-    segments = [(0, prompt)] + [(prompt + a, b - a) for a, b in zip(starts, starts[1:], strict=False)]  # noqa: RUF007
+    segments = [(0, prompt)] + [(prompt + a, b - a) for a, b in zip(starts, starts[1:], strict=False)]
     blocks = -(-prompt // KEYS.value)
     found = []
     for segment, (first, length) in enumerate(segments):
@@ -523,7 +523,7 @@ def run(q, k_ctx, v_ctx, k_dec, v_dec, cu):
         chosen = (GROUPS_64, SLOTS_64, QBUF_64, QREG_64, AHEAD_64)
     groups, slots, qbuf, qreg, ahead_of = chosen
     tall = groups * ROWS.value // pack
-    count = sum(-(-length // tall) for length in (prompt, *(b - a for a, b in zip(starts, starts[1:]))))  # noqa: B905, RUF007
+    count = sum(-(-length // tall) for length in (prompt, *(b - a for a, b in zip(starts, starts[1:]))))
     programs = min(processors, count * (heads // pack))
     tiles, order, turns = schedule(programs, prompt, starts, key_heads, share // pack, tall)
     out = torch.empty_like(q)
