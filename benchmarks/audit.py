@@ -237,7 +237,8 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
         "",
         "* **error**: the largest on the timed case, against float64, ÷ what [the judge](../internals/judge.md) allows",
         "* **eager**, **compile**: PyTorch's time and torch.compile's ÷ the kernel's, so more than 1 is faster",
-        "* **search**: the published kernel's time ÷ that of the best kernel found; 1 if none is faster",
+        "* **search**: the published kernel's time ÷ that of the best kernel found; 1 if none is faster. It may descend",
+        "  from a first kernel that the search wrote itself",
     ]
     for name, project in listed["project"].items():
         own = sorted((row for row in known if row["project"] == name), key=lambda row: row["name"])
@@ -333,7 +334,8 @@ def main() -> None:
             with writing, RESULTS.open("a", encoding="utf-8") as file:
                 print(json.dumps(row), file=file)
             told = _table_row(row) if row["status"] == "passed" else _short(row["reason"])
-            told = ", ".join(f"{name} {fate[:80]}" for name, fate in row.get("children", {}).items()) or told
+            if options.children:
+                told = ", ".join(f"{name} {fate[:80]}" for name, fate in row.get("children", {}).items())
             print(f"{kernel['name']:28} {row['status']:14} {told}", flush=True)
 
     if options.checkouts:
