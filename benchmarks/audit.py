@@ -237,8 +237,8 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
         "",
         "* **error**: the largest on the timed case, against float64, ÷ what [the judge](../internals/judge.md) allows",
         "* **eager**, **compile**: PyTorch's time and torch.compile's ÷ the kernel's, so more than 1 is faster",
-        "* **search**: the published kernel's time ÷ that of the best kernel found; 1 if none is faster. It may descend",
-        "  from a first kernel that the search wrote itself",
+        "* **search**: the published kernel's time ÷ that of the best kernel found; 1 if none is faster. It may",
+        "  descend from a first kernel that the search wrote itself",
     ]
     for name, project in listed["project"].items():
         own = sorted((row for row in known if row["project"] == name), key=lambda row: row["name"])
