@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 from evo_kernel.app import external_session
 from evo_kernel.app.verdicts import confirmed_data, evaluation_data
-from evo_kernel.errors import UserError
+from evo_kernel.errors import TaskError, UserError
+from evo_kernel.tasks.loading import load
 from evo_kernel.types import Evaluation
 from populations.reading import PopulationReader
 
@@ -46,9 +48,14 @@ def confirm(
         if number is None:
             raise UserError(f"{path} has no candidate that passed; `evo-kernel status {path}` says more")
         judged, settled = reader.candidate(number).evaluation, reader.confirmation(number)
+        identity = reader.task_identity
     if judged is None or not judged.passed:
         raise UserError(f"candidate {number} has not passed: only what passed can be confirmed")
     if settled is not None and device is None:
+        name = external_session.last_config(path, None).task
+        with contextlib.suppress(TaskError):  # without its file, what was found holds
+            if load(name).identity != identity:
+                raise UserError(f"{name} has changed since {path} was made: restore it, or start a new run")
         return Confirmation(number, settled, known=True)
     say(f"confirming candidate {number} on hidden cases, which takes about as long as three verdicts")
     with external_session.judged(path, external_session.last_config(path, device), wait_s, say) as session:

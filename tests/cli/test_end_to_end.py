@@ -285,6 +285,11 @@ def test_any_candidate_that_passed_can_be_confirmed_and_exported(exported: Path,
     champion = told(evo("status", f"{NAME}.db", "--json"))["champion"]["candidate"]
     known = told(evo("confirm", f"{NAME}.db", champion, "--json"))
     assert (known["candidate"], known["confirmed"], known["known"]) == (champion, True, True)
+    text = (folder / f"{NAME}.py").read_text()
+    (folder / f"{NAME}.py").write_text(f"{text}\nOTHER = 1\n")
+    with pytest.raises(UserError, match="has changed since"):
+        evo("confirm", f"{NAME}.db", champion)
+    (folder / f"{NAME}.py").write_text(text)
     nodes = told(evo("tree", f"{NAME}.db", "--all", "--json"))["candidates"]
     chosen = next(node["candidate"] for node in nodes if node["status"] == "passed" and node["candidate"] != champion)
     with pytest.raises(
