@@ -54,7 +54,7 @@ def confirm(
     if settled is not None and device is None:
         name = external_session.last_config(path, None).task
         with contextlib.suppress(TaskError):  # without its file, what was found holds
-            if load(name).identity != identity:
+            if name and load(name).identity != identity:
                 raise UserError(f"{name} has changed since {path} was made: restore it, or start a new run")
         return Confirmation(number, settled, known=True)
     say(f"confirming candidate {number} on hidden cases, which takes about as long as three verdicts")
