@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 @click.option(
     "--gpus",
     metavar="N|all",
-    help="Searches in parallel, each with its own GPU and its share of the cores; 1 if left out. Without a GPU, or "
-    "with judges elsewhere, they share the cores.",
+    help="Searches in parallel, each with its share of the cores; 1 if left out. `all`: one a GPU. More than there are "
+    "GPUs take turns on them. Without a GPU, or with judges elsewhere, they share the cores.",
 )
 @click.option(
     "--stock/--no-stock",

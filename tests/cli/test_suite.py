@@ -283,7 +283,8 @@ def test_lanes_divide_the_cores(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert lanes_of("all", "auto") == [Lane("3", (0, 1, 2, 3)), Lane("5", (4, 5, 6, 7))]
     assert lanes_of("2", "cuda")[1].environment()["CUDA_VISIBLE_DEVICES"] == "5"
-    for wrong in ("3", "none", "0"):
+    assert [lane.gpu for lane in lanes_of("3", "cuda")] == ["3", "5", "3"]  # two take turns
+    for wrong in ("9", "none", "0"):
         with pytest.raises(UserError, match=f"--gpus {wrong}"):
             lanes_of(wrong, "cuda")
     with pytest.raises(UserError, match="--gpus 9"):

@@ -47,21 +47,17 @@ def lanes_of(gpus: str | None, device: str) -> list[Lane]:
         return [Lane()]
     import torch
 
-    from evo_kernel.fitness.runners.choose import gpu_count
-
     present = torch.cuda.device_count() if device != "cpu" and torch.version.cuda is not None else 0
     if device == "cuda" and not present:
         raise UserError("no CUDA GPU is visible here. Use --device cpu; `evo-kernel doctor` says more.")
     usable = usable_cores()
-    if present:
-        count = gpu_count(gpus, present)
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        named = (visible.split(",") if visible else [str(number) for number in range(present)])[:count]
-    else:  # a search keeps about two cores busy
-        count = max(1, usable // 2) if gpus == "all" else int(gpus) if gpus.isdecimal() else 0
-        if not 1 <= count <= usable:
-            raise UserError(f"--gpus {gpus}: without a GPU, give a number from 1 to {usable} (cores), or all")
-        named = [""] * count
+    most = present or max(1, usable // 2)  # without a GPU, a search keeps about two cores busy
+    count = most if gpus == "all" else int(gpus) if gpus.isdecimal() else 0
+    if not 1 <= count <= max(present, usable):
+        raise UserError(f"--gpus {gpus}: give a number from 1 to {max(present, usable)}, or all")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = (visible.split(",") if visible else [str(number) for number in range(present)]) if present else [""]
+    named = [names[number % len(names)] for number in range(count)]
     cores, each = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [], usable // count
     return [
         Lane(name, tuple(cores[number * len(cores) // count :][: max(1, each)])) for number, name in enumerate(named)
