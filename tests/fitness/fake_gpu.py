@@ -278,6 +278,9 @@ class FakeDevice:
     def total_bytes(self) -> int:
         return 1 << 28
 
+    def others_bytes(self) -> int:
+        return 0
+
     def state(self) -> GpuState:
         return GpuState(clock_mhz=1980.0, power_w=600.0)
 

@@ -86,6 +86,12 @@ def test_faults_are_answers_and_end_the_request(handler, name, status, reason):
     assert answer["fatal"] == (name == "illegal")
 
 
+def test_others_are_blamed_for_the_memory_that_they_have(handler, monkeypatch):
+    monkeypatch.setattr(handler.state.device, "others_bytes", lambda: 1 << 27)
+    with pytest.raises(Disturbed, match="of which other processes have"):
+        ask(handler, "oom")
+
+
 def test_a_torch_operation_that_no_graph_can_hold_is_named(handler):
     handler.state.device.waiting = True
     answer = handler.state.guarded(lambda: handler.state.device.capture(lambda: None))

@@ -207,6 +207,11 @@ class CudaDevice:
             self._memory_bytes, self._memory_at = torch.cuda.mem_get_info()[0] + held, self.now()
         return self._memory_bytes - used
 
+    def others_bytes(self) -> int:
+        """Memory that other processes have, and all contexts."""
+        held = self.mappings.bytes + torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]["current"]
+        return self.total_bytes() - torch.cuda.mem_get_info()[0] - held
+
     def total_bytes(self) -> int:
         return torch.cuda.get_device_properties(0).total_memory
 

@@ -38,6 +38,10 @@ _REFERENCE = 8
 """
 
 
+OTHERS = 1 / 16
+"""Share of GPU memory above which others are to blame where it does not suffice; contexts take less."""
+
+
 @dataclass(frozen=True)
 class MemoryShares:
     """Shares of GPU memory: for caches between requests, and for one check."""
@@ -81,12 +85,17 @@ class WorkerState:
         return answer
 
     def guarded(self, work: Callable[[], Answer]) -> Answer:
-        """The answer of `work`; a plan's faults become answers, with `fatal` if the context is lost."""
+        """The answer of `work`; a plan's faults become answers, with `fatal` if the context is lost.
+
+        Raises Disturbed where other processes leave too little memory.
+        """
         answer = self._tried(work)
         if answer.pop("out of memory", False):
             self.forget()  # perhaps our caches leave too little memory
             answer = self._tried(work)
-            answer.pop("out of memory", None)
+            if answer.pop("out of memory", False) and self.device.others_bytes() > OTHERS * self.device.total_bytes():
+                taken = self.device.others_bytes() >> 30
+                raise Disturbed(f"out of GPU memory, of which other processes have {taken} GiB: end some of them")
         return answer
 
     def _tried(self, work: Callable[[], Answer]) -> Answer:
