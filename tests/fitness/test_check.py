@@ -349,7 +349,10 @@ WRONG = {
     "maxima of sums from zero": (lambda x, y: (x + y).amax(-1), lambda x, y: (x + y).amax(-1).clamp(min=0)),
     "maxima of differences from zero": (lambda x, y: (y - x).amax(-1), lambda x, y: (y - x).amax(-1).clamp(min=0)),
     "minima of differences from zero": (lambda x, y: (x - y).amin(-1), lambda x, y: (x - y).amin(-1).clamp(max=0)),
-    "the second's maxima from zero": (lambda x, y: y.amax(-1), lambda x, y: y.amax(-1).clamp(min=0)),
+    "the second's sums of powers from zero": (
+        lambda x, y: torch.logsumexp(y, -1),
+        lambda x, y: torch.logsumexp(torch.cat([y, torch.full_like(y[:, :1], -100.0)], -1), -1),
+    ),
     "halves rounded up": (
         lambda x, y: torch.round(x * 16).clamp(-128, 127).to(torch.int8),
         lambda x, y: torch.floor(x * 16 + 0.5).clamp(-128, 127).to(torch.int8),

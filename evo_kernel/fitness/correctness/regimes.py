@@ -71,15 +71,22 @@ def _has_both_signs(x: torch.Tensor) -> bool:
 
 
 def _one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
-    """Large and of one sign: so are all elements of a row, of a product or a sum of some tensors, and a maximum that
-    starts from zero, or from what is far below usual values, shows."""
-    return (_wide(x).abs() * (-LARGE if is_negative else LARGE)).to(x.dtype) if _has_both_signs(x) else x
+    """Large, far from zero and of one sign: so are all elements of a row, of a product or a sum of some tensors, and a
+    maximum that starts from zero, or from what is far below usual values, shows."""
+    if not _has_both_signs(x):
+        return x
+    return ((_wide(x).abs() + 2 * _size(x)) * (-LARGE if is_negative else LARGE)).to(x.dtype)
 
 
 def _offset(x: torch.Tensor) -> torch.Tensor:
-    """Far from zero by their own measure: differences of large sums lose digits."""
-    wide = _wide(x)
-    return (wide + LARGE * wide.square().mean().sqrt()).to(x.dtype) if _has_both_signs(x) else x
+    """Far from zero by their own measure: differences of large sums lose digits. Narrow dtypes hold too few for that."""
+    is_wide = torch.finfo(x.dtype).bits >= 32
+    return x + LARGE * _size(x) if is_wide and _has_both_signs(x) else x
+
+
+def _size(x: torch.Tensor) -> torch.Tensor:
+    """Root of the mean square."""
+    return _wide(x).square().mean().sqrt()
 
 
 _TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
@@ -108,7 +115,7 @@ CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if 
 
 
 def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:
-    """Nominal ones in place of an offset where TF32 is allowed: its products would be nothing but errors."""
+    """Nominal ones in place of an offset where TF32 is allowed, which holds too few digits, too."""
     if regime == "offset" and task.tolerance.precision == "tf32":
         regime = "nominal"
     return apply(regime, task.inputs(case, torch.Generator(device).manual_seed(seed), device))

@@ -266,7 +266,7 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
 
 MOST_BYTES = 64 << 20
 """Larger integer inputs read as zeros."""
-REAL_ELEMENTS = 1 << 26
+REAL_ELEMENTS = 1 << 28
 """Largest case, in elements, that is drawn completely if its `inputs` needs floating-point values."""
 
 
