@@ -79,7 +79,7 @@ def _one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
 
 
 def _offset(x: torch.Tensor) -> torch.Tensor:
-    """Far from zero by their own measure: differences of large sums lose digits. Narrow dtypes hold too few for that."""
+    """Far from zero by their own measure: differences of large sums lose digits. Narrow dtypes hold too few."""
     is_wide = torch.finfo(x.dtype).bits >= 32
     return x + LARGE * _size(x) if is_wide and _has_both_signs(x) else x
 
