@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 class Blank(TorchDispatchMode):
     """What is drawn while it is on, and all that is computed from it, lives on the meta device.
 
-    With `integers`, those are real. What reads values of a tensor without memory raises an error of torch's.
+    With `integers`, those are real. What reads values of a tensor without memory, or would write them to a real one,
+    raises an error.
     """
 
     def __init__(self, integers: bool = False) -> None:
@@ -41,6 +42,8 @@ class Blank(TorchDispatchMode):
         kwargs = kwargs or {}
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if any(tensor.is_meta for tensor in tensors):
+            if self._integers and not all(tensor.is_meta for tensor in _written(func, args, kwargs)):
+                raise RuntimeError(f"{func} writes values that are not there")  # a copy without memory would take them
             return _on_meta(func, args, kwargs)
         if tensors and not ({"device", "dtype"} & kwargs.keys()):
             return func(*args, **kwargs)
@@ -51,6 +54,13 @@ class Blank(TorchDispatchMode):
             return func(*args, **kwargs)
         is_real = self._integers and not (isinstance(made, torch.Tensor) and not is_integer(made.dtype))
         return func(*args, **kwargs) if is_real else made
+
+
+def _written(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Tensors among the arguments that an operation changes."""
+    named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    changed = [named.get(one.name) for one in func._schema.arguments if one.alias_info and one.alias_info.is_write]
+    return [leaf for leaf in tree_leaves(changed) if isinstance(leaf, torch.Tensor)]
 
 
 def is_integer(dtype: torch.dtype) -> bool:

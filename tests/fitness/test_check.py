@@ -334,3 +334,42 @@ def test_a_sum_next_to_a_tie_of_bfloat16_may_fall_on_either_side_where_most_are_
     assert not check.compare("case", (several,), (wanted,), IN_STEPS.tolerance).passed
     further = torch.where(output != wanted.honest, 3 * output - 2 * wanted.honest, output)
     assert not check.compare("case", (further,), (wanted,), IN_STEPS.tolerance).passed
+
+
+def moments(x, y):
+    return (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
+
+
+def moments_of_squares(x, y):
+    mean = x.mean(-1, keepdim=True)
+    return (x - mean) * torch.rsqrt(x.square().mean(-1, keepdim=True) - mean * mean + 1e-5)
+
+
+WRONG = {
+    "maxima of sums from zero": (lambda x, y: (x + y).amax(-1), lambda x, y: (x + y).amax(-1).clamp(min=0)),
+    "maxima of differences from zero": (lambda x, y: (y - x).amax(-1), lambda x, y: (y - x).amax(-1).clamp(min=0)),
+    "minima of differences from zero": (lambda x, y: (x - y).amin(-1), lambda x, y: (x - y).amin(-1).clamp(max=0)),
+    "the second's sums of powers from zero": (
+        lambda x, y: torch.logsumexp(y, -1),
+        lambda x, y: torch.logsumexp(torch.cat([y, torch.full_like(y[:, :1], -100.0)], -1), -1),
+    ),
+    "halves rounded up": (
+        lambda x, y: torch.round(x * 16).clamp(-128, 127).to(torch.int8),
+        lambda x, y: torch.floor(x * 16 + 0.5).clamp(-128, 127).to(torch.int8),
+    ),
+    "variances from sums of squares": (moments, moments_of_squares),
+    "divides without a guard": (
+        lambda x, y: torch.nn.functional.normalize(x, dim=-1),
+        lambda x, y: (x / x.norm(dim=-1, keepdim=True)).nan_to_num(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_confirmation_finds(name):
+    reference, wrong = WRONG[name]
+    task = task_of(reference)
+
+    drawn = {regime: regimes.apply(regime, draw((8, 100), (8, 100))) for regime in regimes.REGIMES}
+    found = {regime for regime, inputs in drawn.items() if not verdict(task, inputs, wrong).passed}
+    assert found and not found & {*regimes.SEARCH, "positive", "one sign", "zeros"}

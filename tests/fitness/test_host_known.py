@@ -132,6 +132,8 @@ def test_only_what_they_depend_on_is_drawn(tmp_path):
     assert task.host_values(task.cases[2])[1].shape == (65,)
     by_floats = TASK.replace("[cuts, ends]", "[cuts * (x[0, 0] < 9), ends]")
     assert load(written(tmp_path, by_floats)).host_values(task.cases[2])[1][-1] == 40000
+    in_place = TASK.replace("    return x,", "    cuts[:] = 9 + x[0, 0].abs()\n    return x,", 1)
+    assert load(written(tmp_path, in_place)).host_values(task.cases[2])[1][1:-1].unique().numel() == 1
 
 
 def test_values_cannot_be_changed_from_outside(tmp_path):

@@ -36,7 +36,9 @@ def test_what_each_regime_does():
     assert filled[0, 0] == 0.25 / 64 and filled[-1, -1] == 16 and filled[-2, -1] == filled[-1, -2] == 8
     assert of("positive").min() >= 0
     assert not of("zeros").any()
-    assert of("ties").unique().numel() < 20
+    assert of("ties").unique().numel() < 300 and of("ties")[torch.arange(1000) % 3 != 0].unique().numel() < 20
+    assert int((of("ties") * 16 % 1 == 0.5).sum()) > 10  # half-way between steps
+    assert torch.allclose(of("tiny"), x * 1e-15)
     tiny = torch.finfo(torch.float32).smallest_normal
     below = (of("denormals").abs() < tiny) & (of("denormals") != 0)
     assert 300 < int(below.sum()) < 400
@@ -54,6 +56,11 @@ def test_a_confirmation_takes_every_regime():
 
 def test_one_sign_changes_what_is_drawn_with_both():
     x, y, positive = torch.randn(1000), torch.randn(1000), torch.rand(1000)
-    changed = regimes.apply("one sign", (x, y, positive))
-    assert torch.equal(changed[0], -64 * x.abs()) and torch.equal(changed[1], 64 * y.abs())
-    assert changed[2] is positive
+    signs = {"one sign": (-1, 1), "other sign": (1, -1), "negative": (-1, -1)}
+    for regime, (first, second) in signs.items():
+        changed = regimes.apply(regime, (x, y, positive))
+        for one, drawn, sign in zip(changed, (x, y), (first, second), strict=False):
+            assert torch.allclose(one * sign / 64, drawn.abs() + 2 * drawn.square().mean().sqrt())
+        assert changed[2] is positive
+    far, same = regimes.apply("offset", (x, positive))
+    assert torch.allclose(far - far.mean(), x - x.mean(), atol=1e-4) and far.min() > 50 and same is positive

@@ -313,6 +313,21 @@ def test_a_verdict_that_is_none_is_set_aside_and_asked_for_again(box, task, tmp_
     assert "set aside" in troubles[0] and left(box) == {folders.ASIDE: 2}
 
 
+@pytest.mark.parametrize(
+    "change", [{"charged": {"score": 10**400}}, {"checks": (CheckResult("large", False, 2.0, "far"),)}, {"low_us": 1e9}]
+)
+def test_a_verdict_that_contradicts_itself_or_is_no_number_is_none(box, task, change):
+    request = SpoolRequest.from_bytes(request_of(box, task, kernel(1)).read_bytes())
+    good = replace(scored(kernel(1), Purpose.SCORE), task=task.identity)
+    SpoolAnswer(request=request.stem, server="s", evaluation=good).refuse_for(request)
+    timed = replace(good.measurements[0], **({} if change.keys() - {"low_us"} else change))
+    wrong = replace(good, measurements=(timed,), **({} if "low_us" in change else change))
+    with pytest.raises(Malformed):
+        SpoolAnswer.from_bytes(SpoolAnswer(request=request.stem, server="s", evaluation=wrong).as_bytes()).refuse_for(
+            request
+        )
+
+
 def test_errors_that_are_not_finite_travel(task):
     checks = (CheckResult("a", False, math.inf, "far"), CheckResult("b", False, math.nan, "nan"))
     data = SpoolAnswer(request="x", server="s", evaluation=replace(scored(kernel(1), Purpose.PROBE), checks=checks))

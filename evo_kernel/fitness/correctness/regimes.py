@@ -14,8 +14,8 @@ import torch
 from evo_kernel.tasks.layout import once, write
 from evo_kernel.tasks.task import Case, Input, Task
 
-LARGE, MODERATE, SMALL, HUGE = 64.0, 4.0, 1e-3, 2.0**17
-TIE_STEP = 0.5
+LARGE, MODERATE, SMALL, TINY, HUGE = 64.0, 4.0, 1e-3, 1e-15, 2.0**17
+TIE_STEP, FEW_DIGITS = 0.5, 16
 FILLING = 0.25
 
 
@@ -25,15 +25,24 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def _ties(x: torch.Tensor) -> torch.Tensor:
-    """Many equal values, on a grid so coarse that honest sums are exact in float32."""
-    return torch.round(_wide(x) / TIE_STEP).mul(TIE_STEP).to(x.dtype)
+    """Many equal values, on a grid so coarse that honest sums are exact in float32. Of those below it every third has
+    few digits instead: some lie half-way between steps of any power of two, and none is half of a row's largest."""
+    wide = _wide(x)
+    fractions, exponents = torch.frexp(wide)
+    few = torch.ldexp(torch.round(fractions * FEW_DIGITS) / FEW_DIGITS, exponents)
+    coarse = torch.round(wide / TIE_STEP).mul(TIE_STEP)
+    return torch.where(_thirds(x) & (few.abs() < TIE_STEP), few, coarse).to(x.dtype)
+
+
+def _thirds(x: torch.Tensor) -> torch.Tensor:
+    """Every third element."""
+    return torch.arange(x.numel(), device=x.device).reshape(x.shape) % 3 == 0
 
 
 def _denormals(x: torch.Tensor) -> torch.Tensor:
     """Every third element below the smallest normal number of its dtype; signs stay."""
-    positions = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 3 == 0
     tiny = torch.full_like(_wide(x), torch.finfo(x.dtype).smallest_normal / 8)
-    return torch.where(positions, torch.copysign(tiny, _wide(x)), _wide(x)).to(x.dtype)
+    return torch.where(_thirds(x), torch.copysign(tiny, _wide(x)), _wide(x)).to(x.dtype)
 
 
 def _uneven(x: torch.Tensor) -> torch.Tensor:
@@ -55,27 +64,43 @@ _BOTH_SIGNS = 0.25
 """Share of each sign, at least, in a tensor whose signs a regime may change."""
 
 
-def _one_sign(x: torch.Tensor, place: int) -> torch.Tensor:
-    """Large, every other tensor negative and the others positive: so are all elements of a row, and all products of
-    two, and a maximum that starts from zero, or from what is far below usual values, shows.
-
-    Tensors that are not drawn with both signs, such as variances, stay.
-    """
+def _has_both_signs(x: torch.Tensor) -> bool:
+    """Not so tensors such as variances, which stay."""
     wide = _wide(x)
-    shares = [float((part < 0).float().mean()) for part in (wide, -wide)]
-    if not x.numel() or min(shares) < _BOTH_SIGNS:
+    return x.numel() > 0 and min(float((part < 0).float().mean()) for part in (wide, -wide)) >= _BOTH_SIGNS
+
+
+def _one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
+    """Large, far from zero and of one sign: so are all elements of a row, of a product or a sum of some tensors, and a
+    maximum that starts from zero, or from what is far below usual values, shows."""
+    if not _has_both_signs(x):
         return x
-    return (wide.abs() * (LARGE if place % 2 else -LARGE)).to(x.dtype)
+    return ((_wide(x).abs() + 2 * _size(x)) * (-LARGE if is_negative else LARGE)).to(x.dtype)
+
+
+def _offset(x: torch.Tensor) -> torch.Tensor:
+    """Far from zero by their own measure: differences of large sums lose digits. Narrow dtypes hold too few."""
+    is_wide = torch.finfo(x.dtype).bits >= 32
+    return x + LARGE * _size(x) if is_wide and _has_both_signs(x) else x
+
+
+def _size(x: torch.Tensor) -> torch.Tensor:
+    """Root of the mean square."""
+    return _wide(x).square().mean().sqrt()
 
 
 _TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "nominal": lambda x, _: x,
     "small": lambda x, _: (_wide(x) * SMALL).to(x.dtype),
+    "tiny": lambda x, _: (_wide(x) * TINY).to(x.dtype),  # below what guards divisions
     "moderate": lambda x, _: (_wide(x) * MODERATE).to(x.dtype),  # terms of all sizes matter in a softmax
     "large": lambda x, _: (_wide(x) * LARGE).to(x.dtype),
     "uneven": lambda x, _: _uneven(x),
     "positive": lambda x, _: _wide(x).abs().to(x.dtype),
-    "one sign": _one_sign,
+    "one sign": lambda x, place: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
+    "other sign": lambda x, place: _one_sign(x, place % 2 == 1),
+    "negative": lambda x, _: _one_sign(x, True),
+    "offset": lambda x, _: _offset(x),
     "ties": lambda x, _: _ties(x),
     "zeros": lambda x, _: torch.zeros_like(x),
     "denormals": lambda x, _: _denormals(x),
@@ -90,6 +115,9 @@ CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if 
 
 
 def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:
+    """Nominal ones in place of an offset where TF32 is allowed, which holds too few digits, too."""
+    if regime == "offset" and task.tolerance.precision == "tf32":
+        regime = "nominal"
     return apply(regime, task.inputs(case, torch.Generator(device).manual_seed(seed), device))
 
 

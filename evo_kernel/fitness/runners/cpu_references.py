@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -265,23 +266,24 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
 
 MOST_BYTES = 64 << 20
 """Larger integer inputs read as zeros."""
-REAL_ELEMENTS = 1 << 26
+REAL_ELEMENTS = 1 << 28
 """Largest case, in elements, that is drawn completely if its `inputs` needs floating-point values."""
 
 
 def index_inputs(task: Task, case: Case, seed: int) -> Mapping[int, torch.Tensor]:
     """Integer inputs of a case by position, as far as they are cheap to draw."""
     specs = {n: spec for n, spec in enumerate(task.input_specs(case)) if isinstance(spec, TensorSpec)}
-    if not any(is_integer(getattr(torch, spec.dtype)) for spec in specs.values()):
+    wanted = {n for n, spec in specs.items() if is_integer(getattr(torch, spec.dtype))}
+    if not wanted:
         return {}
     if task.host_known:
         task.host_values(case)  # drawn with real values, as for the recorder
-    try:
-        with Blank(integers=True):
-            values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
-    except TaskError:  # `inputs` reads floating-point values, or calls functions that need memory
-        if sum(spec.elements for spec in specs.values()) > REAL_ELEMENTS:
-            return {}
+    values: Sequence[Input] = ()
+    with contextlib.suppress(TaskError), Blank(integers=True):
         values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
-    integers = {n: v for n, v in enumerate(values) if isinstance(v, torch.Tensor) and is_integer(v.dtype)}
+    integers = {n: v for n, v in enumerate(values) if n in wanted and isinstance(v, torch.Tensor) and not v.is_meta}
+    # Where `inputs` reads floating-point values, makes integers of them, or calls functions that need memory:
+    if len(integers) < len(wanted) and sum(spec.elements for spec in specs.values()) <= REAL_ELEMENTS:
+        values = task.inputs(case, torch.Generator("cpu").manual_seed(seed), "cpu")
+        integers = {n: v for n, v in enumerate(values) if n in wanted and isinstance(v, torch.Tensor)}
     return {n: v for n, v in integers.items() if v.device.type == "cpu" and v.nbytes <= MOST_BYTES}

@@ -21,6 +21,7 @@ MOST_BYTES = 16 * 2**20
 MOST_FILES, MOST_PLANS, LONGEST_S = 64, 64, 3600.0
 PROFILE = "profile"
 What = Literal["probe", "score", "confirm", "profile"]
+MOST_INTEGER = 2**63 - 1
 MAY_BE_INFINITE = ("error",)
 """Fields whose numbers need not be finite: the error of an output that is not."""
 
@@ -48,22 +49,24 @@ class _Message(_Part):
     def from_bytes(cls, data: bytes) -> Self:
         """Raises Malformed."""
         try:
-            _refuse_infinite(json.loads(data))
+            _refuse_numbers(json.loads(data))
             return cls.model_validate_json(data, strict=True)
         except (ValueError, SyntaxError, RecursionError) as error:  # SyntaxError: of a `Source` that is no text
             raise Malformed(" ".join(str(error).split())[:500]) from error
 
 
-def _refuse_infinite(value: Any, name: str = "") -> None:
+def _refuse_numbers(value: Any, name: str = "") -> None:
     match value:
         case dict():
             for key, one in value.items():
-                _refuse_infinite(one, key)
+                _refuse_numbers(one, key)
         case list():
             for one in value:
-                _refuse_infinite(one, name)
+                _refuse_numbers(one, name)
         case float() if not math.isfinite(value) and name not in MAY_BE_INFINITE:
             raise ValueError(f"{name} is {value}, which is no finite number")
+        case int() if abs(value) > MOST_INTEGER:
+            raise ValueError(f"{name} is an integer of more than 64 bits")
 
 
 class TaskText(_Part):
@@ -162,6 +165,10 @@ class SpoolAnswer(_Message):
         told["environment"], wanted["environment"] = found.environment.key, request.environment
         if wrong := [name for name in told if told[name] != wanted[name]]:
             raise Malformed(f"its verdict is on another {' and '.join(wrong)} than was asked for")
+        if found.passed and not all(check.passed for check in found.checks):
+            raise Malformed("it passed, and a check of it did not")
+        if any(one.low_us > one.high_us for one in found.measurements):
+            raise Malformed("it holds intervals that end before they begin")
         cases, speedups = [one.case for one in found.measurements], [one.speedup for one in found.measurements]
         if len(set(cases)) < len(cases) or found.gpu_s < 0 or min(found.charged.values(), default=0) < 0:
             raise Malformed("it times a case twice, or gives back what was spent")
