@@ -178,12 +178,14 @@ class Machine:
             self._clock.write_text("86400" if self._clock.read_text() == "0" else "0")
         elif how == "disk full" and self._small:
             ballast = self.folder / "ballast"
-            with contextlib.suppress(OSError), ballast.open("wb") as file:
-                while True:
-                    file.write(bytes(1 << 20))
-                    file.flush()
-            time.sleep(OUTAGE_S)
-            ballast.unlink()
+            try:
+                with contextlib.suppress(OSError), ballast.open("wb") as file:
+                    while True:
+                        file.write(bytes(1 << 20))
+                        file.flush()
+                time.sleep(OUTAGE_S)
+            finally:  # also when told to end
+                ballast.unlink()
         elif how == "model gone":
             self._end("model", signal.SIGKILL)
             time.sleep(OUTAGE_S)
