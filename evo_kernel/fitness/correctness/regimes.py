@@ -78,12 +78,6 @@ def _one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
     return ((_wide(x).abs() + 2 * _size(x)) * (-LARGE if is_negative else LARGE)).to(x.dtype)
 
 
-def _offset(x: torch.Tensor) -> torch.Tensor:
-    """Far from zero by their own measure: differences of large sums lose digits. Narrow dtypes hold too few."""
-    is_wide = torch.finfo(x.dtype).bits >= 32
-    return x + LARGE * _size(x) if is_wide and _has_both_signs(x) else x
-
-
 def _size(x: torch.Tensor) -> torch.Tensor:
     """Root of the mean square."""
     return _wide(x).square().mean().sqrt()
@@ -100,7 +94,6 @@ _TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "one sign": lambda x, place: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
     "other sign": lambda x, place: _one_sign(x, place % 2 == 1),
     "negative": lambda x, _: _one_sign(x, True),
-    "offset": lambda x, _: _offset(x),
     "ties": lambda x, _: _ties(x),
     "zeros": lambda x, _: torch.zeros_like(x),
     "denormals": lambda x, _: _denormals(x),
@@ -115,9 +108,6 @@ CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if 
 
 
 def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:
-    """Nominal ones in place of an offset where TF32 is allowed, which holds too few digits, too."""
-    if regime == "offset" and task.tolerance.precision == "tf32":
-        regime = "nominal"
     return apply(regime, task.inputs(case, torch.Generator(device).manual_seed(seed), device))
 
 
