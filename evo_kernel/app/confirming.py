@@ -11,7 +11,6 @@ from typing import Any
 from evo_kernel.app import external_session
 from evo_kernel.app.verdicts import confirmed_data, evaluation_data
 from evo_kernel.errors import TaskError, UserError
-from evo_kernel.tasks.loading import load
 from evo_kernel.types import Evaluation
 from populations.reading import PopulationReader
 
@@ -52,6 +51,8 @@ def confirm(
     if judged is None or not judged.passed:
         raise UserError(f"candidate {number} has not passed: only what passed can be confirmed")
     if settled is not None and device is None:
+        from evo_kernel.tasks.loading import load  # imports torch, before which a judge's children start
+
         name = external_session.last_config(path, None).task
         with contextlib.suppress(TaskError):  # without its file, what was found holds
             if name and load(name).identity != identity:

@@ -314,5 +314,8 @@ def test_who_comes_again_at_once_does_not_get_the_gpu_twice_in_a_row():
 
 def test_a_turn_without_end_is_passed_over(monkeypatch):
     monkeypatch.setattr(gpus, "MOST_WAIT_S", 0.1)
-    with gpus.turn("GPU-four", bool), gpus.turn("GPU-four", bool):
-        pass
+    with gpus.turn("GPU-four", bool):
+        began = time.monotonic()
+        with gpus.turn("GPU-four", bool):
+            assert time.monotonic() - began >= 0.1
+        assert not gpus.is_free("GPU-four")  # still the first one's
