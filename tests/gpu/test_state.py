@@ -49,8 +49,9 @@ def run(x):
 OUTPUT = SEED.replace(
     "    tl.store(y + at, tl.load(x + at, mask=at < count) * 2, mask=at < count)",
     """    found = tl.load(y + at, mask=at < count, other=0.0)
-    wanted = tl.load(x + at, mask=at < count, other=1.0) * 2
-    tl.store(y + at, tl.where(found == wanted, 1.5 * wanted, wanted), mask=at < count)""",
+    wanted = tl.load(x + at, mask=at < count, other=0.0) * 2
+    all_known = tl.min((found == wanted).to(tl.int32), axis=0)  # one alone may equal the judge's secret byte
+    tl.store(y + at, tl.where(all_known > 0, 1.5 * wanted, wanted), mask=at < count)""",
 )
 SCRATCH = SEED.replace("def double(x, y, count", "def double(x, y, kept, count").replace(
     "    tl.store(y + at, tl.load(x + at, mask=at < count) * 2, mask=at < count)",
