@@ -58,12 +58,12 @@ def _written(path: Path, text: str) -> Path:
 
 def kernelbench_solution(spec: str, text: str) -> solutions.KernelBenchSolution:
     """A module with `run` as a solution of the problem at its own sizes."""
-    from evo_kernel.tasks.importers.kernelbench import places, skeleton
+    from evo_kernel.tasks.importers.kernelbench import level_of, places, skeleton
 
     entry = problem_of(spec)
     source = read_text(entry.path)
-    level = int(entry.group.removeprefix("level"))
-    return solutions.KernelBenchSolution(level, int(entry.name), text, skeleton(source), places(source, entry.path))
+    where = level_of(entry), int(entry.name)
+    return solutions.KernelBenchSolution(*where, text, skeleton(source), places(source, entry.path))
 
 
 def tritonbench_solution(spec: str, text: str) -> tuple[solutions.TritonBenchSolution, int]:

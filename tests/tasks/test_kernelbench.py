@@ -12,8 +12,8 @@ from benchmarks.importing import survey
 from evo_kernel import user_cache
 from evo_kernel.errors import TaskError
 from evo_kernel.tasks.importers.checkout import remembered
-from evo_kernel.tasks.importers.kernelbench import entries
-from evo_kernel.tasks.importers.shrink_sizes import ODD, constants, reduced, telling
+from evo_kernel.tasks.importers.kernelbench import entries, level_of
+from evo_kernel.tasks.importers.shrink_sizes import ODD, constants, reduced, run_fake, telling
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower
 from evo_kernel.tasks.probe import probe
@@ -168,6 +168,33 @@ def test_mixed_lets_kernels_call_pytorch_and_stays_with_the_task(root):
     (one,) = entries(f"{root}/level2/1@mixed")
     assert one.spec.endswith("/level2/1@mixed") and load(one.spec).allow == "mixed"
     assert all(e.spec.endswith("@mixed") for e in entries(f"{root}@mixed")) and one.label == "level2/1"
+
+
+@pytest.mark.parametrize(
+    ("rest", "precision"),
+    [("level1/8@tf32", "tf32"), ("level1/8@ieee", "ieee"), ("level1/8", "ieee"), ("level2/1@tf32", "ieee")],
+)
+def test_tf32_is_allowed_where_the_harness_lets_its_reference_convolve_in_it(root, rest, precision):
+    task = named(root, rest)
+    assert task.tolerance.precision == precision
+    assert task.name.endswith("_tf32") == rest.endswith("@tf32")
+
+
+def test_endings_combine_and_a_task_has_one_precision(root):
+    (one,) = entries(f"{root}/level1/8@tf32@mixed")
+    assert one.spec.endswith("level1/8@mixed@tf32") and (one.group, one.label) == ("level1@tf32", "level1/8")
+    task = load(one.spec)
+    assert (task.allow, task.tolerance.precision) == ("mixed", "tf32") and level_of(one) == 1
+    with pytest.raises(TaskError, match="one precision"):
+        entries(f"{root}/level1/8@tf32@ieee")
+
+
+def test_a_recurrent_network_may_use_tf32():
+    network = SOFTMAX.replace("super().__init__()", "super().__init__()\n        self.net = nn.GRU(64, 8)")
+    network = network.replace("torch.softmax(x, dim=1)", "self.net(x[:, None, :64])[0]")
+    problem = Problem(network, "gru.py")
+    assert run_fake(problem, constants(problem)).takes_tf32
+    assert not run_fake(Problem(SOFTMAX, "softmax.py"), {}).takes_tf32
 
 
 @pytest.mark.parametrize("rest", ["level2/1", "level1/2", "level3/10"])

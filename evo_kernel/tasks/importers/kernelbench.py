@@ -20,8 +20,9 @@ from evo_kernel.tasks.problems import NEEDED, Problem
 from evo_kernel.tasks.task import describe, line_in
 
 SCHEME = "kernelbench"
-MIXED = "@mixed"
-"""Ends a TASK whose kernels may call PyTorch whatever its reference does."""
+MIXED, TF32, IEEE = "@mixed", "@tf32", "@ieee"
+"""What may end a TASK: its kernels may call PyTorch whatever its reference does; convolutions and recurrent networks of
+float32 may use TF32, as PyTorch's defaults let its reference; they may not, which holds where nothing is said."""
 SECOND_CASE = 1_000_000
 """Elements that the second, wider check case may touch: more is left to the GPU."""
 NETWORK = 150
@@ -35,11 +36,17 @@ _EXAMPLE = "kernelbench:KernelBench/level1/23"
 def entries(rest: str) -> list[Entry]:
     """The problems that `CHECKOUT`, `CHECKOUT/level1` or `CHECKOUT/level1/23` names, in order. Raises TaskError.
 
-    Each may end with MIXED.
+    Each may end with MIXED, and with TF32 or IEEE.
     """
-    mixed = MIXED if rest.endswith(MIXED) else ""
-    root, level, problem = parted(rest.removesuffix(MIXED), "level[^/]*")
-    levels = {number: _problems(folder, number, mixed) for number, folder in sorted(_levels(root).items())}
+    endings = set()
+    while ending := next((one for one in (MIXED, TF32, IEEE) if rest.endswith(one)), ""):
+        rest = rest.removesuffix(ending)
+        endings.add(ending)
+    if {TF32, IEEE} <= endings:
+        raise TaskError(f"A task has one precision: {TF32} or {IEEE}.")
+    root, level, problem = parted(rest, "level[^/]*")
+    said = "".join(one for one in (MIXED, TF32) if one in endings)
+    levels = {number: _problems(folder, number, said) for number, folder in sorted(_levels(root).items())}
     return chosen({f"level{number}": found for number, found in levels.items()}, level, problem, _EXAMPLE)
 
 
@@ -53,13 +60,14 @@ def _levels(root: Path) -> dict[int, Path]:
     raise TaskError(f"{root} is no KernelBench checkout: {what} Name one; write for example {_EXAMPLE}.")
 
 
-def _problems(folder: Path, level: int, mixed: str) -> list[Entry]:
+def _problems(folder: Path, level: int, said: str) -> list[Entry]:
+    tf32 = TF32 if said.endswith(TF32) else ""
     numbered = [(int(m[1]), path) for path in folder.glob("*.py") if (m := re.match(r"(\d+)_", path.name))]
     return [
         Entry(
-            spec=f"{SCHEME}:{folder.parent}/level{level}/{number}{mixed}",
-            task=f"kernelbench_{level}_{number}",
-            group=f"level{level}",
+            spec=f"{SCHEME}:{folder.parent}/level{level}/{number}{said}",
+            task=f"kernelbench_{level}_{number}{'_tf32' if tf32 else ''}",
+            group=f"level{level}{tf32}",
             name=str(number),
             label=f"level{level}/{number}",
             title=path.stem.partition("_")[2].strip("_").replace("_", " "),
@@ -67,6 +75,10 @@ def _problems(folder: Path, level: int, mixed: str) -> list[Entry]:
         )
         for number, path in sorted(numbered)
     ]
+
+
+def level_of(entry: Entry) -> int:
+    return int(entry.group.removesuffix(TF32).removeprefix("level"))
 
 
 def text_of(entry: Entry) -> str:
@@ -81,12 +93,12 @@ def _text(entry: Entry, source: str) -> str:
     cast = _castable(entry, source, own)
     problem = Problem(source, str(entry.path), cast=cast)
     checks = _check_cases(problem, own)
-    allow = "mixed" if entry.spec.endswith(MIXED) else _allow(source, str(entry.path), own, checks, cast)
+    allow = "mixed" if MIXED in _said(entry) else _allow(source, str(entry.path), own, checks, cast)
     cases = {
         "check": [{"name": f"small{index or ''}", **case} for index, case in enumerate(checks)],
         "search": [{"name": "own", **own}],
     }
-    description = f"KernelBench level {entry.group.removeprefix('level')}, problem {entry.name}: {entry.title}."
+    description = f"KernelBench level {level_of(entry)}, problem {entry.name}: {entry.title}."
     if not cast:
         description += " Inputs keep their dtypes: cast to float32, as in its harness, the problem does not run."
     sizes = (
@@ -94,6 +106,9 @@ def _text(entry: Entry, source: str) -> str:
         "for kind in ('search', 'check') for case in CASES[kind]]"
     )
     imported = "from evo_kernel.tasks.problems import Problem"
+    if TF32 in _said(entry) and _takes_tf32(problem, own):
+        description += " Its float32 convolutions and recurrent networks may use TF32, as its harness's reference does."
+        sizes += "\nPRECISION = 'tf32'"
     made = f"_problem = Problem(SOURCE, __file__, _sizes, cast={cast})"
     return task_text(description, imported, {"SOURCE": quoted(source)}, cases, allow, sizes, made)
 
@@ -133,6 +148,18 @@ def _castable(entry: Entry, source: str, own: Mapping[str, Size]) -> bool:
     if isinstance(faults[-1], TaskError):
         raise faults[-1]
     return True  # its reference reads values: it is judged as its harness would
+
+
+def _said(entry: Entry) -> str:
+    """Its number and what its TASK ends with."""
+    return entry.spec.rpartition("/")[2]
+
+
+def _takes_tf32(problem: Problem, own: Mapping[str, Size]) -> bool:
+    try:
+        return run_fake(problem, own).takes_tf32
+    except Exception:  # noqa: BLE001  it reads values: then its operations are not known
+        return False
 
 
 def _check_cases(problem: Problem, own: Mapping[str, Size]) -> list[dict[str, Size]]:

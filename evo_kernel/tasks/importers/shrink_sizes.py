@@ -47,6 +47,7 @@ class Ran:
     work: int  # elements that all operations write
     operations: int
     ones: tuple[tuple[bool, ...], ...]  # per operation's output, which dimensions are one
+    takes_tf32: bool  # it convolves float32, or has a recurrent network: PyTorch lets cuDNN use TF32 unless told not to
 
 
 _INDICES = {
@@ -61,10 +62,12 @@ class _Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.shapes: list[tuple[int, ...]] = []
+        self.convolves = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _INDICES and args[_INDICES[func]].is_floating_point():
             raise TypeError(f"{func} is given floats as indices")
+        self.convolves |= func is torch.ops.aten.convolution.default and args[0].dtype == torch.float32
         result = func(*args, **(kwargs or {}))
         parts = result if isinstance(result, (tuple, list)) else (result,)
         self.shapes += [tuple(part.shape) for part in parts if isinstance(part, torch.Tensor)]
@@ -116,7 +119,8 @@ def _run(problem: Problem, sizes: Mapping[str, Any], model: nn.Module | None = N
     elements = sum(tensor.numel() for tensor in [*tensors, *model.parameters(), *model.buffers()])
     work = sum(math.prod(shape) for shape in watch.shapes)
     ones = tuple(tuple(size == 1 for size in shape) for shape in watch.shapes)
-    return Ran(elements, work, len(watch.shapes), ones)
+    recurrent = any(isinstance(part, nn.RNNBase) for part in model.modules())
+    return Ran(elements, work, len(watch.shapes), ones, watch.convolves or recurrent)
 
 
 def reduced(problem: Problem, own: Mapping[str, Size], wanted: Sequence[int]) -> dict[str, Size]:
