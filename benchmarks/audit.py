@@ -229,6 +229,12 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
             + ", ".join(f"{name} {sum(one)} of {len(one)}" for name, one in rates.items())
             + "."
         )
+    undefined = sum("without `other`" in row.get("children", {}).get("", "") for row in passed)
+    if undefined:
+        lines[-1] += (
+            f" {undefined} that pass on the GPU are refused without one: they need what `tl.load` gives where its mask is "
+            "off and `other` is missing, which Triton leaves undefined."
+        )
     lines += [
         "",
         "`python -m benchmarks.audit CHECKOUTS --device cuda` (`--seconds 60` for searches) repeats it;",
