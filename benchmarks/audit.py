@@ -232,8 +232,8 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
     undefined = sum("without `other`" in row.get("children", {}).get("", "") for row in passed)
     if undefined:
         lines[-1] += (
-            f" {undefined} that pass on the GPU are refused without one: they need what `tl.load` gives where its mask is "
-            "off and `other` is missing, which Triton leaves undefined."
+            f" {undefined} that pass on the GPU are refused without one: they need what `tl.load` gives where its mask "
+            "is off and `other` is missing, which Triton leaves undefined."
         )
     lines += [
         "",
