@@ -51,18 +51,23 @@ def matmul(
     return out
 
 
-def _address(kernel: LoweredKernel, operand: Operand, row: tuple[str, str], col: tuple[str, str]) -> str:
-    """Address of a tile of a matrix, or of one of a batch: index and letter of its rows and of its columns."""
-    param, dims = operand.param, len(operand.strides)
-    batch = kernel.term("batch", f"{param}_batch_stride", operand, 0) if dims == 3 else ""
-    rows = kernel.term(row[0], f"{param}_stride_{row[1]}", operand, dims - 2)
-    cols = kernel.term(col[0], f"{param}_stride_{col[1]}", operand, dims - 1)
-    return " + ".join(part for part in (f"{param}_ptr", batch, rows, cols) if part)
+def _address(kernel: LoweredKernel, operand: Operand, *axes: tuple[int, str, str]) -> str:
+    """Address of a tile of a matrix, or of one of a batch: dimension, index and letter of its rows and its columns.
+
+    Where a matrix has one row or column, the index still gives the tile its shape.
+    """
+    param = operand.param
+    batch = kernel.term("batch", f"{param}_batch_stride", operand, 0) if len(operand.strides) == 3 else ""
+    terms = [
+        kernel.term(index, f"{param}_stride_{letter}", operand, len(operand.strides) + dim) or f"{index} * 0"
+        for dim, index, letter in axes
+    ]
+    return " + ".join(part for part in (f"{param}_ptr", batch, *terms) if part)
 
 
 def _tiles(kernel: LoweredKernel, a: Operand, b: Operand, batched: bool, precision: str) -> list[str]:
-    a_at = _address(kernel, a, ("rows[:, None]", "m"), ("inner[None, :]", "k"))
-    b_at = _address(kernel, b, ("inner[:, None]", "k"), ("cols[None, :]", "n"))
+    a_at = _address(kernel, a, (-2, "rows[:, None]", "m"), (-1, "inner[None, :]", "k"))
+    b_at = _address(kernel, b, (-2, "inner[:, None]", "k"), (-1, "cols[None, :]", "n"))
     return [
         f"    rows = {kernel.module.program(0)} * BLOCK_M + tl.arange(0, BLOCK_M)",
         f"    cols = {kernel.module.program(1)} * BLOCK_N + tl.arange(0, BLOCK_N)",
@@ -81,15 +86,15 @@ def _epilogue(kernel: LoweredKernel, bias: Operand | None, out: Operand, alpha: 
     if alpha != 1:
         lines.append(f"    acc = acc * {literal(alpha, torch.float32)}")
     if bias is not None:
-        rows, cols, mask, shown = "rows[:, None]", "cols[None, :]", "mask", ""
+        axes, mask, shown = [(-2, "rows[:, None]", "m"), (-1, "cols[None, :]", "n")], "mask", ""
         if bias.strides[-2] == 0:
-            cols, mask, shown = "cols", "cols < n", "[None, :]"
+            axes, mask, shown = [(-1, "cols", "n")], "cols < n", "[None, :]"
         elif bias.strides[-1] == 0:
-            rows, mask, shown = "rows", "rows < m", "[:, None]"
-        where = _address(kernel, bias, (rows, "m"), (cols, "n"))
+            axes, mask, shown = [(-2, "rows", "m")], "rows < m", "[:, None]"
+        where = _address(kernel, bias, *axes)
         lines.append(f"    bias = tl.load({where}, mask={mask}, other=0.0).to(tl.float32){shown}")
         lines.append("    acc = acc + bias" if beta == 1 else f"    acc = acc + {literal(beta, torch.float32)} * bias")
-    target = _address(kernel, out, ("rows[:, None]", "m"), ("cols[None, :]", "n"))
+    target = _address(kernel, out, (-2, "rows[:, None]", "m"), (-1, "cols[None, :]", "n"))
     lines.append(f"    tl.store({target}, acc, mask=mask)")
     return lines
 

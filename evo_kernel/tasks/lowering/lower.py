@@ -73,7 +73,7 @@ def lower_function(
             raise TooLarge(f"Writing kernels for the reference takes more than {MOST_S:g} s. {_OWN}")
 
     def traced_for(first: Sequence[Any], fixed: frozenset[tuple[int, int]]) -> tuple[Traced]:
-        return (trace(reference, first, fixed, check=check),)
+        return (trace(reference, first, fixed, check=check, simplify=True),)
 
     for (traced,), served in branches(sorted(cases, key=ones), traced_for):
         module = LoweredModule(traced, served, precision)

@@ -25,6 +25,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
+from evo_kernel.tasks.lowering.algebra import simplified
 from evo_kernel.tasks.lowering.decompositions import Respelled, decomposition_table
 from evo_kernel.tasks.lowering.failures import VALUES, brief, own_failure, quiet, reads_values
 from evo_kernel.tasks.task import positional_names
@@ -210,13 +211,15 @@ def trace(
     fixed: frozenset[tuple[int, int]] = frozenset(),
     table: Mapping[Any, Callable[..., Any]] | None = None,
     check: Callable[[], None] = lambda: None,
+    simplify: bool = False,
 ) -> Traced:
     """Trace `reference` on fake tensors shaped like `inputs` (real, fake or meta tensors, and Python values).
 
     Sizes are symbols, but for those named in `fixed` (argument, dimension), which are numbers. `table`: which
     operations are broken up, and how; lowering's own where left out. `check`: called for each operation, to end it by
-    an exception. Raises LoweringError when the reference cannot be traced, for instance because it decides on tensor
-    values.
+    an exception. `simplify`: compute sums of products without the products.
+
+    Raises LoweringError when the reference cannot be traced, for instance because it decides on tensor values.
     """
     environment = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
@@ -234,6 +237,8 @@ def trace(
     table = decomposition_table() if table is None else table
     try:
         graph = _functional(_make_graph(of_tensors, tensors, table), tensors, table)
+        if simplify and (simpler := simplified(graph)) is not None:
+            graph = _functional(_make_graph(simpler, tensors, table), tensors, table)
     except TooLarge:
         raise
     except LoweringError as error:
