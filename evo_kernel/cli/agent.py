@@ -13,6 +13,9 @@ import click
 from evo_kernel.cli import options
 from evo_kernel.errors import UserError
 
+LONGEST_H = 1e6
+"""Of a ticket: a hundred years."""
+
 
 @click.command()
 @options.POPULATION
@@ -52,11 +55,18 @@ def mcp(
 
 @click.command()
 @options.POPULATION
-@click.option("--as", "holder", default="external", show_default=True, help="Your name, kept with the ticket.")
+@click.option(
+    "--as",
+    "holder",
+    type=options.Name(),
+    default="external",
+    show_default=True,
+    help="Your name, kept with the ticket.",
+)
 @click.option(
     "--expires",
     "expires_h",
-    type=click.FloatRange(0, min_open=True),
+    type=options.Number(0, LONGEST_H, min_open=True),
     metavar="HOURS",
     help="The ticket expires after so long; without it, when it is told or given up.",
 )
@@ -109,9 +119,19 @@ def ask(
 @options.POPULATION
 @click.argument("file", required=False)
 @click.option("--attempt", required=True, type=options.NUMBER, help="The `attempt` that `ask` printed.")
-@click.option("--fail", "reason", metavar="REASON", help="Give the attempt up for this REASON; needs no FILE.")
-@click.option("--strategy", metavar="NAME", help="What you did: a strategy of the brief, or your own word.")
-@click.option("--as", "operator", default="external", show_default=True, help="Your name in the lineage.")
+@click.option(
+    "--fail",
+    "reason",
+    type=options.Name(),
+    metavar="REASON",
+    help="Give the attempt up for this REASON; needs no FILE.",
+)
+@click.option(
+    "--strategy", type=options.Name(), metavar="NAME", help="What you did: a strategy of the brief, or your own word."
+)
+@click.option(
+    "--as", "operator", type=options.Name(), default="external", show_default=True, help="Your name in the lineage."
+)
 @options.JUDGE_DEVICE
 @options.WAIT
 @options.JSON

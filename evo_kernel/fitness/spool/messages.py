@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from evo_kernel.deadline import LONGEST_S
 from evo_kernel.fitness.judge import JudgeSettings
 from evo_kernel.fitness.profiling.profiler import CaseProfile
 from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Source, content_hash, escaped
@@ -20,7 +21,7 @@ FORMAT = 1
 """Raised when what is written can no longer be read by an earlier version."""
 MOST_BYTES = 16 * 2**20
 """Of one file."""
-MOST_FILES, MOST_PLANS, LONGEST_S = 64, 64, 3600.0
+MOST_FILES, MOST_PLANS = 64, 64
 PROFILE = "profile"
 What = Literal["probe", "score", "confirm", "profile"]
 MOST_INTEGER = 2**63 - 1
