@@ -12,6 +12,7 @@ import click
 
 from evo_kernel.cli import options
 from evo_kernel.errors import UserError
+from evo_kernel.types import escaped
 
 LONGEST_H = 1e6
 """Of a ticket: a hundred years."""
@@ -50,7 +51,7 @@ def mcp(
 
     allowed = Allowed(evaluations=evaluations, submits=submits)
     place = folder or population.with_name(population.name + ".mcp")
-    serve(population, place, allowed, device, wait_s, lambda line: click.echo(line, err=True))
+    serve(population, place, allowed, device, wait_s, lambda line: options.echo(line, err=True))
 
 
 @click.command()
@@ -170,12 +171,12 @@ def tell(
         assert reason is not None
         external_session.give_up(population, attempt, operator, reason, wait_s)
         given_up = {"attempt": attempt, "given_up": reason}
-        click.echo(json.dumps(given_up) if as_json else f"attempt {attempt} is given up: {reason}")
+        click.echo(json.dumps(given_up) if as_json else f"attempt {attempt} is given up: {escaped(reason)}")
         return
     source = read_source(Path(file))
     try:
         told = external_session.tell(
-            population, attempt, source, operator, strategy, device, wait_s, lambda line: click.echo(line, err=True)
+            population, attempt, source, operator, strategy, device, wait_s, lambda line: options.echo(line, err=True)
         )
     except KeyboardInterrupt:
         click.echo(f"interrupted: attempt {attempt} is kept, with what was told; tell {file} again", err=True)

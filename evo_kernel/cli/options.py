@@ -14,8 +14,13 @@ from evo_kernel.deadline import LONGEST_S, seconds_of
 from evo_kernel.errors import UserError
 from evo_kernel.judge_place import judge_place
 from evo_kernel.tasks.packaged import names_function, packaged_source
-from evo_kernel.types import Source
+from evo_kernel.types import Source, escaped
 from operators.learning import TREE
+
+
+def echo(text: str, err: bool = False) -> None:
+    """Print what may hold text of others: nothing in it commands a terminal."""
+    click.echo(escaped(text), err=err)
 
 
 class Duration(click.ParamType):
