@@ -9,7 +9,9 @@ from evo_kernel.types.evaluations import CheckResult, Evaluation, Measurement, P
 
 MOST_COUNT = 2**31 - 1
 MOST_NUMBER = 1e300
-"""In size; what is computed from two such numbers may be infinite."""
+"""In size."""
+MOST_AMOUNT = 1e100
+"""Of a verdict's times, ratios and shares: what is computed from two of them is no larger than MOST_NUMBER."""
 
 
 def beyond(evaluation: Evaluation) -> str:
@@ -20,16 +22,17 @@ def beyond(evaluation: Evaluation) -> str:
         if not 0 <= value <= MOST_COUNT:
             return f"{name} is {value}: a count is from 0 to {MOST_COUNT}"
     for name, value in _amounts(evaluation):
-        if value is not None and not 0 <= value <= MOST_NUMBER:
-            return f"{name} is {value}: it is from 0 to {MOST_NUMBER:g}"
+        if value is not None and not 0 <= value <= MOST_AMOUNT:
+            return f"{name} is {value}: it is from 0 to {MOST_AMOUNT:g}"
+    for name, value in _times(evaluation):
+        if value is not None and not 1 / MOST_AMOUNT <= value <= MOST_AMOUNT:
+            return f"{name} is {value}: it is from {1 / MOST_AMOUNT:g} to {MOST_AMOUNT:g}"
     for one in _checks(evaluation):
         if not one.error >= 0:  # also NaN; infinite where an output is
             return f"the error of {one.case} is {one.error}, which is no error"
     for one in _measurements(evaluation):
-        if one.baselines_us and not 1 / MOST_NUMBER <= one.speedup <= MOST_NUMBER:
-            return f"the speedup of {one.case} is {one.speedup}"
-        if not all(abs(value) <= MOST_NUMBER for value in (one.drift or 0, *one.details.values())):
-            return f"{one.case} has a number beyond {MOST_NUMBER:g}"
+        if not all(abs(value) <= MOST_AMOUNT for value in (one.drift or 0, *one.details.values())):
+            return f"{one.case} has a number beyond {MOST_AMOUNT:g}"
     for one in evaluation.comparisons:
         if not one.low <= one.ratio <= one.high:
             return f"the ratio of {one.case}, {one.ratio}, is not within its interval, {one.low} to {one.high}"
@@ -52,10 +55,16 @@ def _counts(evaluation: Evaluation) -> Iterator[tuple[str, int]]:
 
 def _amounts(evaluation: Evaluation) -> Iterator[tuple[str, float | None]]:
     """Those that are not negative."""
-    yield from ((name, getattr(evaluation, name)) for name in ("gpu_s", "wall_s", "score"))
+    yield from (("gpu_s", evaluation.gpu_s), ("wall_s", evaluation.wall_s))
     for one in _measurements(evaluation):
-        for name in ("median_us", "iqr_us", "low_us", "high_us", "light_share", "clock_mhz", "power_w"):
+        for name in ("iqr_us", "light_share", "clock_mhz", "power_w"):
             yield f"{name} of {one.case}", getattr(one, name)
+
+
+def _times(evaluation: Evaluation) -> Iterator[tuple[str, float | None]]:
+    """With their ratios: those that are positive."""
+    for one in _measurements(evaluation):
+        yield from ((f"{name} of {one.case}", getattr(one, name)) for name in ("median_us", "low_us", "high_us"))
         yield from ((f"{name} of {one.case}", value) for name, value in one.baselines_us.items())
     for one in evaluation.comparisons:
         yield from ((f"{name} of {one.case}", getattr(one, name)) for name in ("ratio", "low", "high", "claimed"))

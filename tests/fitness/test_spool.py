@@ -343,6 +343,11 @@ ABSURD = {
         "measured": {"median_us": 1e-300, "low_us": 1e-300, "high_us": 1e-300, "baselines_us": {"first": 1e300}},
         "score": None,
     },
+    "a time that is next to nothing": {
+        "measured": {"median_us": 1e-300, "low_us": 1e-300, "high_us": 1e-300, "baselines_us": {}},
+        "score": None,
+    },
+    "a share whose floor is infinite": {"measured": {"light_share": 1e299}},
     "a name of a baseline": {"measured": {"baselines_us": {ESC: 100.0}}},
     "more pairs than C counts": {"comparisons": (replace(PAIR, pairs=2**40),)},
     "pairs below zero": {"comparisons": (replace(PAIR, pairs=-5),)},

@@ -15,7 +15,7 @@ from evo_kernel.fitness.judge import JudgeSettings
 from evo_kernel.fitness.profiling.profiler import CaseProfile
 from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Source, content_hash, escaped
 from evo_kernel.types.comparisons import geometric_mean
-from evo_kernel.types.limits import MOST_NUMBER, beyond
+from evo_kernel.types.limits import MOST_AMOUNT, MOST_NUMBER, beyond
 
 FORMAT = 1
 """Raised when what is written can no longer be read by an earlier version."""
@@ -32,7 +32,7 @@ _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Environment = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 _Name = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,99}$")]
 _Path = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]*(/[^./\\\x00-\x1f][^/\\\x00-\x1f]*)*$")]
-_Time = Annotated[float, Field(gt=0, le=MOST_NUMBER)]
+_Time = Annotated[float, Field(ge=1 / MOST_AMOUNT, le=MOST_AMOUNT)]
 _Text = Annotated[str, AfterValidator(escaped)]
 
 
