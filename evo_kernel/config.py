@@ -21,13 +21,15 @@ from pydantic import (
     model_validator,
 )
 
-from evo_kernel.deadline import seconds_of
+from evo_kernel.deadline import LONGEST_S, seconds_of
 from evo_kernel.errors import ConfigError
 from evo_kernel.judge_place import LOCAL, judge_place
 
 _Count = Annotated[int, Field(ge=1)]
-_Weight = Annotated[float, Field(ge=0)]
-_Dollars = Annotated[float, Field(ge=0)]
+MOST = 1e9
+"""Of a weight or a price: sums and products of them are numbers that a population keeps."""
+_Weight = Annotated[float, Field(ge=0, le=MOST)]
+_Dollars = Annotated[float, Field(ge=0, le=MOST)]
 _Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -119,7 +121,7 @@ class JudgeConfig(_Section):
         default="",
         description="of judges elsewhere that differ: the key of the environment, or a part of its device's name",
     )
-    deadline_s: Annotated[float, Field(gt=0)] = Field(
+    deadline_s: Annotated[float, Field(gt=0, le=LONGEST_S)] = Field(
         default=60.0, description="of one recording, one compile, one check"
     )
     tune_plans: Annotated[int, Field(ge=0, le=64)] = Field(

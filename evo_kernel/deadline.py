@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from evo_kernel.errors import CutShort
 
+LONGEST_S = 3600.0
+"""That one recording, compile or check may be given: an hour."""
+
 
 class Deadline:
     """Two moments. From the first on, nothing is begun that a verdict can do without (a tuner's next setting); at the

@@ -19,6 +19,7 @@ from typing import Any, NewType
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Rival, Source, Status, TaskCard
+from evo_kernel.types.limits import MOST_COUNT, MOST_NUMBER
 from evo_kernel.types.notes import Evidence
 from populations.archive import PopulationSettings
 from populations.rows import BASELINE_FAULT, decode_features, decode_finding, digest, fetch_environment, loads
@@ -176,9 +177,9 @@ def _broken(connection: sqlite3.Connection, table: str, rule: str, said: str) ->
 
 def _column(table: str, column: str, kind: str, needed: bool) -> str:
     """What holds for each value of a column, as SQL."""
-    most = 2**63 - 1 if column == "seed" else 2**31 - 1 if kind == "INTEGER" else 1e300
+    most = 2**63 - 1 if column == "seed" else MOST_COUNT if kind == "INTEGER" else MOST_NUMBER
     most = LATEST_S if column in ("at", "expires_at") else most
-    rule = KINDS.get(kind, "TRUE").format(f'"{column}"', most, -1e300 if column in SIGNED else 0)
+    rule = KINDS.get(kind, "TRUE").format(f'"{column}"', most, -MOST_NUMBER if column in SIGNED else 0)
     shape = f"{table}.{column}"
     if shape in SHAPES:
         rule += f" AND fits('{shape}', {column})"
@@ -215,7 +216,8 @@ def _fits(value: Any, hint: Any) -> bool:
         case typing.Any:
             return True
         case kind if kind is int or kind is Count:
-            return type(value) is int and (0 if kind is Count else -(2**63)) <= value < 2**63
+            least, most = (0, MOST_COUNT) if kind is Count else (-(2**63), 2**63 - 1)
+            return type(value) is int and least <= value <= most
         case typing.Union | types.UnionType:
             return any(_fits(value, one) for one in args)
         case origin if origin is tuple and args[-1] is not ...:
@@ -234,7 +236,7 @@ def _fits(value: Any, hint: Any) -> bool:
         case typing.Literal:
             return value in args
     if hint in (float, Error, Positive):
-        known = isinstance(value, float | int) and not isinstance(value, bool) and abs(value) <= 1e300
+        known = isinstance(value, float | int) and not isinstance(value, bool) and abs(value) <= MOST_NUMBER
         return value > 0 if known and hint is Positive else known or (hint is Error and isinstance(value, float))
     return type(value) is hint
 

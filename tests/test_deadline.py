@@ -56,6 +56,15 @@ def test_the_commands_say_what_a_duration_is() -> None:
     assert answered.exit_code == 2 and "write it like 90s, 10m, 8h, 1h30m or 2d" in answered.output
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e300", "0", "-1"])
+def test_a_deadline_is_a_time(seconds: str) -> None:
+    for command in (["verify", "x.py", "--task", "softmax"], ["replay", "x.plan", "--task", "softmax"]):
+        answered = CliRunner().invoke(cli, [*command, "--deadline", seconds])
+        assert answered.exit_code == 2 and "--deadline" in answered.output
+    with pytest.raises(ConfigError, match=r"judge\.deadline_s"):
+        load_config(None, [f"judge.deadline_s={seconds}"])
+
+
 def test_files_and_set_take_durations_too(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[budget]\nhours = "90s"\n')

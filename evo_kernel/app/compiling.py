@@ -13,6 +13,7 @@ from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.profiling.compile_report import CompileReport, KernelReport, compile_report
 from evo_kernel.tasks.task import Task
+from evo_kernel.types import escaped
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def _show_table(console: Any, made: Sequence[CompiledVariant]) -> None:
                    "limited by", "tensor", "data", "schedule", "warnings"):  # fmt: skip
         table.add_column(column, overflow="fold")
     for one in made:
-        head = (one.variant.file, one.variant.setting)
+        head = (escaped(one.variant.file), one.variant.setting)
         if one.report.fault:
             table.add_row(*head, one.report.fault.partition(":")[0])
         for kernel in one.report.kernels:

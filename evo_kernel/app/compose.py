@@ -33,7 +33,7 @@ from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.packaged import names_function, packaged_source
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Environment, Judge, Recorded, Source
+from evo_kernel.types import Environment, Judge, Recorded, Source, escaped
 from evo_kernel.types.gpus import is_hopper
 from populations.archive import PopulationSettings
 from populations.population import LineagePopulation, open_population
@@ -98,7 +98,7 @@ def configured_judge(
     return opened_judge(
         config.judge.at, task, device=config.device, settings=judge_settings(config), gpus=config.gpus,
         score_soon=score_soon, known=known, choice=config.judge.environment, wait=wait,
-        say=lambda line: click.echo(line, err=True),
+        say=lambda line: click.echo(escaped(line), err=True),
     )  # fmt: skip
 
 

@@ -162,12 +162,15 @@ def judged(path: Path, config: Config, wait_s: float, say: Callable[[str], None]
     from evo_kernel.app.compose import announced, kept_baselines
     from populations.connect import owner
 
-    def free() -> None:
-        if (writer := owner(path)) is not None:
-            raise PopulationLocked(str(path), *writer)
+    task = compose.task_of(config)
+    with contextlib.ExitStack() as opened:
 
-    _waiting(wait_s, free)  # before a judge is started: its processes are not for waiting
-    with compose.prepared(config, compose.task_of(config), path, create=False) as parts:
+        def begin() -> Prepared:
+            if (writer := owner(path)) is not None:  # before a judge is started: its processes are not for waiting
+                raise PopulationLocked(str(path), *writer)
+            return opened.enter_context(compose.prepared(config, task, path, create=False))  # or another was first
+
+        parts = _waiting(wait_s, begin)
         parts.judge.baselines.on_baselines = kept_baselines(parts.population, say)
         with announced(parts.population, parts.judge.stages):
             yield ExternalSession(parts, say)

@@ -77,7 +77,7 @@ def blocks(reader: PopulationReader, edits: Sequence[ReportedEdit]) -> list[Bloc
         Code("\n".join(_commands(reader, view)), "sh"),
         Heading("The kernel"),
         Code(edits[-1].text if edits else "", "python", "Its source, as it was scored"),
-        *([Code(_diff(edits[0], edits[-1]), "diff", "All that changed since the root")] * (len(edits) > 1)),
+        *([Code(_diff(edits[0], edits[-1]), "diff", "All that changed since the root")] if len(edits) > 1 else []),
     ]  # fmt: skip
 
 

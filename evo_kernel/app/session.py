@@ -24,6 +24,7 @@ from evo_kernel.judge_place import LOCAL, SPOOL
 from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
+from evo_kernel.types import escaped
 from operators.micro.coder import RewriteCoder
 from populations.reading import PopulationReader
 
@@ -135,4 +136,4 @@ def leave_at_once(code: int) -> None:
 
 
 def _complain(line: str) -> None:
-    click.echo(line, err=True)
+    click.echo(escaped(line), err=True)

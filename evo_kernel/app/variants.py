@@ -16,7 +16,7 @@ from evo_kernel.types import Knobs, Source
 FORMAT = 'a JSON list of objects, or one object a line, such as {"BLOCK": 128, "my_kernel.config": 0}'
 
 
-_WHOLE = re.compile(r"-?\d+")
+_WHOLE = re.compile(r"-?\d{1,40}")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _read(file: Path) -> list[Knobs]:
     try:
         text = file.read_text(encoding="utf-8").strip()
         listed = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines() if line]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"--settings {file}: {error}. It holds {FORMAT}.") from error
     if not listed or not all(isinstance(one, dict) for one in listed):
         raise UserError(f"--settings {file}: it holds no list of settings. Write {FORMAT}.")
@@ -74,5 +74,5 @@ def _read(file: Path) -> list[Knobs]:
 
 def _knobs(values: Mapping[str, Any], where: str) -> Knobs:
     if not all(isinstance(value, (int, str)) and _WHOLE.fullmatch(str(value)) for value in values.values()):
-        raise UserError(f"{where}: a knob's value is a whole number: NAME=NUMBER,NAME=NUMBER")
+        raise UserError(f"{where}: a knob's value is a whole number: NAME=NUMBER,NAME=NUMBER, of at most 40 digits")
     return tuple((name, int(value)) for name, value in values.items())

@@ -111,7 +111,7 @@ def show_evaluations(variants: Sequence[Variant], evaluations: Sequence[Evaluati
     table = Table(title=f"times in µs, {evaluations[0].environment.label}", title_justify="left")
     for column in ("file", "setting", "status", "score", *measured):
         justify = "left" if column in ("file", "setting", "status") else "right"
-        table.add_column(column, justify=justify, overflow="fold")
+        table.add_column(escaped(column), justify=justify, overflow="fold")
     for variant, one in found:
         times = {m.case: f"{m.median_us:.1f}" for m in one.measurements}
         score = f"{one.score:.3f}" if one.score is not None else "-"
@@ -121,7 +121,7 @@ def show_evaluations(variants: Sequence[Variant], evaluations: Sequence[Evaluati
     table.add_section()
     for name in sorted({name for m in measured.values() for name in m.baselines_us}):
         known = [m.baselines_us.get(name) for m in measured.values()]
-        table.add_row(name, "", "baseline", "-", *(f"{us:.1f}" if us is not None else "-" for us in known))
+        table.add_row(escaped(name), "", "baseline", "-", *(f"{us:.1f}" if us is not None else "-" for us in known))
     if measured:
         table.add_row("floor", "", "-", "-", *(held_texts(m, 1)[0] for m in measured.values()))
     console.print(table)
@@ -174,12 +174,12 @@ def case_table(evaluation: Evaluation, label: str) -> Table:
     marked = " (* the denominator)" if len(names) > 1 else ""
     table = Table(title=f"times in µs, {label}{marked}", title_justify="left")
     for column in ("case", "candidate", *names, "floor", "speed-up", "share of light"):
-        table.add_column(column, justify="left" if column == "case" else "right")
+        table.add_column(escaped(column), justify="left" if column == "case" else "right")
     for m in evaluation.measurements:
         fastest = denominator(m.baselines_us) if marked else ""
         marks = {name: "*" if name == fastest else " " if marked else "" for name in names}
         baselines = [f"{m.baselines_us[n]:.1f}{marks[n]}" if n in m.baselines_us else f"-{marks[n]}" for n in names]
-        table.add_row(m.case, f"{m.median_us:.1f}", *baselines, *held_texts(m, 1))
+        table.add_row(escaped(m.case), f"{m.median_us:.1f}", *baselines, *held_texts(m, 1))
     return table
 
 

@@ -12,6 +12,10 @@ import click
 
 from evo_kernel.cli import options
 from evo_kernel.errors import UserError
+from evo_kernel.types import escaped
+
+LONGEST_H = 1e6
+"""Of a ticket: a hundred years."""
 
 
 @click.command()
@@ -47,16 +51,23 @@ def mcp(
 
     allowed = Allowed(evaluations=evaluations, submits=submits)
     place = folder or population.with_name(population.name + ".mcp")
-    serve(population, place, allowed, device, wait_s, lambda line: click.echo(line, err=True))
+    serve(population, place, allowed, device, wait_s, lambda line: options.echo(line, err=True))
 
 
 @click.command()
 @options.POPULATION
-@click.option("--as", "holder", default="external", show_default=True, help="Your name, kept with the ticket.")
+@click.option(
+    "--as",
+    "holder",
+    type=options.Name(),
+    default="external",
+    show_default=True,
+    help="Your name, kept with the ticket.",
+)
 @click.option(
     "--expires",
     "expires_h",
-    type=click.FloatRange(0, min_open=True),
+    type=options.Number(0, LONGEST_H, min_open=True),
     metavar="HOURS",
     help="The ticket expires after so long; without it, when it is told or given up.",
 )
@@ -109,9 +120,19 @@ def ask(
 @options.POPULATION
 @click.argument("file", required=False)
 @click.option("--attempt", required=True, type=options.NUMBER, help="The `attempt` that `ask` printed.")
-@click.option("--fail", "reason", metavar="REASON", help="Give the attempt up for this REASON; needs no FILE.")
-@click.option("--strategy", metavar="NAME", help="What you did: a strategy of the brief, or your own word.")
-@click.option("--as", "operator", default="external", show_default=True, help="Your name in the lineage.")
+@click.option(
+    "--fail",
+    "reason",
+    type=options.Name(),
+    metavar="REASON",
+    help="Give the attempt up for this REASON; needs no FILE.",
+)
+@click.option(
+    "--strategy", type=options.Name(), metavar="NAME", help="What you did: a strategy of the brief, or your own word."
+)
+@click.option(
+    "--as", "operator", type=options.Name(), default="external", show_default=True, help="Your name in the lineage."
+)
 @options.JUDGE_DEVICE
 @options.WAIT
 @options.JSON
@@ -150,12 +171,12 @@ def tell(
         assert reason is not None
         external_session.give_up(population, attempt, operator, reason, wait_s)
         given_up = {"attempt": attempt, "given_up": reason}
-        click.echo(json.dumps(given_up) if as_json else f"attempt {attempt} is given up: {reason}")
+        click.echo(json.dumps(given_up) if as_json else f"attempt {attempt} is given up: {escaped(reason)}")
         return
     source = read_source(Path(file))
     try:
         told = external_session.tell(
-            population, attempt, source, operator, strategy, device, wait_s, lambda line: click.echo(line, err=True)
+            population, attempt, source, operator, strategy, device, wait_s, lambda line: options.echo(line, err=True)
         )
     except KeyboardInterrupt:
         click.echo(f"interrupted: attempt {attempt} is kept, with what was told; tell {file} again", err=True)

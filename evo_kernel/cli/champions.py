@@ -10,7 +10,7 @@ import click
 
 from evo_kernel.champions import champion_named
 from evo_kernel.cli.export import export
-from evo_kernel.cli.options import DEVICE, JSON, PATH
+from evo_kernel.cli.options import DEVICE, JSON, PATH, echo
 from evo_kernel.cli.verify import verify
 from evo_kernel.fitness.gpus import Nvml
 
@@ -79,6 +79,6 @@ def export_champion(ctx: click.Context, name: str, folder: Path, device: str, as
 
     champion = champion_named(name)
     with tempfile.TemporaryDirectory() as scratch:
-        path, candidate = confirmed_population(champion, Path(scratch), device, lambda line: click.echo(line, err=True))
+        path, candidate = confirmed_population(champion, Path(scratch), device, lambda line: echo(line, err=True))
         ctx.invoke(export, population=path, folder=folder, candidate=candidate, device=device, as_json=as_json)
     keep_lineage(champion, folder)

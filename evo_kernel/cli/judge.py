@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from evo_kernel.cli.options import DEVICE, JSON, PATH, UNCONFINED, Duration
+from evo_kernel.cli.options import DEVICE, JSON, PATH, UNCONFINED, Duration, echo
 
 
 @click.command()
@@ -55,7 +55,7 @@ def judge(
     from evo_kernel.fitness.judge import JudgeSettings
 
     own = JudgeSettings(unconfined=unconfined, assembler=assembler)
-    served = judge_server.serve(folder, device, gpus, own, until_empty, for_s, lambda line: click.echo(line, err=True))
+    served = judge_server.serve(folder, device, gpus, own, until_empty, for_s, lambda line: echo(line, err=True))
     click.echo(json.dumps(served.as_data()) if as_json else served.text)
     sys.stdout.flush()
     os._exit(0)  # threads whose requests were given back may still be at it

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from evo_kernel.cli.options import PATH
+from evo_kernel.cli.options import PATH, echo
 from evo_kernel.config import load_config
 from operators.knowledge.base import KnowledgeBase
 
@@ -62,13 +62,13 @@ def knowledge(
     else:
         found = [{"source": source, "title": title} for source, title in base.titles()]
     for sentence in base.skipped:
-        click.echo(sentence, err=True)
+        echo(sentence, err=True)
     if as_json:
         click.echo(json.dumps(found, ensure_ascii=False))
     elif text:
-        click.echo("\n\n".join(f"== {one['title']}\n   {one['source']}\n\n{one['text']}" for one in found))
+        echo("\n\n".join(f"== {one['title']}\n   {one['source']}\n\n{one['text']}" for one in found))
     else:
-        click.echo("\n".join(f"{one['source']}  {one['title']}" for one in found))
+        echo("\n".join(f"{one['source']}  {one['title']}" for one in found))
     if not found:
-        click.echo(f"nothing was found for {text!r}: try other words, or none to list all there is", err=True)
+        echo(f"nothing was found for {text!r}: try other words, or none to list all there is", err=True)
         sys.exit(1)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from evo_kernel.deadline import seconds_of
+from evo_kernel.deadline import LONGEST_S, seconds_of
 from evo_kernel.errors import UserError
 from evo_kernel.judge_place import judge_place
 from evo_kernel.tasks.packaged import names_function, packaged_source
-from evo_kernel.types import Source
+from evo_kernel.types import Source, escaped
 from operators.learning import TREE
+
+
+def echo(text: str, err: bool = False) -> None:
+    """Print what may hold text of others: nothing in it commands a terminal."""
+    click.echo(escaped(text), err=err)
 
 
 class Duration(click.ParamType):
@@ -27,6 +33,29 @@ class Duration(click.ParamType):
             return value if isinstance(value, float) else seconds_of(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number in a range, in which NaN is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is no number", param, ctx)
+        return found
+
+
+class Name(click.ParamType):
+    """A text that is kept, so it must be one that UTF-8 can write."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail("it is no valid UTF-8", param, ctx)
+        return value
 
 
 class JudgePlace(click.ParamType):
@@ -78,11 +107,17 @@ WAIT = click.option(
     "wait_s",
     default=60.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Number(0),
     help="Seconds to wait while another process writes the population.",
 )
+SECONDS = Number(0, LONGEST_S, min_open=True)
 DEADLINE = click.option(
-    "--deadline", "deadline_s", default=60.0, show_default=True, help="Seconds for one recording, check or timing."
+    "--deadline",
+    "deadline_s",
+    type=SECONDS,
+    default=60.0,
+    show_default=True,
+    help="Seconds for one recording, check or timing.",
 )
 UNCONFINED = click.option("--unconfined", is_flag=True, help="Judge even where candidate code cannot be sandboxed.")
 SET = click.option(

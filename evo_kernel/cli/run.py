@@ -24,6 +24,7 @@ from evo_kernel.cli.options import (
     UNCONFINED,
     WAIT,
     Duration,
+    echo,
     number_of,
     with_models,
 )
@@ -199,14 +200,14 @@ def confirm(population: Path, candidate: str, device: str | None, wait_s: float,
     from evo_kernel.app.verdicts import compared_lines, confirmed_lines
 
     early_start.begin(None, device)
-    found = confirming.confirm(population, number, device, wait_s, lambda line: click.echo(line, err=True))
+    found = confirming.confirm(population, number, device, wait_s, lambda line: echo(line, err=True))
     evaluation = found.evaluation
     if as_json:
         click.echo(json.dumps(found.as_data()))
     else:
         known = ", as it was found before" if found.known else ""
-        click.echo(f"candidate {found.candidate}, {evaluation.environment.label}{known}:")
-        click.echo("\n".join([*confirmed_lines(evaluation), *compared_lines(evaluation)]))
+        echo(f"candidate {found.candidate}, {evaluation.environment.label}{known}:")
+        echo("\n".join([*confirmed_lines(evaluation), *compared_lines(evaluation)]))
         if evaluation.passed:
             click.echo(f"next: evo-kernel export {population} --candidate {found.candidate} --to DIR")
     sys.exit(0 if evaluation.passed else 3 if evaluation.status == "infra_error" else 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evo_kernel.cli.options import DEVICE, JSON, JUDGE, PATH, SET
+from evo_kernel.cli.options import DEVICE, JSON, JUDGE, PATH, SET, echo
 from evo_kernel.errors import UserError
 from evo_kernel.judge_place import LOCAL, RAY
 
@@ -90,7 +90,7 @@ def suite(
         run = SuiteRun(folder, chosen, minutes, evaluations, options, retry, lanes, stock)
         with ending_twice(lambda name: run.halt.set(), lambda name: kill_descendants()):
             for row in run.rows():
-                click.echo(_line(row), err=as_json)
+                echo(_line(row), err=as_json)
         data, written = run.report(suite)
     told = f"\n{written}\nwrote {folder / 'report.md'}, report.html and report.json"
     click.echo(json.dumps(data) if as_json else told)
@@ -111,7 +111,7 @@ def _shared(
     from evo_kernel.app.run_config import run_config
 
     settings = judge_settings(run_config(Path(config_file) if config_file else None, overrides, {}))
-    return shared_place(place, device, settings, lambda line: click.echo(line, err=True))
+    return shared_place(place, device, settings, lambda line: echo(line, err=True))
 
 
 def _line(row: SuiteRow) -> str:

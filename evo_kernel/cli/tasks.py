@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evo_kernel.cli.options import DEVICE, FILE, FIRST, JSON, PATH, read_source
+from evo_kernel.cli.options import DEVICE, FILE, FIRST, JSON, PATH, echo, read_source
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ def show_task(task: str, show_seed: bool, wanted: Wanted, as_json: bool) -> None
                 "notes": list(loaded.notes)}  # fmt: skip
         click.echo(json.dumps(data))
         return
-    click.echo(f"{loaded.name}  {loaded.path}\n{loaded.description}")
+    echo(f"{loaded.name}  {loaded.path}\n{loaded.description}")
     click.echo(f"allow {loaded.allow}; precision {loaded.tolerance.precision}; baselines {', '.join(baselines)}")
     for case in cases:
-        click.echo(f"  {case['kind']:<8} {case['case']:<24} {case['sizes']}")
+        echo(f"  {case['kind']:<8} {case['case']:<24} {case['sizes']}")
         more = f", and {len(case['inputs']) - MOST_INPUTS} more" if len(case["inputs"]) > MOST_INPUTS else ""
         click.echo(f"           {', '.join(case['inputs'][:MOST_INPUTS])}{more}")
     for note in loaded.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
 
 
 MOST_INPUTS = 12
@@ -131,7 +131,7 @@ def check_task(task: str, device: str, wanted: Wanted, as_json: bool) -> None:
         lines += [f"  {m.case}: {m.median_us:.1f} µs, floor {held_texts(m, 1)[0]} µs, {label}"
                   for m in evaluation.measurements]  # fmt: skip
         lines += [*mixed_lines(evaluation), *(["the task is sound"] if sound else [])]
-        click.echo("\n".join(lines))
+        echo("\n".join(lines))
     if not sound:
         sys.exit(1)
 
@@ -167,7 +167,7 @@ def import_tasks(spec: str, file: Path | None, as_json: bool) -> None:
         click.echo(json.dumps([{"task": entry.spec, "title": entry.title} for entry in found]))
     else:
         for entry in found:
-            click.echo(f"{entry.spec}  {entry.title}")
+            echo(f"{entry.spec}  {entry.title}")
 
 
 @tasks.command("export")
@@ -191,7 +191,7 @@ def export_solution(spec: str, kernel: Path, folder: Path, sample: int, device: 
         )
     text = solution_text(spec, read_source(kernel), device)
     path, notes = write_solution(spec, text, folder, sample)
-    click.echo("\n".join([f"wrote {path}", *(f"note: {note}" for note in notes)]))
+    echo("\n".join([f"wrote {path}", *(f"note: {note}" for note in notes)]))
 
 
 def write_new(file: Path, text: str) -> None:

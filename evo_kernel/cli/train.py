@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from evo_kernel.cli.main import LazyGroup
-from evo_kernel.cli.options import DEVICE, DEVICES, JSON, JUDGE, PATH, TREE_FILE, UNCONFINED
+from evo_kernel.cli.options import DEVICE, DEVICES, JSON, JUDGE, PATH, TREE_FILE, UNCONFINED, echo
 from evo_kernel.errors import UserError
 from evo_kernel.judge_place import LOCAL, RAY
 from operators.learning.tree import HELD_OUT
@@ -75,7 +75,7 @@ def collect(
     collecting |= {"threads": threads or usable_cores() + 2, "held_out": tuple(held_out.split(","))}
     own, shared = JudgeSettings(unconfined=unconfined), contextlib.nullcontext(judge_at or LOCAL)
     if judge_at and judge_at.startswith(RAY):
-        shared = shared_place(judge_at, device, own, lambda line: click.echo(line, err=True))
+        shared = shared_place(judge_at, device, own, lambda line: echo(line, err=True))
     with shared as at:
         config = judging(device, tune_plans, seed, unconfined, at)
         collection.collect(out, named, config, "evo-kernel " + shlex.join(sys.argv[1:]), **collecting)

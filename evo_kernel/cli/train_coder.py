@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evo_kernel.cli.options import DEVICE, JSON, PATH, UNCONFINED
+from evo_kernel.cli.options import DEVICE, JSON, PATH, SECONDS, UNCONFINED
 from evo_kernel.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 @click.option("--gpus", default="1", show_default=True, help="GPUs for judging: a number or all.")
 @click.option("--threads", default=8, show_default=True, help="Kernels judged in parallel.")
 @click.option("--most-open", default=8, show_default=True, help="Judges open at the same time.")
-@click.option("--deadline", "deadline_s", default=20.0, show_default=True, help="Seconds for one recording or check.")
+@click.option("--deadline", "deadline_s", type=SECONDS, default=20.0, show_default=True,
+              help="Seconds for one recording or check.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Seed of weights, batches and samples.")
 @UNCONFINED
 @JSON

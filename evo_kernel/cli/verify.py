@@ -19,6 +19,7 @@ from evo_kernel.cli.options import (
     PATH,
     TASK,
     UNCONFINED,
+    echo,
     read_source,
     with_settings,
 )
@@ -120,19 +121,18 @@ def replay(plan: Path, task_name: str, device: str, deadline_s: float, as_json: 
     evo-kernel replay plans/m4096-n4096.plan --task softmax
     """
     from evo_kernel.fitness.replay import replay_plan
-    from evo_kernel.types import escaped
 
     found = replay_plan(plan, task_name, device, deadline_s)
     if as_json:
         click.echo(json.dumps(found.as_data()))
     else:
-        click.echo(escaped("\n".join(found.lines())))
+        echo("\n".join(found.lines()))
     if not found.passed:
         sys.exit(1)
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    echo(line, err=True)
 
 
 @click.command()
@@ -186,4 +186,4 @@ def profile(
         click.echo(json.dumps({"environment": {"kind": judge.environment.kind, "label": label}, "cases": cases}))
         return
     for case, one in found.items():
-        click.echo(f"{case}: {one.as_text(label)}")
+        echo(f"{case}: {one.as_text(label)}")

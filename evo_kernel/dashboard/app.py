@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -33,18 +34,19 @@ class Dashboard:
         """`look_s`: between two looks at a file."""
         self.runs = tuple(Run(number, path, look_s) for number, path in enumerate(paths))
         self._templates = _templates()
+        register_url_convertor("number", _Number())
         routes = [
             Route("/", lambda request: RedirectResponse("/0/", 303)),
             Mount("/static", StaticFiles(directory=HERE / "static")),
             Route("/compare", self._page(compare.compare, "compare.html", "Compare")),
             Route("/data/compare", self._data(lambda runs, request: pages.best_so_far(*compare.chosen(runs, request)))),
-            Route("/{run:int}/", self._page(pages.overview, "overview.html", "Overview")),
-            Route("/{run:int}/lineage", self._page(pages.lineage, "lineage.html", "Lineage")),
-            Route("/{run:int}/go", self._go),
-            Route("/{run:int}/candidate/{number:int}", self._page(pages.candidate, "candidate.html", "")),
-            Route("/{run:int}/candidate/{number:int}/source", self._source),
-            Route("/{run:int}/candidate/{number:int}/conversation", self._conversation),
-            Route("/{run:int}/data/rises", self._data(lambda runs, request: pages.best_so_far(_run(runs, request)))),
+            Route("/{run:number}/", self._page(pages.overview, "overview.html", "Overview")),
+            Route("/{run:number}/lineage", self._page(pages.lineage, "lineage.html", "Lineage")),
+            Route("/{run:number}/go", self._go),
+            Route("/{run:number}/candidate/{number:number}", self._page(pages.candidate, "candidate.html", "")),
+            Route("/{run:number}/candidate/{number:number}/source", self._source),
+            Route("/{run:number}/candidate/{number:number}/conversation", self._conversation),
+            Route("/{run:number}/data/rises", self._data(lambda runs, request: pages.best_so_far(_run(runs, request)))),
         ]  # fmt: skip
         handlers: dict[Any, Any] = {HTTPException: self._problem, PopulationError: self._missing}
         starlette = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
@@ -114,6 +116,18 @@ class Dashboard:
     def _message(self, status: int, heading: str, text: str) -> Response:
         template = self._templates.get_template("message.html")
         return HTMLResponse(template.render(runs=self.runs, page="", heading=heading, text=text), status)
+
+
+class _Number(Convertor[int]):
+    """Of a population or a candidate, in an address: SQLite and Python take no number of any length."""
+
+    regex = "[0-9]{1,12}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
 
 
 def _run(runs: Sequence[Run], request: Request) -> Run:

@@ -69,6 +69,11 @@ class Package:
         """Cases that the reference answers: outputs were not compared in full on them, or nothing was judged there."""
         return [*self.manifest["not_executed"], *self.manifest["not_judged"]]
 
+    @property
+    def not_confirmed(self) -> list[str]:
+        """Kernels that a confirmation refuted, or that had none."""
+        return [one["kernel"] for one in self.provenance if not one["confirmed"]]
+
 
 def checked_name(name: str) -> str:
     """A name that Python can import, and that nothing else has which the package needs. Raises UserError."""
@@ -126,16 +131,19 @@ def _module_files(package: Package) -> dict[str, str]:
                  package.helpers.items()}  # fmt: skip
         files |= {f"_helpers/{name}.py": text for name, text in local.items()}
     hashes = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in sorted(files.items())}
-    return files | {"manifest.json": json.dumps({**package.manifest, "files": hashes}, indent=1) + "\n"}
+    manifest = {**package.manifest, "not_confirmed": package.not_confirmed, "files": hashes}
+    return files | {"manifest.json": json.dumps(manifest, indent=1) + "\n"}
 
 
 def _init(package: Package) -> str:
     name = package.operator
+    unsure = f"\nNOT CONFIRMED: {', '.join(package.not_confirmed)}.\n" if package.not_confirmed else ""
     about = escaped(package.description).replace("\\", "\\\\").replace('"""', "'''").rstrip('"')
     return (
         f'"""{about}\n\n'
         f"`{name}` takes what the task's reference takes. It goes to a kernel that a search found where that\n"
         "was judged on such inputs, to the reference anywhere else, with one warning. README.md says more.\n"
+        f"{unsure}"
         '"""\n\n'
         "from ._op import OP as OPERATOR\n"
         "from ._op import chosen, reference, strict\n\n\n"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from evo_kernel.types import escaped
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
@@ -66,7 +68,7 @@ def html(title: str, blocks: Sequence[Block]) -> str:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
     )
     named = [(type(block).__name__, block) for block in blocks]
-    return environment.get_template("document.html").render(title=title, blocks=named)
+    return escaped(environment.get_template("document.html").render(title=title, blocks=named))
 
 
 def save(path: Path, title: str, blocks: Sequence[Block]) -> None:
@@ -76,7 +78,7 @@ def save(path: Path, title: str, blocks: Sequence[Block]) -> None:
 
 def markdown(blocks: Sequence[Block]) -> str:
     """The same without pictures."""
-    return "\n\n".join(_markdown(block) for block in blocks) + "\n"
+    return escaped("\n\n".join(_markdown(block) for block in blocks) + "\n")
 
 
 def _markdown(block: Block) -> str:

@@ -118,7 +118,7 @@ class LiveProgress:
                 self._note(message)
                 return
         # Not under the lock: printing waits for the view's own, whose holder may wait for this one.
-        self._console.print(Text(self._stamp() + " ".join(message.split())), soft_wrap=True)
+        self._console.print(Text(self._stamp() + _line(message)), soft_wrap=True)
 
     @property
     def in_flight(self) -> int:
@@ -132,7 +132,7 @@ class LiveProgress:
             self._note(self.state())
 
     def _note(self, line: str) -> None:
-        line = " ".join(line.split())
+        line = _line(line)
         self.events.append(line)
         self._last_line = self._clock()
         if self._live is None:
@@ -157,7 +157,7 @@ class LiveProgress:
             table = Table.grid(padding=(0, 2))
             table.add_column(no_wrap=True)
             for name, value in self.rows():
-                table.add_row(name, Text(value, no_wrap=True, overflow="ellipsis"))
+                table.add_row(name, Text(escaped(value), no_wrap=True, overflow="ellipsis"))
             events = (Text("  " + line, no_wrap=True, overflow="ellipsis") for line in self.events)
             return Group(table, *events)
 
@@ -173,6 +173,11 @@ class LiveProgress:
             if busy := busy_text(state):
                 yield "GPU", busy
         yield "left", ", ".join(_left_text(name, value) for name, value in self._left().items()) or "no limit"
+
+
+def _line(text: str) -> str:
+    """Text of others as one line, which commands no terminal."""
+    return escaped(" ".join(text.split()))
 
 
 def _standing(best: ScoredCandidate | None) -> tuple[str, int, str] | None:

@@ -150,12 +150,12 @@ class Measurement:
         return None if self.light_share is None else self.light_share * self.median_us
 
 
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escaped(text: str) -> str:
     """Text of others, such as a candidate's exception, with what commands a terminal written out: it could clear a
-    verdict and print another one."""
+    verdict and print another one. Half characters (surrogates), which no file takes, are written out too."""
     return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 
 from evo_kernel.app import external_session
 from evo_kernel.cli.main import _terminated
-from evo_kernel.errors import PopulationError, PopulationLocked, UserError
+from evo_kernel.errors import ConfigError, PopulationError, PopulationLocked, UserError
+from populations import connect
 from populations.connect import OwnerLock, fetch_one
 from populations.reading import PopulationReader
 from tests.support.commands import evo, told
@@ -144,6 +146,42 @@ def test_a_ticket_expires() -> None:
         evo("tell", FILE, "-", "--attempt", attempt, stdin="def run(x, y): return x\n")
     assert attempt not in [one["attempt"] for one in told(evo("ask", FILE, "--open"))]
     assert told(evo("status", FILE, "--json"))["abandoned"] >= 1
+
+
+@pytest.mark.parametrize("hours", ["1e8", "1e308", "inf", "nan"])
+def test_a_ticket_ends_at_a_date_or_is_refused(hours: str) -> None:
+    before = told(evo("ask", FILE, "--open"))
+    assert evo("ask", FILE, "--expires", hours).exit_code == 2
+    assert told(evo("ask", FILE, "--open")) == before
+
+
+@pytest.mark.parametrize("key", ["search.selection.thompson=inf", "search.selection.uniform=1e308"])
+def test_settings_that_no_population_holds_are_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="less than or equal to"):
+        evo("resume", FILE, "--set", key)
+    assert told(evo("status", FILE, "--json"))["best"]
+
+
+def test_names_are_text() -> None:
+    attempt = told(evo("ask", FILE))["attempt"]
+    assert evo("ask", FILE, "--as", "\udcff").exit_code == 2
+    for option in ("--fail", "--strategy", "--as"):
+        ended = evo("tell", FILE, "--attempt", attempt, option, "\udcff")
+        assert ended.exit_code == 2 and "no valid UTF-8" in ended.output
+
+
+def test_two_who_tell_at_the_same_moment_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    brief, lock = told(evo("ask", FILE)), OwnerLock(Path(FILE))
+    monkeypatch.setattr(connect, "owner", lambda path: None)  # as it was before the other one began
+    release = threading.Timer(5.0, lock.release)
+    release.start()
+    try:
+        source = brief["parent"]["source"] + "\n# the second\n"
+        assert evo("tell", FILE, "-", "--attempt", brief["attempt"], stdin=source).exit_code == 0
+        assert not release.is_alive()
+    finally:
+        release.cancel()
+        lock.release()
 
 
 def test_mistakes_say_what_to_do() -> None:

@@ -45,6 +45,14 @@ def test_import_lists_and_writes_and_the_benchmark_checks(evo, tmp_path: Path) -
     assert evo("tasks", "show", tmp_path / "task.py")[0] == 0
 
 
+def test_a_files_name_commands_no_terminal(evo, tmp_path: Path) -> None:
+    root = checkout(tmp_path)
+    place = root / "KernelBench/level1/1_Softmax.py"
+    place.rename(place.with_name("1_Soft\x1b[2Jmax.py"))
+    code, listed, _ = evo("tasks", "import", f"kernelbench:{root}/level1")
+    assert code == 0 and "\x1b" not in listed and r"\x1b[2J" in listed
+
+
 def test_a_file_that_cannot_be_written_is_a_mistake(evo, tmp_path: Path) -> None:
     root = checkout(tmp_path)
     code, _, stderr = evo("tasks", "import", f"kernelbench:{root}/level1/1", "--to", tmp_path / "no/folder.py")

@@ -38,6 +38,15 @@ def test_a_report_tells_the_path_and_how_to_repeat_it(searched: Path, tmp_path: 
     assert "| scripted | 11 | 11 | 11 | 11 |" in text.read_text()  # no model was asked
 
 
+def test_a_report_where_nothing_has_passed_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "young.db"
+    with open_population(path, task=CARD, task_identity=TASK, environment=ENVIRONMENT, seed=1) as population:
+        population.plant(FIRST)
+    page, text = tmp_path / "run.html", tmp_path / "run.md"
+    assert evo("report", path, "--to", page, "--to", text).exit_code == 0
+    assert all("No candidate has passed yet." in place.read_text() for place in (page, text))
+
+
 def test_a_report_is_html_or_markdown(searched: Path) -> None:
     with pytest.raises(Exception, match=r"written as .html or .md, not '.pdf'"):
         evo("report", searched, "--to", "run.pdf")

@@ -129,6 +129,14 @@ def test_torch_operations_are_named_with_what_is_known_of_their_time() -> None:
     assert len(measured) == 1 and "was not measured apart" in measured[0]
 
 
+def test_names_in_a_table_command_no_terminal() -> None:
+    timed = replace(scored(SLOW, Purpose.SCORE).measurements[0], case="a\x1b[2J", baselines_us={"eager\x1b[2J": 90.0})
+    evaluation = replace(scored(SLOW, Purpose.SCORE), measurements=(timed,))
+    out = io.StringIO()
+    Console(file=out, width=200).print(case_table(evaluation, "measured (a GPU)"))
+    assert "\x1b[2J" not in out.getvalue() and out.getvalue().count(r"\x1b[2J") == 2
+
+
 def test_the_denominator_is_marked_and_every_baseline_has_its_time() -> None:
     evaluation = scored(SLOW, Purpose.SCORE)
     first = replace(evaluation.measurements[0], case="a", baselines_us={"eager": 90.0, "torch.compile": 75.0})

@@ -40,6 +40,8 @@ def test_each_setting_is_written_into_each_file(tmp_path: Path) -> None:
         ('{"BLOCK": 1}\n{"BLOCK": "many"}', "setting 2: a knob's value is a whole number"),
         ('{"BLOCK": 1.5}', "setting 1: a knob's value is a whole number"),
         ('{"BLOCK": true}', "setting 1: a knob's value is a whole number"),
+        ("[" * 100_000, "It holds a JSON list of objects"),
+        ('{"BLOCK": ' + "9" * 5000 + "}", "It holds a JSON list of objects"),
     ],
 )
 def test_a_wrong_file_of_settings_says_what_to_write(tmp_path: Path, text: str, says: str) -> None:
@@ -54,6 +56,8 @@ def test_a_knob_that_a_file_lacks_is_refused_with_those_it_has() -> None:
         variants_of([("a.py", TUNED), ("b.py", LISTED)], settings_of(["WARPS=8"], None))
     with pytest.raises(UserError, match="a knob's value is a whole number: NAME=NUMBER"):
         settings_of(["BLOCK"], None)
+    with pytest.raises(UserError, match="of at most 40 digits"):
+        settings_of(["BLOCK=" + "9" * 5000], None)
 
 
 def test_verify_judges_every_setting_and_names_it(tmp_path: Path) -> None:

@@ -197,7 +197,8 @@ def test_links_between_pages_lead_somewhere(served: Served):
 
 @pytest.mark.parametrize(
     "path",
-    ["/0/candidate/0", "/0/candidate/99999", "/9/", "/3/", "/0/nothing", "/static/../app.py", "/static/%2e%2e/app.py",
+    ["/0/candidate/9223372036854775808", "/0/candidate/9223372036854775808/source", "/" + "9" * 4400 + "/",
+     f"/0/candidate/{10**30}/conversation", "/0/candidate/999999999999", "/0/candidate/0", "/0/candidate/99999", "/9/", "/3/", "/0/nothing", "/static/../app.py", "/static/%2e%2e/app.py",
      "/0/lineage?at=99999", "/0/lineage?at=1e3", "/compare?a=9", "/0/candidate/2?against=3", "/0/candidate/2?against=²"],
 )  # fmt: skip
 def test_what_is_not_there_is_said_to_be(served: Served, path: str):

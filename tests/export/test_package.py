@@ -204,6 +204,18 @@ def test_a_changed_file_is_told(imported, folder: Path) -> None:
     path.write_text(text)
 
 
+def test_what_is_not_confirmed_is_said_by_the_module_and_its_check(imported, folder: Path, capsys) -> None:
+    assert "NOT CONFIRMED: candidate_7." in imported.__doc__
+    verify = importlib.import_module("doubling_kernel.verify")
+    verify._tell(False, "cpu", 0, [], [], "")
+    assert capsys.readouterr().out.startswith("NOT CONFIRMED: candidate_7; README.md says why\n")
+    verify._tell(True, "cpu", 0, [], [], "")
+    assert json.loads(capsys.readouterr().out)["not_confirmed"] == ["candidate_7"]
+    sure = replace(PACKAGE, provenance=[{**PACKAGE.provenance[0], "confirmed": True}])
+    write_package(sure, folder.parent / "sure")
+    assert "NOT CONFIRMED" not in (folder.parent / "sure" / "doubling_kernel" / "__init__.py").read_text()
+
+
 def test_the_check_of_a_package_knows_wrong_outputs(imported) -> None:
     fault = importlib.import_module("doubling_kernel.verify").fault
     tolerance = {"relative_multiple": 4.0, "max_multiple": 8.0, "absolute": 0.0, "precision": "ieee", "dtype": ""}

@@ -27,7 +27,7 @@ from evo_kernel.fitness.spool.messages import MOST_BYTES, Announcement, Malforme
 from evo_kernel.fitness.spool.server import SpoolServer
 from evo_kernel.fitness.spool.task_files import packed, unpacked
 from evo_kernel.tasks.loading import load
-from evo_kernel.types import CaseKind, CheckResult, Evaluation, Purpose, Source
+from evo_kernel.types import CaseKind, CheckResult, Evaluation, PairedComparison, Purpose, Rival, Source
 from tests.support.commands import ROOT
 from tests.support.scripted import ENVIRONMENT, scored
 from tests.support.spool_servers import server
@@ -326,6 +326,75 @@ def test_a_verdict_that_contradicts_itself_or_is_no_number_is_none(box, task, ch
         SpoolAnswer.from_bytes(SpoolAnswer(request=request.stem, server="s", evaluation=wrong).as_bytes()).refuse_for(
             request
         )
+
+
+PAIR = PairedComparison("large", CaseKind.SEARCH, Rival.FIRST, "ab" * 32, 1.7, 1.6, 1.8, 40, "faster", 1.9)
+ESC = "\x1b[2J"
+ABSURD = {
+    "seconds": {"gpu_s": 1.7e308},
+    "time given back": {"wall_s": -1.0},
+    "charges that overflow": {"charged": {"score": 2**63 - 1}},
+    "an unknown purpose": {"charged": {"fun": 1}},
+    "a count beyond C": {"measured": {"n": 2**40}},
+    "a range below zero": {"measured": {"iqr_us": -1.0}},
+    "a share below zero": {"measured": {"light_share": -3.0}},
+    "a drift": {"measured": {"drift": 1e305}},
+    "a speedup that is infinite": {
+        "measured": {"median_us": 1e-300, "low_us": 1e-300, "high_us": 1e-300, "baselines_us": {"first": 1e300}},
+        "score": None,
+    },
+    "a time that is next to nothing": {
+        "measured": {"median_us": 1e-300, "low_us": 1e-300, "high_us": 1e-300, "baselines_us": {}},
+        "score": None,
+    },
+    "a share whose floor is infinite": {"measured": {"light_share": 1e299}},
+    "a name of a baseline": {"measured": {"baselines_us": {ESC: 100.0}}},
+    "more pairs than C counts": {"comparisons": (replace(PAIR, pairs=2**40),)},
+    "pairs below zero": {"comparisons": (replace(PAIR, pairs=-5),)},
+    "an interval backwards": {"comparisons": (replace(PAIR, low=1.8, high=1.6),)},
+    "a ratio beside its interval": {"comparisons": (replace(PAIR, ratio=9.0),)},
+    "a name of a case": {"comparisons": (replace(PAIR, case=ESC),)},
+    "a verdict on the terminal": {"comparisons": (replace(PAIR, verdict=ESC),)},
+    "an error that is none": {"checks": (CheckResult("large", True, math.nan),)},
+    "an error below zero": {"checks": (CheckResult("large", True, -math.inf),)},
+    "a name of a check": {"checks": (CheckResult("large\nlarge: ok", True, 0.1),)},
+    "a baseline below zero": {"baselines": {"large": {"eager": -5.0}}},
+    "a baseline of nothing": {"baselines": {"large": {"eager": 0.0}}},
+    "a name of a rival": {"baselines": {"large": {ESC: 5.0}}},
+    "a name of a fault": {"faults": {"large": {ESC: "slow"}}},
+}
+
+
+@pytest.mark.parametrize("change", ABSURD.values(), ids=ABSURD)
+def test_a_verdict_that_no_population_holds_is_none(box, task, change):
+    request = SpoolRequest.from_bytes(request_of(box, task, kernel(1)).read_bytes())
+    good = replace(scored(kernel(1), Purpose.SCORE), task=task.identity, comparisons=(PAIR,))
+    told = SpoolAnswer(
+        request=request.stem, server="s", evaluation=good, faults={"large": {"slow": f"two\nlines{ESC}"}}
+    )
+    back = SpoolAnswer.from_bytes(told.as_bytes())
+    back.refuse_for(request)
+    assert ESC not in back.faults["large"]["slow"]
+    of_answer = {name: change[name] for name in ("baselines", "faults") if name in change}
+    of_verdict = {name: value for name, value in change.items() if name not in {*of_answer, "measured"}}
+    timed = replace(good.measurements[0], **change.get("measured", {}))
+    wrong = replace(good, measurements=(timed,), **of_verdict)
+    forged = told.model_copy(update={"evaluation": wrong, **of_answer}).as_bytes()
+    with pytest.raises(Malformed) as refused:
+        SpoolAnswer.from_bytes(forged).refuse_for(request)
+    assert ESC not in str(refused.value)
+
+
+@pytest.mark.parametrize("data", [b'{"\\ud800": 1e999}', b'{"\\u001b[2J": 1}'])
+def test_why_a_file_was_set_aside_is_written_and_printed_whatever_it_holds(box, task, tmp_path, data):
+    stem = request_of(box, task, kernel(1)).stem
+    SpoolFolder(box).write(folders.VERDICTS, f"{stem}.json", data)
+    troubles = []
+    with serving(server(box, tmp_path)):
+        judge = asking(box, task)
+        judge.on_trouble = troubles.append
+        assert judge.evaluate(kernel(1), Purpose.SCORE).passed
+    assert ESC not in "".join(troubles) + reasons(box) and len(reasons(box)) > 10
 
 
 def test_errors_that_are_not_finite_travel(task):

@@ -158,6 +158,15 @@ def test_a_log_is_told_where_things_stand_now_and_then() -> None:
     assert state_text(replace(STATE, stages={"thinking": 0}, busy_recent=())) == "nothing under way"
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_trouble_commands_no_terminal(terminal: bool) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=terminal, color_system=None)
+    with LiveProgress(console, ENVIRONMENT, dict, None, lambda: STATE) as progress:
+        progress.trouble("no \x1b]0;title\x07 softmax")
+    assert r"no \x1b]0;title\x07 softmax" in out.getvalue() and "\x1b]0;" not in out.getvalue()
+
+
 def test_trouble_on_a_terminal_stays_to_be_read() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system=None)

@@ -36,6 +36,7 @@ def test_documents_escape_everything() -> None:
         document.Code(HOSTILE + "\n```\n+x", "diff", HOSTILE), document.Figure(lambda: pictures.gains([(HOSTILE, 2.0)]), HOSTILE),
     ]  # fmt: skip
     page = document.html(HOSTILE, blocks)
+    assert "\x00" not in page + document.markdown(blocks) and "\u202e" not in page + document.markdown(blocks)
     assert "<script" not in page and "default-src 'none'" in page
     text = document.markdown(blocks)
     fenced = text.split("````")[1]

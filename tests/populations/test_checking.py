@@ -36,6 +36,7 @@ EDITS = {
     "knobs that are none": "evaluations SET knobs = '[[\"BLOCK\"]]'",
     "torn JSON": "evaluations SET checks = '[[\"large\",'",
     "evaluations given back": "evaluations SET charged = '{\"score\":-100}'",
+    "more evaluations than anybody makes": f"evaluations SET charged = '{{\"score\":{2**62}}}'",
     "a parent to come": "candidates SET parent = id + 1 WHERE id = 2",
     "its own parent": "candidates SET parent = id WHERE id = 2",
     "a source that is not there": "candidates SET source = 99999",

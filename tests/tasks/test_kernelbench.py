@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -207,6 +208,23 @@ def test_the_task_text_is_a_task_file_of_its_own(root, rest, tmp_path):
     case = task.cases_of(CaseKind.CHECK)[0]
     for mine, theirs in itertools.zip_longest(drawn(task, case), drawn(again, again.case(case.name))):
         assert torch.equal(mine, theirs)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    root = checkout(tmp_path)
+    place = root / "KernelBench/level1/1_Softmax.py"
+    place.write_bytes(b"\xef\xbb\xbf" + place.read_bytes())
+    assert named(root, "level1/1").name == "kernelbench_1_1"
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_a_problem_that_is_no_regular_file_is_refused(tmp_path, device):
+    root = checkout(tmp_path)
+    place = root / "KernelBench/level1/1_Softmax.py"
+    place.unlink()
+    place.symlink_to("/dev/zero") if device else os.mkfifo(place)
+    with pytest.raises(TaskError, match="is no regular file"):
+        named(root, "level1/1")
 
 
 def test_a_task_is_written_once_for_all_processes(tmp_path, monkeypatch):

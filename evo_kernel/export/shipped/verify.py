@@ -177,9 +177,13 @@ def main() -> None:
 
 
 def _tell(as_json: bool, device: str, seed: int, changed: list[str], rows: list[dict[str, Any]], skipped: str) -> None:
+    unsure = _op.MANIFEST["not_confirmed"]
     if as_json:
-        print(json.dumps({"device": device, "seed": seed, "changed": changed, "cases": rows, "skipped": skipped}))
+        told = {"device": device, "seed": seed, "changed": changed, "cases": rows, "skipped": skipped}
+        print(json.dumps(told | {"not_confirmed": unsure}))
         return
+    if unsure:
+        print(f"NOT CONFIRMED: {', '.join(unsure)}; README.md says why")
     files = len(_op.MANIFEST["files"])
     print("changed since export: " + ", ".join(changed) if changed else f"{files} files are as exported")
     for row in rows:

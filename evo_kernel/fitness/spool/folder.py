@@ -87,7 +87,9 @@ class SpoolFolder:
         with contextlib.suppress(OSError):
             (self.path / ASIDE).mkdir(parents=True, exist_ok=True)
             (self.path / kind / name).rename(self.path / ASIDE / aside)
-            (self.path / ASIDE / f"{aside}.reason").write_text(reason + "\n", encoding="utf-8")
+            (self.path / ASIDE / f"{aside}.reason").write_text(
+                reason + "\n", encoding="utf-8", errors="backslashreplace"
+            )
 
     def mark_taken(self, stem: str) -> bool:
         """Whether nobody had taken this answer before. Raises InfraError."""

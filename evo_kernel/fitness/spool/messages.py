@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from evo_kernel.deadline import LONGEST_S
 from evo_kernel.fitness.judge import JudgeSettings
 from evo_kernel.fitness.profiling.profiler import CaseProfile
-from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Source, content_hash
+from evo_kernel.types import CaseKind, Environment, Evaluation, Knobs, Source, content_hash, escaped
 from evo_kernel.types.comparisons import geometric_mean
+from evo_kernel.types.limits import MOST_AMOUNT, MOST_NUMBER, beyond
 
 FORMAT = 1
 """Raised when what is written can no longer be read by an earlier version."""
 MOST_BYTES = 16 * 2**20
 """Of one file."""
-MOST_FILES, MOST_PLANS, LONGEST_S = 64, 64, 3600.0
+MOST_FILES, MOST_PLANS = 64, 64
 PROFILE = "profile"
 What = Literal["probe", "score", "confirm", "profile"]
 MOST_INTEGER = 2**63 - 1
@@ -29,10 +32,15 @@ _Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Environment = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 _Name = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,99}$")]
 _Path = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]*(/[^./\\\x00-\x1f][^/\\\x00-\x1f]*)*$")]
+_Time = Annotated[float, Field(ge=1 / MOST_AMOUNT, le=MOST_AMOUNT)]
+_Text = Annotated[str, AfterValidator(escaped)]
 
 
 class Malformed(ValueError):
-    """A file of the spool that is torn, or is not what its name says."""
+    """A file of the spool that is torn, or is not what its name says. The reason may be printed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(escaped(reason))
 
 
 class _Part(BaseModel):
@@ -65,8 +73,25 @@ def _refuse_numbers(value: Any, name: str = "") -> None:
                 _refuse_numbers(one, name)
         case float() if not math.isfinite(value) and name not in MAY_BE_INFINITE:
             raise ValueError(f"{name} is {value}, which is no finite number")
+        case float() if abs(value) > MOST_NUMBER and name not in MAY_BE_INFINITE:
+            raise ValueError(f"{name} is {value}, which is beyond {MOST_NUMBER:g}")
         case int() if abs(value) > MOST_INTEGER:
             raise ValueError(f"{name} is an integer of more than 64 bits")
+
+
+def _unprintable(value: Any) -> str | None:
+    """The first text anywhere in it that is not printed as it is."""
+    if isinstance(value, str):
+        return None if escaped(value) == value and "\n" not in value else value
+    parts = list[Any]()
+    match value:
+        case Mapping():
+            parts = [*value, *value.values()]
+        case tuple() | list():
+            parts = list(value)
+        case _ if is_dataclass(value):
+            parts = [getattr(value, one.name) for one in fields(value) if one.name != "reason"]
+    return next((found for found in map(_unprintable, parts) if found is not None), None)
 
 
 class TaskText(_Part):
@@ -145,14 +170,17 @@ class SpoolAnswer(_Message):
     server: str
     evaluation: Evaluation | None = None
     profiles: Mapping[str, CaseProfile] | None = None
-    fault: str = ""
-    baselines: Mapping[str, Mapping[str, float]] = {}
-    faults: Mapping[str, Mapping[str, str]] = {}
+    fault: _Text = ""
+    baselines: Mapping[str, Mapping[str, _Time]] = {}
+    faults: Mapping[str, Mapping[str, _Text]] = {}
 
     def refuse_for(self, request: SpoolRequest) -> None:
         """Raises Malformed where it is no answer to the request."""
         if self.request != request.stem:
             raise Malformed(f"it answers {self.request}")
+        names = [self.evaluation, self.baselines, *self.faults, *map(list, self.faults.values())]
+        if (name := _unprintable(names)) is not None:
+            raise Malformed(f"it holds the name {name[:100]!r}, which may not be printed")
         if request.what == PROFILE:
             if self.profiles is None and not self.fault:
                 raise Malformed("it holds no profile")
@@ -169,9 +197,11 @@ class SpoolAnswer(_Message):
             raise Malformed("it passed, and a check of it did not")
         if any(one.low_us > one.high_us for one in found.measurements):
             raise Malformed("it holds intervals that end before they begin")
+        if fault := beyond(found):
+            raise Malformed(fault)
         cases, speedups = [one.case for one in found.measurements], [one.speedup for one in found.measurements]
-        if len(set(cases)) < len(cases) or found.gpu_s < 0 or min(found.charged.values(), default=0) < 0:
-            raise Malformed("it times a case twice, or gives back what was spent")
+        if len(set(cases)) < len(cases):
+            raise Malformed("it times a case twice")
         follows = geometric_mean(speedups) if speedups and min(speedups) > 0 else math.nan
         if found.score is not None and not math.isclose(found.score, follows, rel_tol=1e-6):
             raise Malformed(f"its score of {found.score:g} does not follow from its times")
@@ -188,4 +218,4 @@ class Announcement(_Message):
     ceilings: Mapping[str, float] = {}
     cards: int = 0  # GPUs; 0 where times are modeled
     slots: int = 1  # requests side by side
-    refuses: Mapping[str, str] = {}
+    refuses: Mapping[str, _Text] = {}

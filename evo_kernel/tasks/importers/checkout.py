@@ -33,7 +33,9 @@ class Entry:
 def read_text(path: Path) -> str:
     """Raises TaskError."""
     try:
-        return path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():  # a device or a pipe may never end
+            raise TaskError(f"{path} is no regular file. Check the file out again.")
+        return path.read_text(encoding="utf-8-sig")  # Python too passes over a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} cannot be read: {describe(error)}. Check the file out again.") from error
 
