@@ -63,6 +63,32 @@ flushed_exp2 = _flushing(exp2)
 """Triton compiles exp2 of float32 to ex2.approx.ftz."""
 
 
+def _zeros_apart(
+    extreme: Callable[..., torch.Tensor], of_zeros: Callable[..., torch.Tensor]
+) -> Callable[..., torch.Tensor]:
+    """A maximum or minimum for which -0.0 is below +0.0, as it is for instructions and for LLVM (PTX ISA, section
+    9.7.3; IEEE 754-2019, section 9.6). torch returns either."""
+
+    def apart(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        result = extreme(x, y)
+        zero = result == 0
+        return torch.where(zero & (x == y), of_zeros(x, y), result) if bool(zero.any()) else result
+
+    return apart
+
+
+def _larger_zero(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y
+
+
+def _smaller_zero(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return -(-x - y)
+
+
+maximum, minimum = _zeros_apart(torch.maximum, _larger_zero), _zeros_apart(torch.minimum, _smaller_zero)
+fmax, fmin = _zeros_apart(torch.fmax, _larger_zero), _zeros_apart(torch.fmin, _smaller_zero)
+
+
 def quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """x / y as the compiler has it: of float32 div.full, x times the reciprocal by its instruction (of y scaled, where
     that is no normal number), so that an exact quotient may come out below an integer."""
@@ -392,7 +418,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "exp10": lambda x: raised(torch.full_like(x, 10.0), x),
     "fast_exp10f": _flushing(lambda x: raised(torch.full_like(x, 10.0), x)),
     "cbrt": _cube_root,
-    "saturate": flushed(lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
+    "saturate": flushed(lambda x: fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
     "frcp_rn": _flushing(torch.reciprocal),
     "frsqrt_rn": flushed(torch.rsqrt),
     "fsqrt_rn": flushed(torch.sqrt),
@@ -426,8 +452,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "normcdfinv": lambda x: _erfcinv(x + x) * -math.sqrt(2.0),
     "copysign": torch.copysign,
     "fdim": _flushing(lambda x, y: torch.where(x <= y, 0.0, x - y)),
-    "fmin": flushed(torch.fmin),
-    "fmax": flushed(torch.fmax),
+    "fmin": flushed(fmin),
+    "fmax": flushed(fmax),
     "fdividef": _flushing(_fast_quotient),
     "fdiv_rn": _flushing(torch.div),
     "fadd_rn": _flushing(torch.add),
@@ -530,8 +556,8 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "fma.rn.f32": fused,
     "abs.ftz.f32": _flushing(torch.abs),
     "neg.ftz.f32": _flushing(torch.neg),
-    "min.f32": torch.fmin,
-    "max.f32": torch.fmax,
+    "min.f32": fmin,
+    "max.f32": fmax,
     "abs.f32": torch.abs,
     "neg.f32": torch.neg,
     **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (

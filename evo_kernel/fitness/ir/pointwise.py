@@ -14,9 +14,13 @@ from evo_kernel.fitness.ir.device_functions import (
     alike,
     device_function,
     flushed_exp2,
+    fmax,
+    fmin,
     fused,
     half_away,
     inverse_root,
+    maximum,
+    minimum,
     quotient,
     raised,
     remainder,
@@ -297,7 +301,7 @@ def _high_product(machine: Machine, frame: Frame, operation: Operation, operands
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": quotient,
     "arith.remf": remainder, "arith.negf": torch.neg,
-    "arith.maximumf": torch.maximum, "arith.minimumf": torch.minimum, "math.exp": torch.exp, "math.exp2": flushed_exp2,
+    "arith.maximumf": maximum, "arith.minimumf": minimum, "math.exp": torch.exp, "math.exp2": flushed_exp2,
     "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.cos": torch.cos,
     "math.cosh": alike(torch.cosh), "math.acos": torch.acos, "math.rsqrt": inverse_root,
     **{f"math.{name}": FLUSHED[name] for name in (
@@ -336,7 +340,7 @@ def _contracted(
 @handles("arith.maxnumf", "arith.minnumf")
 def _number_extreme(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     a, b = (value.data for value in operands)
-    data = torch.fmax(a, b) if operation.name == "arith.maxnumf" else torch.fmin(a, b)
+    data = fmax(a, b) if operation.name == "arith.maxnumf" else fmin(a, b)
     return elementwise_result(operation, data, operands, *(signaling(value) for value in (a, b)))
 
 
@@ -375,9 +379,9 @@ def _count_bits(machine: Machine, frame: Frame, operation: Operation, operands: 
 def _clamp(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     x, low, high = (value.data for value in operands)
     if "all" in operation.words or operation.attributes.get("propagateNan") == "all":
-        return elementwise_result(operation, torch.minimum(torch.maximum(x, low), high), operands)
+        return elementwise_result(operation, minimum(maximum(x, low), high), operands)
     # For NaN, one of the bounds: which one depends on the device's implementation.
-    return elementwise_result(operation, torch.fmin(torch.fmax(x, low), high), operands, x.isnan())
+    return elementwise_result(operation, fmin(fmax(x, low), high), operands, x.isnan())
 
 
 @handles("arith.cmpf")

@@ -139,6 +139,20 @@ def test_extremes_and_comparisons_with_nan(dtype):
         assert torch.equal(pointwise(f"arith.cmpf {name}, {{0}}, {{1}} : {{t}}", a, b, out=torch.bool), want), name
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_negative_zero_is_below_a_positive_one(dtype):
+    a, b = (
+        torch.tensor([0.0, 0.0, -0.0, -0.0, 0.0, 2.0]).to(dtype),
+        torch.tensor([0.0, -0.0, 0.0, -0.0, -1.0, -0.0]).to(dtype),
+    )
+    a, b = (torch.nn.functional.pad(value, (0, SIZE - 6), value=1.0) for value in (a, b))
+    larger, smaller = [False, False, False, True, False, False], [False, True, True, True, True, True]
+    for operation, want in {"max": larger, "min": smaller}.items():
+        for kind in ("num", "imum"):
+            made = pointwise(f"arith.{operation}{kind}f {{0}}, {{1}} : {{t}}", a, b, out=dtype)
+            assert made.signbit()[:6].tolist() == want, kind
+
+
 def test_integers_become_other_integers():
     for source in INTEGERS:
         a = drawn(source)
