@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from evo_kernel.fitness.ir.contractions import contracted, fused
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined
 from evo_kernel.fitness.ir.module import Operation
@@ -134,77 +134,6 @@ def half_away(x: torch.Tensor) -> torch.Tensor:
     """Round to the nearest integer, halves away from zero. (Truncating x + 0.5 would round twice.)"""
     whole = torch.trunc(x)
     return torch.where((x - whole).abs() >= 0.5, whole + torch.copysign(torch.ones_like(x), x), whole)
-
-
-def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """x * y + z with one rounding.
-
-    In float64: exact product and sum in two parts, the lower rounded to odd (Boldo and Melquiond, Emulation of FMA and
-    correctly rounded sums, 2008). In float32 only where a float64 lies between two float32, and may do so by rounding.
-    """
-    if z.dtype == torch.float32:
-        wide = torch.addcmul(z.double(), x.double(), y.double())  # the product is exact
-        rounded, between = wide.float(), wide.view(torch.int64) & ((1 << 29) - 1) == 1 << 28
-        if bool(between.any()):
-            terms = (term.expand(wide.shape)[between].double() for term in (x, y, z))
-            rounded[between] = _rounded_to_odd(*terms).float()
-        return rounded
-    if z.dtype != torch.float64:
-        return _rounded_to_odd(x.double(), y.double(), z.double()).to(z.dtype)
-    high = x * y
-    low = _product_error(x, y, high)
-    top, lower = _two_sum(z, low)
-    total, rest = _two_sum(high, top)
-    rounded = total + _to_odd(*_two_sum(lower, rest))
-    sizes = torch.stack(torch.broadcast_tensors(x, y, z)).abs()
-    plain = ((sizes == 0) | ((sizes > 2.0**-400) & (sizes < 2.0**400))).all(0)
-    if not bool(plain.all()):
-        rounded = torch.where(plain, rounded, _fused_slowly(x, y, z, ~plain))
-    return rounded
-
-
-def _rounded_to_odd(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """x * y + z, of float64 with so few digits that products are exact."""
-    return _to_odd(*_two_sum(x * y, z))
-
-
-def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rounded sum and its error."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def _product_error(x: torch.Tensor, y: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    """x * y - product, exactly (Veltkamp and Dekker)."""
-    (a, b), (c, d) = ((h := v * 134217729.0 - (v * 134217729.0 - v), v - h) for v in (x, y))
-    return b * d - (((product - a * c) - b * c) - a * d)
-
-
-def _to_odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """A sum and its error as one number, rounded to odd, so that a later rounding to fewer bits is correct."""
-    even = (total.view(torch.int64) & 1) == 0
-    toward = torch.nextafter(total, torch.where(error > 0, torch.inf, -torch.inf).to(total.dtype))
-    inexact = (error != 0) & torch.isfinite(error) & torch.isfinite(total)
-    return torch.where(inexact & even, toward, total)
-
-
-def _fused_slowly(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """With exact fractions, for numbers whose parts would overflow or underflow."""
-    results = (x * y + z).expand(where.shape).clone()
-    columns = [v.expand(where.shape)[where].tolist() for v in (x, y, z)]
-    values = results[where].tolist()
-    for at, (a, b, c) in enumerate(zip(*columns, strict=True)):
-        if math.isfinite(a) and math.isfinite(b) and math.isfinite(c):
-            exact = Fraction(a) * Fraction(b) + Fraction(c)
-            try:
-                values[at] = float(exact) if exact else values[at]
-            except OverflowError:
-                values[at] = math.inf if exact > 0 else -math.inf
-        elif math.isfinite(a) and math.isfinite(b):
-            values[at] = c
-    results[where] = torch.tensor(values, dtype=results.dtype)
-    return results
 
 
 def _bits_set(x: torch.Tensor) -> torch.Tensor:
@@ -592,7 +521,8 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
         else:
             raise Unsupported(f"inline assembly with the operand {word}")
     try:
-        data = table[match[1]](*values)
+        data = contracted(machine, frame, operation)
+        data = table[match[1]](*values) if data is None else data
     except TypeError as error:
         raise Unsupported(f"inline assembly with {len(values)} operands: {match[0][:80]}") from error
     return [Lanes(operation.results[0].type, data.to(operation.results[0].type.dtype), undefined=marks)]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from evo_kernel.fitness.ir import library_loops
+from evo_kernel.fitness.ir.contractions import contracted, fused
 from evo_kernel.fitness.ir.device_functions import (
     FLUSHED,
     alike,
@@ -16,7 +17,6 @@ from evo_kernel.fitness.ir.device_functions import (
     flushed_exp2,
     fmax,
     fmin,
-    fused,
     half_away,
     inverse_root,
     maximum,
@@ -26,7 +26,7 @@ from evo_kernel.fitness.ir.device_functions import (
     remainder,
     takes,
 )
-from evo_kernel.fitness.ir.engine import HANDLERS, Frame, Machine, Unsupported, ended, handles
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import (
     AddressWord,
     Lanes,
@@ -38,7 +38,7 @@ from evo_kernel.fitness.ir.lanes import (
     separated,
     sum_of_parts,
 )
-from evo_kernel.fitness.ir.module import Contraction, Operation
+from evo_kernel.fitness.ir.module import Operation
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
 
@@ -315,26 +315,10 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
 @handles(*_FLOAT)
 def _float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     library_loops.observe(machine, operation.name, frame.programs, operands)
-    contraction = machine.module.contractions.get(operation)
-    if contraction is not None:
-        data = _contracted(machine, frame, operation, contraction, operands)
-    else:
+    data = contracted(machine, frame, operation)
+    if data is None:
         data = _FLOAT[operation.name](*(value.data for value in operands))
     return elementwise_result(operation, data, operands)
-
-
-def _contracted(
-    machine: Machine, frame: Frame, operation: Operation, contraction: Contraction, operands: Sequence[Lanes]
-) -> torch.Tensor:
-    """A sum or difference with a product, rounded once."""
-    factors = [frame.lookup(name) for name in contraction.factors]
-    for shaping in contraction.shaping:
-        factors = [ended(HANDLERS[shaping.name](machine, frame, shaping, [factor]))[0] for factor in factors]
-    (left, right), other = (factor.data for factor in factors), operands[1 - contraction.side].data
-    if operation.name == "arith.subf" and contraction.side == 0:
-        other = -other
-    negative = contraction.negative ^ (operation.name == "arith.subf" and contraction.side == 1)
-    return fused(-left if negative else left, right, other)
 
 
 @handles("arith.maxnumf", "arith.minnumf")
