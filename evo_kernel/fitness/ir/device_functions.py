@@ -297,9 +297,19 @@ def _bits_as(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x.contiguous().view(dtype)
 
 
-def _as_int(rounding: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The nearest 32-bit integer after a rounding, 0 for NaN (PTX ISA, section 9.7.9.21)."""
-    return lambda x: rounding(x).double().nan_to_num(0.0).clamp(-(2.0**31), 2.0**31 - 1).int()
+def _as_int(rounding: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    """The nearest integer after a rounding. NaN becomes the least one, but 0 where both have 32 bits (PTX ISA, section
+    9.7.9.21)."""
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+    def converted(x: torch.Tensor) -> torch.Tensor:
+        whole = rounding(x).double()
+        fits = (whole >= least) & (whole < -float(least))
+        cut = torch.where(whole > 0, most, 0 if x.element_size() == dtype.itemsize == 4 else least)
+        cut = torch.where(whole < 0, least, cut)
+        return torch.where(fits, torch.where(fits, whole, 0.0).to(dtype), cut.to(dtype))
+
+    return converted
 
 
 _ONE_BY_ONE = {"atan2", "atanh", "cosh", "log1p", "sinh"}
@@ -342,8 +352,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "rint": torch.round,
     "nearbyint": torch.round,
     "round": half_away,
-    "llrint": lambda x: torch.round(x).long(),
-    "llround": lambda x: half_away(x).long(),
+    "llrint": _as_int(torch.round, torch.int64),
+    "llround": _as_int(half_away, torch.int64),
     "exp10": lambda x: raised(torch.full_like(x, 10.0), x),
     "fast_exp10f": _flushing(lambda x: raised(torch.full_like(x, 10.0), x)),
     "cbrt": _cube_root,
@@ -352,7 +362,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "frsqrt_rn": flushed(torch.rsqrt),
     "fsqrt_rn": flushed(torch.sqrt),
     **{
-        f"{kind}2int_{mode}": flushed(_as_int(rounding))
+        f"{kind}2int_{mode}": flushed(_as_int(rounding, torch.int32))
         for kind in ("float", "double")
         for mode, rounding in (("rn", torch.round), ("rz", torch.trunc), ("rd", torch.floor), ("ru", torch.ceil))
     },

@@ -346,6 +346,17 @@ def test_the_larger_of_a_signaling_nan_is_anything():
         assert fault(branched, 1, x, torch.zeros(1)) == found
 
 
+@pytest.mark.parametrize("name", ["float2int_rn", "double2int_rz", "llrintf", "llrint", "llroundf", "llround"])
+def test_conversions_are_cut_to_the_integers_that_there_are(name):
+    wide, bits = name in ("double2int_rz", "llrint", "llround"), 32 if "2" in name else 64
+    convert, least = device_function(f"__nv_{name}"), -(1 << bits - 1)
+    x = torch.tensor(
+        [torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 7.0], dtype=torch.float64 if wide else torch.float32
+    )
+    nothing = 0 if name == "float2int_rn" else least
+    assert convert and convert(x).tolist() == [nothing, -least - 1, least, -least - 1, least, 7]
+
+
 def test_what_device_functions_do_at_the_edges():
     quotient, power = device_function("__nv_fast_fdividef"), device_function("__nv_powif")
     saturated, difference = device_function("__nv_saturatef"), device_function("__nv_fdimf")
