@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from evo_kernel.fitness.ir.lanes import (
     sum_of_parts,
 )
 from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.nan_bits import device_bits
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
 
@@ -317,8 +318,18 @@ def _float(machine: Machine, frame: Frame, operation: Operation, operands: Seque
     library_loops.observe(machine, operation.name, frame.programs, operands)
     data = contracted(machine, frame, operation)
     if data is None:
-        data = _FLOAT[operation.name](*(value.data for value in operands))
+        data = _FLOAT[operation.name](*_read(machine, operation, operation.name, operands))
     return elementwise_result(operation, data, operands)
+
+
+_READ_SIGNS = ("copysign", "float_as_", "signbit")
+
+
+def _read(machine: Machine, operation: Operation, name: str, operands: Sequence[Lanes]) -> Iterator[torch.Tensor]:
+    """Data of operands, with a GPU's NaN for functions that read their signs."""
+    if not any(part in name for part in _READ_SIGNS):
+        return (value.data for value in operands)
+    return (device_bits(machine, *pair) for pair in zip(operation.operands, operands, strict=True))
 
 
 @handles("arith.maxnumf", "arith.minnumf")
@@ -425,5 +436,5 @@ def _device_function(machine: Machine, frame: Frame, operation: Operation, opera
     if not takes(symbol, [value.type.element for value in operands], operation.results[0].type.element):
         raise Unsupported(f"the device function {symbol[:80]} for other types than it has")
     library_loops.observe(machine, symbol, frame.programs, operands)
-    data = function(*(value.data for value in operands))
+    data = function(*_read(machine, operation, symbol, operands))
     return elementwise_result(operation, data.to(operation.results[0].type.dtype), operands)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from evo_kernel.fitness.ir.device_functions import FLUSHED, device_function, flushed_exp2, raised
 from tests.fitness.ir.support import ELEMENTS, fault, fine, pointwise
@@ -562,3 +563,31 @@ def test_a_result_does_not_depend_on_what_is_computed_beside_it(name):
     function = {"exp2": flushed_exp2, "pow": raised}.get(name) or FLUSHED[name]
     parts = [function(*each) for each in zip(*(value.split(1) for value in values), strict=True)]
     assert torch.equal(function(*values), torch.cat(parts))
+
+
+@triton.jit
+def bits_of_nan(x, y, z, BITS: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    loaded = tl.load(x + at)
+    moved = tl.where(at < N // 2, loaded, tl.trans(tl.reshape(loaded, [1, N]), (1, 0)).reshape([N]))
+    computed = loaded * 0.0 + (loaded - loaded)
+    tl.store(y + at, moved.to(BITS, bitcast=True))
+    tl.store(y + N + at, computed.to(BITS, bitcast=True))
+    tl.store(z + at, computed)
+    tl.store(z + N + at, loaded)
+    if tl.int32 == BITS:
+        tl.store(y + 2 * N + at, libdevice.signbit(computed) + (libdevice.float_as_int(computed) < 0))
+        tl.store(y + 3 * N + at, (libdevice.copysign(1.0, computed) < 0).to(tl.int32))
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float32, 32), (torch.float16, 16), (torch.bfloat16, 16)])
+def test_nan_has_no_sign_unless_it_is_loaded_with_one(dtype, bits):
+    integer = getattr(torch, f"int{bits}")
+    x = torch.full((SIZE,), torch.inf).to(dtype)
+    x.view(integer)[:7] = -1
+    y, z = torch.full((4, SIZE), 5, dtype=integer), torch.zeros(2, SIZE, dtype=dtype)
+    fine(bits_of_nan, 1, x, y, z, BITS=getattr(tl, f"int{bits}"), N=SIZE)
+    most = torch.iinfo(integer).max
+    assert y[0].equal(x.view(integer)) and (y[1] == most).all()
+    assert (z[0].view(integer) == most).all() and z[1].view(integer).equal(x.view(integer))
+    assert bits == 16 or not y[2:].any()
