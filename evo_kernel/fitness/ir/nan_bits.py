@@ -11,9 +11,11 @@ from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.module import LOADS, IRModule
 
 _MOVES = frozenset({
-    "arith.bitcast", "arith.constant", "arith.select", "tt.bitcast", "tt.broadcast", "tt.cat", "tt.expand_dims",
-    "tt.gather", "tt.join", "tt.reshape", "tt.splat", "tt.split", "tt.trans", "tt.unsplat", "ttg.convert_layout",
+    "arith.bitcast", "arith.constant", "arith.negf", "arith.select", "math.absf", "tt.bitcast", "tt.broadcast",
+    "tt.cat", "tt.expand_dims", "tt.gather", "tt.join", "tt.reshape", "tt.splat", "tt.split", "tt.trans", "tt.unsplat",
+    "ttg.convert_layout",
 })  # fmt: skip
+"""The compiler takes a negation and an absolute value as changes of one bit."""
 _INTEGERS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 """Arithmetic of float64 keeps the bits of NaN."""
 
