@@ -10,6 +10,7 @@ import torch
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, as_address, as_number, nothing
 from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.nan_bits import device_bits
 from evo_kernel.fitness.ir.pointwise import as_sum, elementwise_result, unsigned_of
 from evo_kernel.fitness.ir.types import Type
 
@@ -116,7 +117,7 @@ def _bitcast(machine: Machine, frame: Frame, operation: Operation, operands: Seq
     (value,), type_ = operands, operation.results[0].type
     if "ptr" in (type_.element, value.type.element) or (isinstance(value, AddressWord) and type_.element == "i64"):
         return [_address(machine, type_, value)]
-    data = value.data
+    data = device_bits(machine, operation.operands[0], value)
     if value.type.element == "i1" or type_.element == "i1":
         data = data.view(torch.int8) if type_.element != "i1" else data
         return elementwise_result(operation, data.to(type_.dtype), operands)

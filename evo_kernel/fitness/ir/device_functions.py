@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from evo_kernel.fitness.ir.contractions import contracted, fused
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined
 from evo_kernel.fitness.ir.module import Operation
@@ -63,6 +63,32 @@ flushed_exp2 = _flushing(exp2)
 """Triton compiles exp2 of float32 to ex2.approx.ftz."""
 
 
+def _zeros_apart(
+    extreme: Callable[..., torch.Tensor], of_zeros: Callable[..., torch.Tensor]
+) -> Callable[..., torch.Tensor]:
+    """A maximum or minimum for which -0.0 is below +0.0, as it is for instructions and for LLVM (PTX ISA, section
+    9.7.3; IEEE 754-2019, section 9.6). torch returns either."""
+
+    def apart(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        result = extreme(x, y)
+        zero = result == 0
+        return torch.where(zero & (x == y), of_zeros(x, y), result) if bool(zero.any()) else result
+
+    return apart
+
+
+def _larger_zero(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y
+
+
+def _smaller_zero(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return -(-x - y)
+
+
+maximum, minimum = _zeros_apart(torch.maximum, _larger_zero), _zeros_apart(torch.minimum, _smaller_zero)
+fmax, fmin = _zeros_apart(torch.fmax, _larger_zero), _zeros_apart(torch.fmin, _smaller_zero)
+
+
 def quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """x / y as the compiler has it: of float32 div.full, x times the reciprocal by its instruction (of y scaled, where
     that is no normal number), so that an exact quotient may come out below an integer."""
@@ -108,77 +134,6 @@ def half_away(x: torch.Tensor) -> torch.Tensor:
     """Round to the nearest integer, halves away from zero. (Truncating x + 0.5 would round twice.)"""
     whole = torch.trunc(x)
     return torch.where((x - whole).abs() >= 0.5, whole + torch.copysign(torch.ones_like(x), x), whole)
-
-
-def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """x * y + z with one rounding.
-
-    In float64: exact product and sum in two parts, the lower rounded to odd (Boldo and Melquiond, Emulation of FMA and
-    correctly rounded sums, 2008). In float32 only where a float64 lies between two float32, and may do so by rounding.
-    """
-    if z.dtype == torch.float32:
-        wide = torch.addcmul(z.double(), x.double(), y.double())  # the product is exact
-        rounded, between = wide.float(), wide.view(torch.int64) & ((1 << 29) - 1) == 1 << 28
-        if bool(between.any()):
-            terms = (term.expand(wide.shape)[between].double() for term in (x, y, z))
-            rounded[between] = _rounded_to_odd(*terms).float()
-        return rounded
-    if z.dtype != torch.float64:
-        return _rounded_to_odd(x.double(), y.double(), z.double()).to(z.dtype)
-    high = x * y
-    low = _product_error(x, y, high)
-    top, lower = _two_sum(z, low)
-    total, rest = _two_sum(high, top)
-    rounded = total + _to_odd(*_two_sum(lower, rest))
-    sizes = torch.stack(torch.broadcast_tensors(x, y, z)).abs()
-    plain = ((sizes == 0) | ((sizes > 2.0**-400) & (sizes < 2.0**400))).all(0)
-    if not bool(plain.all()):
-        rounded = torch.where(plain, rounded, _fused_slowly(x, y, z, ~plain))
-    return rounded
-
-
-def _rounded_to_odd(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """x * y + z, of float64 with so few digits that products are exact."""
-    return _to_odd(*_two_sum(x * y, z))
-
-
-def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rounded sum and its error."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def _product_error(x: torch.Tensor, y: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    """x * y - product, exactly (Veltkamp and Dekker)."""
-    (a, b), (c, d) = ((h := v * 134217729.0 - (v * 134217729.0 - v), v - h) for v in (x, y))
-    return b * d - (((product - a * c) - b * c) - a * d)
-
-
-def _to_odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """A sum and its error as one number, rounded to odd, so that a later rounding to fewer bits is correct."""
-    even = (total.view(torch.int64) & 1) == 0
-    toward = torch.nextafter(total, torch.where(error > 0, torch.inf, -torch.inf).to(total.dtype))
-    inexact = (error != 0) & torch.isfinite(error) & torch.isfinite(total)
-    return torch.where(inexact & even, toward, total)
-
-
-def _fused_slowly(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """With exact fractions, for numbers whose parts would overflow or underflow."""
-    results = (x * y + z).expand(where.shape).clone()
-    columns = [v.expand(where.shape)[where].tolist() for v in (x, y, z)]
-    values = results[where].tolist()
-    for at, (a, b, c) in enumerate(zip(*columns, strict=True)):
-        if math.isfinite(a) and math.isfinite(b) and math.isfinite(c):
-            exact = Fraction(a) * Fraction(b) + Fraction(c)
-            try:
-                values[at] = float(exact) if exact else values[at]
-            except OverflowError:
-                values[at] = math.inf if exact > 0 else -math.inf
-        elif math.isfinite(a) and math.isfinite(b):
-            values[at] = c
-    results[where] = torch.tensor(values, dtype=results.dtype)
-    return results
 
 
 def _bits_set(x: torch.Tensor) -> torch.Tensor:
@@ -342,9 +297,19 @@ def _bits_as(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x.contiguous().view(dtype)
 
 
-def _as_int(rounding: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The nearest 32-bit integer after a rounding, 0 for NaN (PTX ISA, section 9.7.9.21)."""
-    return lambda x: rounding(x).double().nan_to_num(0.0).clamp(-(2.0**31), 2.0**31 - 1).int()
+def _as_int(rounding: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    """The nearest integer after a rounding. NaN becomes the least one, but 0 where both have 32 bits (PTX ISA, section
+    9.7.9.21)."""
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+
+    def converted(x: torch.Tensor) -> torch.Tensor:
+        whole = rounding(x).double()
+        fits = (whole >= least) & (whole < -float(least))
+        cut = torch.where(whole > 0, most, 0 if x.element_size() == dtype.itemsize == 4 else least)
+        cut = torch.where(whole < 0, least, cut)
+        return torch.where(fits, torch.where(fits, whole, 0.0).to(dtype), cut.to(dtype))
+
+    return converted
 
 
 _ONE_BY_ONE = {"atan2", "atanh", "cosh", "log1p", "sinh"}
@@ -387,17 +352,17 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "rint": torch.round,
     "nearbyint": torch.round,
     "round": half_away,
-    "llrint": lambda x: torch.round(x).long(),
-    "llround": lambda x: half_away(x).long(),
+    "llrint": _as_int(torch.round, torch.int64),
+    "llround": _as_int(half_away, torch.int64),
     "exp10": lambda x: raised(torch.full_like(x, 10.0), x),
     "fast_exp10f": _flushing(lambda x: raised(torch.full_like(x, 10.0), x)),
     "cbrt": _cube_root,
-    "saturate": flushed(lambda x: torch.fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
+    "saturate": flushed(lambda x: fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
     "frcp_rn": _flushing(torch.reciprocal),
     "frsqrt_rn": flushed(torch.rsqrt),
     "fsqrt_rn": flushed(torch.sqrt),
     **{
-        f"{kind}2int_{mode}": flushed(_as_int(rounding))
+        f"{kind}2int_{mode}": flushed(_as_int(rounding, torch.int32))
         for kind in ("float", "double")
         for mode, rounding in (("rn", torch.round), ("rz", torch.trunc), ("rd", torch.floor), ("ru", torch.ceil))
     },
@@ -426,8 +391,8 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "normcdfinv": lambda x: _erfcinv(x + x) * -math.sqrt(2.0),
     "copysign": torch.copysign,
     "fdim": _flushing(lambda x, y: torch.where(x <= y, 0.0, x - y)),
-    "fmin": flushed(torch.fmin),
-    "fmax": flushed(torch.fmax),
+    "fmin": flushed(fmin),
+    "fmax": flushed(fmax),
     "fdividef": _flushing(_fast_quotient),
     "fdiv_rn": _flushing(torch.div),
     "fadd_rn": _flushing(torch.add),
@@ -530,8 +495,8 @@ _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     "fma.rn.f32": fused,
     "abs.ftz.f32": _flushing(torch.abs),
     "neg.ftz.f32": _flushing(torch.neg),
-    "min.f32": torch.fmin,
-    "max.f32": torch.fmax,
+    "min.f32": fmin,
+    "max.f32": fmax,
     "abs.f32": torch.abs,
     "neg.f32": torch.neg,
     **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
@@ -566,7 +531,8 @@ def _assembly(machine: Machine, frame: Frame, operation: Operation, operands: Se
         else:
             raise Unsupported(f"inline assembly with the operand {word}")
     try:
-        data = table[match[1]](*values)
+        data = contracted(machine, frame, operation)
+        data = table[match[1]](*values) if data is None else data
     except TypeError as error:
         raise Unsupported(f"inline assembly with {len(values)} operands: {match[0][:80]}") from error
     return [Lanes(operation.results[0].type, data.to(operation.results[0].type.dtype), undefined=marks)]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from evo_kernel.fitness.ir.types import IRError, Type
 
@@ -102,13 +101,6 @@ class Region:
                 for inner in operation.regions:
                     yield from inner.walk()
 
-    def all_blocks(self) -> Iterator[IRBlock]:
-        """Its blocks and those inside them."""
-        yield from self.blocks
-        for operation in self.walk():
-            for inner in operation.regions:
-                yield from inner.blocks
-
 
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -117,46 +109,6 @@ class Function:
     results: tuple[Type, ...]
     body: Region
     public: bool
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """A sum or difference with a product of the same block: compiled code rounds once (fma).
-
-    `side`: which operand the product is. `factors`: names. `negative`: whether it is negated on the way, besides what a
-    difference does. `shaping`: operations that its elements pass on the way, the first one first.
-    """
-
-    side: int
-    factors: tuple[str, ...]
-    negative: bool
-    shaping: tuple[Operation, ...]
-
-
-_SUMS = ("arith.addf", "arith.subf")
-_SAME_ELEMENTS = frozenset({"tt.splat", "tt.broadcast", "tt.expand_dims"})
-
-
-def _contractions(block: IRBlock) -> Iterator[tuple[Operation, Contraction]]:
-    """LLVM contracts whatever else a product is used for; of two products the one that is used less, else the left."""
-    made = {value.name: operation for operation in block.operations for value in operation.results}
-    uses = Counter(name for operation in block.operations for name in operation.operands)
-
-    def product(side: int, name: str) -> tuple[int, Contraction] | None:
-        negative, shaping = False, list[Operation]()
-        while (origin := made.get(name)) is not None and origin.name in (*_SAME_ELEMENTS, "arith.negf"):
-            negative ^= origin.name == "arith.negf"
-            shaping += [origin] if origin.name in _SAME_ELEMENTS else []
-            name = origin.operands[0]
-        if origin is None or origin.name != "arith.mulf":
-            return None
-        return uses[name], Contraction(side, origin.operands, negative, tuple(reversed(shaping)))
-
-    for operation in block.operations:
-        if operation.name in _SUMS:
-            found = [one for side in (0, 1) if (one := product(side, operation.operands[side])) is not None]
-            if found:
-                yield operation, min(found, key=lambda one: one[0])[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,11 +121,6 @@ class IRModule:
     layouts: Mapping[str, str] = field(default_factory=dict)  # by the names that types have for them
     ahead: int = 0  # rounds that its compiled code issues loads early, in the loop that does most
     fuses: bool = True  # products with sums
-
-    @cached_property
-    def contractions(self) -> Mapping[Operation, Contraction]:
-        blocks = (block for function in self.functions.values() for block in function.body.all_blocks())
-        return dict(pair for block in blocks for pair in _contractions(block)) if self.fuses else {}
 
     def operations(self) -> Iterator[Operation]:
         """All operations of all functions, outer before inner."""

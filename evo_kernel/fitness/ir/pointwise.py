@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from evo_kernel.fitness.ir import library_loops
+from evo_kernel.fitness.ir.contractions import contracted, fused
 from evo_kernel.fitness.ir.device_functions import (
     FLUSHED,
     alike,
     device_function,
     flushed_exp2,
-    fused,
+    fmax,
+    fmin,
     half_away,
     inverse_root,
+    maximum,
+    minimum,
     quotient,
     raised,
     remainder,
     takes,
 )
-from evo_kernel.fitness.ir.engine import HANDLERS, Frame, Machine, Unsupported, ended, handles
+from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import (
     AddressWord,
     Lanes,
@@ -34,7 +38,8 @@ from evo_kernel.fitness.ir.lanes import (
     separated,
     sum_of_parts,
 )
-from evo_kernel.fitness.ir.module import Contraction, Operation
+from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.nan_bits import device_bits
 from evo_kernel.fitness.ir.types import IRError, Type, parse_element
 
 
@@ -297,7 +302,7 @@ def _high_product(machine: Machine, frame: Frame, operation: Operation, operands
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": quotient,
     "arith.remf": remainder, "arith.negf": torch.neg,
-    "arith.maximumf": torch.maximum, "arith.minimumf": torch.minimum, "math.exp": torch.exp, "math.exp2": flushed_exp2,
+    "arith.maximumf": maximum, "arith.minimumf": minimum, "math.exp": torch.exp, "math.exp2": flushed_exp2,
     "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.cos": torch.cos,
     "math.cosh": alike(torch.cosh), "math.acos": torch.acos, "math.rsqrt": inverse_root,
     **{f"math.{name}": FLUSHED[name] for name in (
@@ -311,32 +316,26 @@ _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
 @handles(*_FLOAT)
 def _float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     library_loops.observe(machine, operation.name, frame.programs, operands)
-    contraction = machine.module.contractions.get(operation)
-    if contraction is not None:
-        data = _contracted(machine, frame, operation, contraction, operands)
-    else:
-        data = _FLOAT[operation.name](*(value.data for value in operands))
+    data = contracted(machine, frame, operation)
+    if data is None:
+        data = _FLOAT[operation.name](*_read(machine, operation, operation.name, operands))
     return elementwise_result(operation, data, operands)
 
 
-def _contracted(
-    machine: Machine, frame: Frame, operation: Operation, contraction: Contraction, operands: Sequence[Lanes]
-) -> torch.Tensor:
-    """A sum or difference with a product, rounded once."""
-    factors = [frame.lookup(name) for name in contraction.factors]
-    for shaping in contraction.shaping:
-        factors = [ended(HANDLERS[shaping.name](machine, frame, shaping, [factor]))[0] for factor in factors]
-    (left, right), other = (factor.data for factor in factors), operands[1 - contraction.side].data
-    if operation.name == "arith.subf" and contraction.side == 0:
-        other = -other
-    negative = contraction.negative ^ (operation.name == "arith.subf" and contraction.side == 1)
-    return fused(-left if negative else left, right, other)
+_READ_SIGNS = ("copysign", "float_as_", "signbit")
+
+
+def _read(machine: Machine, operation: Operation, name: str, operands: Sequence[Lanes]) -> Iterator[torch.Tensor]:
+    """Data of operands, with a GPU's NaN for functions that read their signs."""
+    if not any(part in name for part in _READ_SIGNS):
+        return (value.data for value in operands)
+    return (device_bits(machine, *pair) for pair in zip(operation.operands, operands, strict=True))
 
 
 @handles("arith.maxnumf", "arith.minnumf")
 def _number_extreme(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     a, b = (value.data for value in operands)
-    data = torch.fmax(a, b) if operation.name == "arith.maxnumf" else torch.fmin(a, b)
+    data = fmax(a, b) if operation.name == "arith.maxnumf" else fmin(a, b)
     return elementwise_result(operation, data, operands, *(signaling(value) for value in (a, b)))
 
 
@@ -375,9 +374,9 @@ def _count_bits(machine: Machine, frame: Frame, operation: Operation, operands: 
 def _clamp(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     x, low, high = (value.data for value in operands)
     if "all" in operation.words or operation.attributes.get("propagateNan") == "all":
-        return elementwise_result(operation, torch.minimum(torch.maximum(x, low), high), operands)
+        return elementwise_result(operation, minimum(maximum(x, low), high), operands)
     # For NaN, one of the bounds: which one depends on the device's implementation.
-    return elementwise_result(operation, torch.fmin(torch.fmax(x, low), high), operands, x.isnan())
+    return elementwise_result(operation, fmin(fmax(x, low), high), operands, x.isnan())
 
 
 @handles("arith.cmpf")
@@ -437,5 +436,5 @@ def _device_function(machine: Machine, frame: Frame, operation: Operation, opera
     if not takes(symbol, [value.type.element for value in operands], operation.results[0].type.element):
         raise Unsupported(f"the device function {symbol[:80]} for other types than it has")
     library_loops.observe(machine, symbol, frame.programs, operands)
-    data = function(*(value.data for value in operands))
+    data = function(*_read(machine, operation, symbol, operands))
     return elementwise_result(operation, data.to(operation.results[0].type.dtype), operands)

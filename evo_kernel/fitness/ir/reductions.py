@@ -20,6 +20,21 @@ from evo_kernel.fitness.ir.pointwise import elementwise_result, signaling
 from evo_kernel.fitness.ir.types import Type
 
 
+def _zeros_apart(function: Callable[..., torch.Tensor], largest: bool) -> Callable[..., torch.Tensor]:
+    """amax or amin of floats, for which -0.0 is below +0.0 (see device_functions.py)."""
+
+    def reduce(data: torch.Tensor, axis: int) -> torch.Tensor:
+        reduced = function(data, axis)
+        zero = reduced == 0
+        if not bool(zero.any()):
+            return reduced
+        positive = (data == 0) & ~data.signbit() if largest else (data != 0) | ~data.signbit()
+        above = positive.any(axis) if largest else positive.all(axis)
+        return torch.where(zero, torch.where(above, 0.0, -0.0).to(data.dtype), reduced)
+
+    return reduce
+
+
 def _without_nan(function: Callable[..., torch.Tensor], other: float) -> Callable[..., torch.Tensor]:
     """`maxnum` and `minnum` ignore NaN unless all elements are NaN."""
 
@@ -48,9 +63,10 @@ def _sum_in_halves(data: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 _NARROW = {"f16", "bf16"}
+_largest, _smallest = _zeros_apart(torch.amax, True), _zeros_apart(torch.amin, False)
 _WHOLE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
-    "arith.addf": _sum, "arith.addi": _sum, "arith.maxnumf": _without_nan(torch.amax, float("-inf")),
-    "arith.minnumf": _without_nan(torch.amin, float("inf")), "arith.maximumf": torch.amax, "arith.minimumf": torch.amin,
+    "arith.addf": _sum, "arith.addi": _sum, "arith.maxnumf": _without_nan(_largest, float("-inf")),
+    "arith.minnumf": _without_nan(_smallest, float("inf")), "arith.maximumf": _largest, "arith.minimumf": _smallest,
     "arith.maxsi": torch.amax, "arith.minsi": torch.amin,
 }  # fmt: skip
 

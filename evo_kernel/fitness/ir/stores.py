@@ -30,12 +30,17 @@ from evo_kernel.fitness.ir.memory import (
     unit_places,
 )
 from evo_kernel.fitness.ir.module import Operation
+from evo_kernel.fitness.ir.nan_bits import device_bits
 from evo_kernel.fitness.ir.types import Type
 
 
 @handles("tt.store")
 def _store(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    store(machine, frame, operation, operands[0], operands[1], operands[2] if len(operands) > 2 else None)
+    pointer, value = operands[:2]
+    if value.type.is_float and not value.is_nothing:
+        data = device_bits(machine, operation.operands[1], value)
+        value = value if data is value.data else Lanes(value.type, data, undefined=value.undefined)
+    store(machine, frame, operation, pointer, value, operands[2] if len(operands) > 2 else None)
     return []
 
 

@@ -79,6 +79,16 @@ def test_reductions_by_any_combiner(kind, programs):
     torch.testing.assert_close(y, want.to(y.dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_negative_zero_is_below_a_positive_one(dtype):
+    rows = torch.full((3, WIDE), -0.0, dtype=dtype)
+    rows[0, 3], rows[1] = 0.0, 0.0
+    for kind, want in (("max", [False, False, True]), ("min", [True, False, True])):
+        result = torch.zeros(3, dtype=dtype)
+        fine(reduced, 3, rows, result, WIDE=WIDE, KIND=kind)
+        assert result.signbit().tolist() == want, kind
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_sums_of_integers_overflow(dtype):
     x = torch.full((ROWS, WIDE), torch.iinfo(dtype).max - 3, dtype=dtype)
