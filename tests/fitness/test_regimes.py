@@ -62,3 +62,16 @@ def test_one_sign_changes_what_is_drawn_with_both():
         for one, drawn, sign in zip(changed, (x, y), (first, second), strict=False):
             assert torch.allclose(one * sign / 64, drawn.abs() + 2 * drawn.square().mean().sqrt())
         assert changed[2] is positive
+
+
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_marks_stay_and_others_change_as_without_them(regime, dtype):
+    lowest = torch.finfo(dtype).min
+    marks = torch.tensor([-torch.inf, torch.inf, torch.nan, lowest, lowest / 2], dtype=dtype)
+    x = torch.cat([torch.randn(1000).to(dtype), marks.repeat(300)])
+    (alone,), (marked,) = regimes.apply(regime, (x[:1000],)), regimes.apply(regime, (x,))
+    assert torch.equal(marked[1000:].nan_to_num(7.0), marks.repeat(300).nan_to_num(7.0))
+    assert torch.isfinite(marked[:1000].double()).all()
+    if regime != "uneven":  # by places
+        assert torch.equal(marked[:1000], alone)

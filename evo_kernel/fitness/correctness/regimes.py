@@ -1,7 +1,8 @@
 """Value regimes: transformations of check inputs that reveal kernels that are correct for ordinary values only.
 
-A regime transforms the floating-point inputs drawn by a task; integers and plain numbers stay. Seeds come from a secret
-generator after the plan exists, so no kernel can be specialised to them.
+A regime transforms the floating-point inputs drawn by a task. Integers and plain numbers stay, and so do marks: elements
+that are not finite or near the end of their dtype. Seeds come from a secret generator after the plan exists, so no
+kernel can be specialised to them.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ _BOTH_SIGNS = 0.25
 
 def _has_both_signs(x: torch.Tensor) -> bool:
     """Not so tensors such as variances, which stay."""
-    wide = _wide(x)
-    return x.numel() > 0 and min(float((part < 0).float().mean()) for part in (wide, -wide)) >= _BOTH_SIGNS
+    wide = _usual(x)
+    return wide.numel() > 0 and min(float((part < 0).float().mean()) for part in (wide, -wide)) >= _BOTH_SIGNS
 
 
 def _one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
@@ -80,7 +81,24 @@ def _one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
 
 def _size(x: torch.Tensor) -> torch.Tensor:
     """Root of the mean square."""
-    return _wide(x).square().mean().sqrt()
+    return _usual(x).square().mean().sqrt()
+
+
+def _is_usual(x: torch.Tensor) -> torch.Tensor:
+    """Where it is no mark, such as the -inf or the lowest number of what is masked, or the NaN of what is missing."""
+    return _wide(x).abs() < torch.finfo(x.dtype).max / 2
+
+
+def _usual(x: torch.Tensor) -> torch.Tensor:
+    """The elements that are no marks, in at least float32."""
+    is_usual = _is_usual(x)
+    return _wide(x) if bool(is_usual.all()) else _wide(x)[is_usual]
+
+
+def _with_marks(result: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """A regime's result with the marks as drawn: their sign and size mean something to the task."""
+    is_usual = _is_usual(drawn)
+    return result if bool(is_usual.all()) else torch.where(is_usual, _wide(result), _wide(drawn)).to(drawn.dtype)
 
 
 _TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
@@ -124,6 +142,7 @@ def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
         result = transform(alone, next(places))
         if result is alone:
             return value
+        result = _with_marks(result, alone)
         if (result.shape, result.stride()) == (value.shape, value.stride()):
             return result
         restored = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
