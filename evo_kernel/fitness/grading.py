@@ -228,10 +228,16 @@ class Grader:
         self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]]
     ) -> PartialEvaluation:
         """Check plans of search cases, at full size, with inputs of a wide range of values. Raises CutShort."""
+        return self.check_at_size(context, plans, (regimes.WIDE,))
+
+    def check_at_size(
+        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], names: Sequence[str]
+    ) -> PartialEvaluation:
+        """Check plans of search cases, at full size, in these regimes. Raises CutShort."""
         for case, plan in plans:
             context.deadline.check()
-            seed = fresh_seed() if context.purpose is Purpose.CONFIRM else self._seeds.seed(case.name, regimes.WIDE)
-            rounds = [(seed, regimes.WIDE)]
+            is_confirmed = context.purpose is Purpose.CONFIRM
+            rounds = [(fresh_seed() if is_confirmed else self._seeds.seed(case.name, name), name) for name in names]
             outcome = self._second.second_opinion(
                 context.runner.check(plan, case, rounds), plan, case, rounds, context.runner
             )

@@ -236,7 +236,7 @@ class PlanJudge:
     ) -> PartialEvaluation:
         if not self._settings.every_configuration or context.remeasure:
             return partial
-        return check_others(self._grader, replace(context, purpose=Purpose.SCORE), recording, partial)
+        return check_others(self._grader, context, recording, partial)
 
     def _confirm(self, context: EvaluationContext, champion: Source | None) -> PartialEvaluation:
         """Check and time on hidden cases with fresh seeds, then compare with opponents in pairs, in a fresh runner."""

@@ -1,8 +1,8 @@
 """Value regimes: transformations of check inputs that reveal kernels that are correct for ordinary values only.
 
 A regime transforms the floating-point inputs drawn by a task. Integers and plain numbers stay, and so do marks, which
-are elements that are not finite or near the end of their dtype. Seeds come from a secret generator after the plan exists, so no
-kernel can be specialised to them.
+are elements that are not finite or near the end of their dtype. Seeds come from a secret generator after the plan
+exists, so no kernel can be specialised to them.
 """
 
 from __future__ import annotations
