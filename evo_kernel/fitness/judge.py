@@ -20,6 +20,7 @@ from evo_kernel.deadline import Deadline
 from evo_kernel.errors import BadDraw, EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation, mean_log
@@ -246,13 +247,13 @@ class PlanJudge:
         cases = self._grader.cases(CaseKind.CONFIRM)
         shown = [case for case in cases if case.kind is not CaseKind.CONFIRM]
         self.baselines.prepare(self._runner, shown, context.deadline)
-        timed = self._grader.timed_plans(recording)
+        timed, at_size = self._grader.timed_plans(recording), regimes.at_size()
         with self._runner.fresh() as runner, ThreadPoolExecutor(1) as beside:
             context = replace(context, runner=runner)
 
             def others() -> PartialEvaluation:
                 self.baselines.prepare(runner, cases, context.deadline)  # of a process that ran no candidate's kernel
-                return self._grader.check_wide_values(context, timed)
+                return self._grader.check_at_size(context, timed, at_size)
 
             # A modeled time does not depend on what else is at work, and one core would idle meanwhile.
             wide = beside.submit(others) if self.environment.kind == "modeled" else None
@@ -260,7 +261,7 @@ class PlanJudge:
                 self.baselines.prepare(runner, cases, context.deadline)
             partial = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))
             if partial.ended.passed:
-                partial = partial.then(wide.result() if wide else self._grader.check_wide_values(context, timed))
+                partial = partial.then(wide.result() if wide else self._grader.check_at_size(context, timed, at_size))
             if partial.ended.passed:
                 partial = self._other_configurations(context, recording, partial)
             if not partial.ended.passed:
