@@ -224,20 +224,14 @@ class Grader:
         plans = [(case, recording.plans.get((case.name, ()))) for case in self.cases(CaseKind.SEARCH)]
         return [(case, plan) for case, plan in plans if isinstance(plan, CompiledPlan)]
 
-    def check_wide_values(
-        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]]
-    ) -> PartialEvaluation:
-        """Check plans of search cases, at full size, with inputs of a wide range of values. Raises CutShort."""
-        return self.check_at_size(context, plans, (regimes.WIDE,))
-
     def check_at_size(
-        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], names: Sequence[str]
+        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], regime: str
     ) -> PartialEvaluation:
-        """Check plans of search cases, at full size, in these regimes. Raises CutShort."""
+        """Check plans of search cases, at full size, in a regime. Raises CutShort."""
         for case, plan in plans:
             context.deadline.check()
-            is_confirmed = context.purpose is Purpose.CONFIRM
-            rounds = [(fresh_seed() if is_confirmed else self._seeds.seed(case.name, name), name) for name in names]
+            seed = fresh_seed() if context.purpose is Purpose.CONFIRM else self._seeds.seed(case.name, regime)
+            rounds = [(seed, regime)]
             outcome = self._second.second_opinion(
                 context.runner.check(plan, case, rounds), plan, case, rounds, context.runner
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import threading
 import time
 import traceback
@@ -247,13 +248,13 @@ class PlanJudge:
         cases = self._grader.cases(CaseKind.CONFIRM)
         shown = [case for case in cases if case.kind is not CaseKind.CONFIRM]
         self.baselines.prepare(self._runner, shown, context.deadline)
-        timed, at_size = self._grader.timed_plans(recording), regimes.at_size()
+        timed = self._grader.timed_plans(recording)
         with self._runner.fresh() as runner, ThreadPoolExecutor(1) as beside:
             context = replace(context, runner=runner)
 
             def others() -> PartialEvaluation:
                 self.baselines.prepare(runner, cases, context.deadline)  # of a process that ran no candidate's kernel
-                return self._grader.check_at_size(context, timed, at_size)
+                return self._check_at_size(context, timed)
 
             # A modeled time does not depend on what else is at work, and one core would idle meanwhile.
             wide = beside.submit(others) if self.environment.kind == "modeled" else None
@@ -261,12 +262,21 @@ class PlanJudge:
                 self.baselines.prepare(runner, cases, context.deadline)
             partial = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))
             if partial.ended.passed:
-                partial = partial.then(wide.result() if wide else self._grader.check_at_size(context, timed, at_size))
+                partial = partial.then(wide.result() if wide else self._check_at_size(context, timed))
             if partial.ended.passed:
                 partial = self._other_configurations(context, recording, partial)
             if not partial.ended.passed:
                 return partial
             return partial.then(self._confirmer.compare(context, recording, opponents, claimed))
+
+    def _check_at_size(
+        self, context: EvaluationContext, timed: Sequence[tuple[Case, CompiledPlan]]
+    ) -> PartialEvaluation:
+        """Check plans of search cases, which may take paths of their own, with wide values; one with negative ones."""
+        partial = self._grader.check_at_size(context, timed, regimes.WIDE)
+        if not partial.ended.passed or not timed:
+            return partial
+        return partial.then(self._grader.check_at_size(context, [secrets.choice(timed)], regimes.BELOW))
 
     def _to_evaluation(self, context: EvaluationContext, partial: PartialEvaluation) -> Evaluation:
         reason = with_names(partial.ended.reason, positional_names(self._task.reference_function), context.source.text)

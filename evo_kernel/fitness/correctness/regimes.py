@@ -8,7 +8,6 @@ after the plan exists, so no kernel can be specialised to them.
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -139,11 +138,6 @@ WIDE, BELOW = "uneven", "negative"
 """Additional rounds of a confirmation at timed sizes, whose kernels may take paths of their own."""
 CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if name != "nominal")
 """Rounds of a confirmation: five seeds of nominal values, and every other regime once."""
-
-
-def at_size() -> tuple[str, ...]:
-    """Rounds of a confirmation at timed sizes, beside nominal ones: two, and one of the others, by a secret draw."""
-    return WIDE, BELOW, secrets.choice([name for name in REGIMES if name not in ("nominal", WIDE, BELOW)])
 
 
 def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:

@@ -64,7 +64,7 @@ def check_others(
             if checked.ended.passed:
                 sized = [(search[case], plan) for (case, _), plan in plans.items() if case in search.keys() - pruned]
                 compiled = [(case, plan) for case, plan in sized if isinstance(plan, CompiledPlan)]
-                checked = checked.then(grader.check_at_size(as_found, compiled, ("nominal",)))
+                checked = checked.then(grader.check_at_size(as_found, compiled, "nominal"))
             if not checked.ended.passed:
                 place = f"with autotune configuration {n} of {kernel} ({tuned[kernel].texts[n]}): "
                 return own.then(replace(checked, ended=replace(checked.ended, reason=place + checked.ended.reason)))
