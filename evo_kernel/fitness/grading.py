@@ -224,14 +224,14 @@ class Grader:
         plans = [(case, recording.plans.get((case.name, ()))) for case in self.cases(CaseKind.SEARCH)]
         return [(case, plan) for case, plan in plans if isinstance(plan, CompiledPlan)]
 
-    def check_wide_values(
-        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]]
+    def check_at_size(
+        self, context: EvaluationContext, plans: Sequence[tuple[Case, CompiledPlan]], regime: str
     ) -> PartialEvaluation:
-        """Check plans of search cases, at full size, with inputs of a wide range of values. Raises CutShort."""
+        """Check plans of search cases, at full size, in a regime. Raises CutShort."""
         for case, plan in plans:
             context.deadline.check()
-            seed = fresh_seed() if context.purpose is Purpose.CONFIRM else self._seeds.seed(case.name, regimes.WIDE)
-            rounds = [(seed, regimes.WIDE)]
+            seed = fresh_seed() if context.purpose is Purpose.CONFIRM else self._seeds.seed(case.name, regime)
+            rounds = [(seed, regime)]
             outcome = self._second.second_opinion(
                 context.runner.check(plan, case, rounds), plan, case, rounds, context.runner
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import threading
 import time
 import traceback
@@ -20,6 +21,7 @@ from evo_kernel.deadline import Deadline
 from evo_kernel.errors import BadDraw, EvoKernelError, InfraError, PlanError, UserError
 from evo_kernel.fitness.compile.assembler import BUNDLED, assembler_of
 from evo_kernel.fitness.compile.compiler import Compiler
+from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation, mean_log
@@ -236,7 +238,7 @@ class PlanJudge:
     ) -> PartialEvaluation:
         if not self._settings.every_configuration or context.remeasure:
             return partial
-        return check_others(self._grader, replace(context, purpose=Purpose.SCORE), recording, partial)
+        return check_others(self._grader, context, recording, partial)
 
     def _confirm(self, context: EvaluationContext, champion: Source | None) -> PartialEvaluation:
         """Check and time on hidden cases with fresh seeds, then compare with opponents in pairs, in a fresh runner."""
@@ -252,7 +254,7 @@ class PlanJudge:
 
             def others() -> PartialEvaluation:
                 self.baselines.prepare(runner, cases, context.deadline)  # of a process that ran no candidate's kernel
-                return self._grader.check_wide_values(context, timed)
+                return self._check_at_size(context, timed)
 
             # A modeled time does not depend on what else is at work, and one core would idle meanwhile.
             wide = beside.submit(others) if self.environment.kind == "modeled" else None
@@ -260,12 +262,21 @@ class PlanJudge:
                 self.baselines.prepare(runner, cases, context.deadline)
             partial = self._grader.grade(context, recording, timed=(CaseKind.CONFIRM,))
             if partial.ended.passed:
-                partial = partial.then(wide.result() if wide else self._grader.check_wide_values(context, timed))
+                partial = partial.then(wide.result() if wide else self._check_at_size(context, timed))
             if partial.ended.passed:
                 partial = self._other_configurations(context, recording, partial)
             if not partial.ended.passed:
                 return partial
             return partial.then(self._confirmer.compare(context, recording, opponents, claimed))
+
+    def _check_at_size(
+        self, context: EvaluationContext, timed: Sequence[tuple[Case, CompiledPlan]]
+    ) -> PartialEvaluation:
+        """Check plans of search cases, which may take paths of their own, with wide values; one with negative ones."""
+        partial = self._grader.check_at_size(context, timed, regimes.WIDE)
+        if not partial.ended.passed or not timed:
+            return partial
+        return partial.then(self._grader.check_at_size(context, [secrets.choice(timed)], regimes.BELOW))
 
     def _to_evaluation(self, context: EvaluationContext, partial: PartialEvaluation) -> Evaluation:
         reason = with_names(partial.ended.reason, positional_names(self._task.reference_function), context.source.text)

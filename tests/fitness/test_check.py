@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness.correctness import check, error_bounds, regimes
+from evo_kernel.fitness.correctness.conversions import conversions
 from evo_kernel.fitness.correctness.references import ANSWERS, SeedPool
 from evo_kernel.tasks.task import Case, Task, Tolerance
 from evo_kernel.types import CaseKind
@@ -363,3 +364,39 @@ def test_a_confirmation_finds(name):
     drawn = {regime: regimes.apply(regime, draw((8, 100), (8, 100))) for regime in regimes.REGIMES}
     found = {regime for regime, inputs in drawn.items() if not verdict(task, inputs, wrong).passed}
     assert found and not found & {*regimes.SEARCH, "positive", "one sign", "zeros"}
+
+
+def test_a_regime_may_leave_the_domain():
+    roots, inputs = task_of(lambda x: 1 - x.sqrt()), (torch.tensor([4.0, -1.0, 9.0]),)
+
+    def passes(values, of=inputs, **how):
+        return check.compare("case", [torch.tensor(values)], error_bounds.expect(roots, of, **how), Tolerance()).passed
+
+    assert passes([-1.0, math.nan, -2.0]) and not passes([-1.0, 7.0, -2.0])
+    for outside in (math.nan, 7.0):
+        assert passes([-1.0, outside, -2.0], is_nominal=False)
+        assert not passes([-1.0, outside, math.nan], is_nominal=False)
+        assert not passes([-1.0, outside, -1.9], is_nominal=False)
+    assert not passes([-1.0, 7.0], of=(torch.tensor([4.0, math.nan]),), is_nominal=False)  # it was drawn
+
+
+@pytest.mark.parametrize(
+    ("dtype", "holds", "not_these"),
+    [
+        (torch.uint8, [-0.9, 255.9], [-1.0, 256.0, math.nan]),
+        (torch.int32, [-2147483648.5, 2147483647.5], [-2147483649.0, 2147483648.0, math.inf]),
+        (torch.int64, [-(2.0**63), 2.0**63 - 1024], [-(2.0**63) - 2048, 2.0**63]),
+        (torch.bool, [-math.inf, math.nan, 1e9], []),
+    ],
+)
+def test_conversions_of_what_an_integer_does_not_hold(dtype, holds, not_these):
+    def undefined(*values):
+        given = torch.tensor(values, dtype=torch.float64)
+        there = torch.empty(given.shape, dtype=dtype)
+        found = [conversions(lambda: given.to(dtype)), conversions(lambda: there.copy_(given))]
+        assert all(one.any == (dtype is not torch.bool) for one in found)
+        assert len({one.undefined for one in found}) == 1
+        return found[0].undefined
+
+    assert not undefined(*holds) and all(undefined(0.0, value) for value in not_these)
+    assert not conversions(lambda: torch.ones(3).double() + torch.arange(3)).any

@@ -113,6 +113,14 @@ def test_every_configuration_is_checked(task, judge, monkeypatch):
     assert judge.evaluate(Source(unused), Purpose.SCORE).passed
     timed = judge.evaluate(Source(unused.replace("[:1]", "[: 1 + (args['x_ptr'].numel() > 8000)]")), Purpose.SCORE)
     assert timed.status is Status.WRONG and "wrong on m64-n128" in timed.reason, timed.reason
+    bad = text.replace("1.0}, num_warps=w", "w / 4}, num_warps=w")
+    at_size = judge.evaluate(Source(bad.replace("* BY", "* tl.where(tl.num_programs(0) > 60, BY, 1.0)")), Purpose.SCORE)
+    assert at_size.status is Status.WRONG and "wrong on m64-n128" in at_size.reason, at_size.reason
+    small = Source(
+        bad.replace("* BY", "* tl.where(row_sum == n_cols, BY, 1.0)")
+    )  # of zeros, which a search does not draw
+    small = judge.evaluate(small, Purpose.CONFIRM)
+    assert small.status is Status.WRONG and "with autotune configuration 1 of " in small.reason, small.reason
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,46 @@ def test_a_confirmation_takes_every_regime():
     assert set(regimes.SEARCH) <= set(regimes.REGIMES)
 
 
-def test_one_sign_changes_what_is_drawn_with_both():
-    x, y, positive = torch.randn(1000), torch.randn(1000), torch.rand(1000)
-    signs = {"one sign": (-1, 1), "other sign": (1, -1), "negative": (-1, -1)}
-    for regime, (first, second) in signs.items():
-        changed = regimes.apply(regime, (x, y, positive))
-        for one, drawn, sign in zip(changed, (x, y), (first, second), strict=False):
-            assert torch.allclose(one * sign / 64, drawn.abs() + 2 * drawn.square().mean().sqrt())
-        assert changed[2] is positive
+SIGNS = {
+    "one sign": (-1, 1, -1),
+    "other sign": (1, -1, 1),
+    "signs of pairs": (-1, -1, 1),
+    "other signs of pairs": (1, 1, -1),
+    "negative": (-1, -1, -1),
+}
+
+
+@pytest.mark.parametrize("regime", SIGNS)
+def test_one_sign_changes_what_is_drawn_with_both(regime):
+    drawn, positive = torch.randn(3, 1000), torch.rand(1000)
+    *changed, same = regimes.apply(regime, (*drawn, positive))
+    for one, was, sign in zip(changed, drawn, SIGNS[regime], strict=True):
+        assert torch.allclose(one * sign / 64, was.abs() + 2 * was.square().mean().sqrt())
+    assert same is positive
+
+
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64])
+def test_integers_of_both_signs_get_one(regime, dtype):
+    x = torch.randint(-90, 90, (1000,), dtype=dtype)
+    places, labels = torch.arange(1000), torch.randint(0, 5, (1000,)).masked_fill(torch.rand(1000) < 0.5, -1)
+    changed, *same = regimes.apply(regime, (x, places, labels))
+    assert same[0] is places and same[1] is labels
+    if regime not in SIGNS:
+        assert changed is x
+        return
+    assert set(changed.tolist()) <= set(x.tolist()) and changed.dtype == dtype
+    assert (changed < 0).all() if SIGNS[regime][0] < 0 else (changed > 0).all()
+
+
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_marks_stay_and_others_change_as_without_them(regime, dtype):
+    lowest = torch.finfo(dtype).min
+    marks = torch.tensor([-torch.inf, torch.inf, torch.nan, lowest, lowest / 2], dtype=dtype)
+    x = torch.cat([torch.randn(1000).to(dtype), marks.repeat(300)])
+    (alone,), (marked,) = regimes.apply(regime, (x[:1000],)), regimes.apply(regime, (x,))
+    assert torch.equal(marked[1000:].nan_to_num(7.0), marks.repeat(300).nan_to_num(7.0))
+    assert torch.isfinite(marked[:1000].double()).all()
+    if regime != "uneven":  # by places
+        assert torch.equal(marked[:1000], alone)

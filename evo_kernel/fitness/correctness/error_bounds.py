@@ -154,16 +154,24 @@ Change = Callable[[Input], Input]
 """Maps an input, or a part of one, to a copy to compute with; numbers and integers stay as they are."""
 
 
-def expect(task: Task, inputs: Sequence[Input], recipe: Recipe = RECIPE) -> tuple[Expected, ...]:
+def expect(
+    task: Task, inputs: Sequence[Input], recipe: Recipe = RECIPE, is_nominal: bool = True
+) -> tuple[Expected, ...]:
     """Expected outputs with error bounds. Takes about five to six runs of the reference. Does not modify inputs.
 
     Elements are not compared that overflow in the task's dtypes only, or that change where denormal inputs are zeros.
+    Nor are, unless inputs are nominal, those that finite inputs make NaN: a regime may leave the reference's domain.
     """
-    return expect_by(lambda change: task.outputs(*map(change, inputs)), inputs, task.tolerance.precision, recipe)
+    precision = task.tolerance.precision
+    return expect_by(lambda change: task.outputs(*map(change, inputs)), inputs, precision, recipe, is_nominal)
 
 
 def expect_by(
-    run: Callable[[Change], Sequence[torch.Tensor]], inputs: Sequence[Input], precision: str, recipe: Recipe = RECIPE
+    run: Callable[[Change], Sequence[torch.Tensor]],
+    inputs: Sequence[Input],
+    precision: str,
+    recipe: Recipe = RECIPE,
+    is_nominal: bool = True,
 ) -> tuple[Expected, ...]:
     """The same for a function `run` that returns the reference's outputs, or some of their elements, for changed
     inputs.
@@ -178,6 +186,9 @@ def expect_by(
     if any(map(_has_denormals, inputs)):
         for estimate, output in zip(estimates, run(_flushed), strict=True):
             estimate.leave_out_changes(output)
+    if not is_nominal and all(map(_is_finite, inputs)):
+        for estimate in estimates:
+            estimate.leave_out_nans()
     _add_result(estimates, own)
     if precision == "tf32":
         _add_result(estimates, run(_as_tf32))
@@ -358,6 +369,13 @@ class _Estimate:
         self._compared &= same | (flushed.isnan() & self._truth.isnan())
         self._are_all_finite = False  # so that what is not compared is not measured, either
 
+    def leave_out_nans(self) -> None:
+        """Do not compare elements that are NaN in float64."""
+        nans = self._truth.isnan()
+        if bool(nans.any()):
+            self._compared &= ~nans
+            self._are_all_finite = False
+
     def add_result(self, other: torch.Tensor) -> None:
         """Add the result of another honest computation."""
         if self._own.is_floating_point():
@@ -532,6 +550,13 @@ def _underflow(dtype: torch.dtype) -> float:
     smallest step of others."""
     info = torch.finfo(dtype)
     return info.smallest_normal if dtype in _FLUSHING else info.smallest_normal * info.eps / 2
+
+
+def _is_finite(value: Input) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return math.isfinite(value)
+    wide = value.float() if value.dtype in EIGHT_BITS else value
+    return not value.is_floating_point() or all(bool(part.isfinite().all()) for (part,) in in_parts(wide))
 
 
 def _has_denormals(value: Input) -> bool:

@@ -1,7 +1,8 @@
 """Value regimes: transformations of check inputs that reveal kernels that are correct for ordinary values only.
 
-A regime transforms the floating-point inputs drawn by a task; integers and plain numbers stay. Seeds come from a secret
-generator after the plan exists, so no kernel can be specialised to them.
+A regime transforms the floating-point inputs drawn by a task, some also integers of both signs. Plain numbers stay, and
+so do marks, which are elements that are not finite or near the end of their dtype. Seeds come from a secret generator
+after the plan exists, so no kernel can be specialised to them.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ _BOTH_SIGNS = 0.25
 
 def _has_both_signs(x: torch.Tensor) -> bool:
     """Not so tensors such as variances, which stay."""
-    wide = _wide(x)
-    return x.numel() > 0 and min(float((part < 0).float().mean()) for part in (wide, -wide)) >= _BOTH_SIGNS
+    values = _usual(x) if x.is_floating_point() else x
+    shares = [float(part.float().mean()) for part in (values < 0, values > 0)] if values.numel() else [0.0]
+    return min(shares) >= _BOTH_SIGNS
 
 
 def _one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
@@ -75,12 +77,39 @@ def _one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
     maximum that starts from zero, or from what is far below usual values, shows."""
     if not _has_both_signs(x):
         return x
+    if not x.is_floating_point():
+        return _integers_of_one_sign(x, is_negative)
     return ((_wide(x).abs() + 2 * _size(x)) * (-LARGE if is_negative else LARGE)).to(x.dtype)
+
+
+def _integers_of_one_sign(x: torch.Tensor, is_negative: bool) -> torch.Tensor:
+    """Of those drawn, since they may be places or bits; as drawn if only one is negative, which may stand for none."""
+    below = x[x < 0].max()
+    if x.min() == below:
+        return x
+    return x.clamp(max=below) if is_negative else x.clamp(min=x[x > 0].min())
 
 
 def _size(x: torch.Tensor) -> torch.Tensor:
     """Root of the mean square."""
-    return _wide(x).square().mean().sqrt()
+    return _usual(x).square().mean().sqrt()
+
+
+def _is_usual(x: torch.Tensor) -> torch.Tensor:
+    """Where it is no mark, such as the -inf or the lowest number of what is masked, or the NaN of what is missing."""
+    return _wide(x).abs() < torch.finfo(x.dtype).max / 2
+
+
+def _usual(x: torch.Tensor) -> torch.Tensor:
+    """The elements that are no marks, in at least float32."""
+    is_usual = _is_usual(x)
+    return _wide(x) if bool(is_usual.all()) else _wide(x)[is_usual]
+
+
+def _with_marks(result: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """A regime's result with the marks as drawn: their sign and size mean something to the task."""
+    is_usual = _is_usual(drawn)
+    return result if bool(is_usual.all()) else torch.where(is_usual, _wide(result), _wide(drawn)).to(drawn.dtype)
 
 
 _TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
@@ -93,22 +122,29 @@ _TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "positive": lambda x, _: _wide(x).abs().to(x.dtype),
     "one sign": lambda x, place: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
     "other sign": lambda x, place: _one_sign(x, place % 2 == 1),
+    "signs of pairs": lambda x, place: _one_sign(x, place // 2 % 2 == 0),  # so that the first and third differ, too
+    "other signs of pairs": lambda x, place: _one_sign(x, place // 2 % 2 == 1),
     "negative": lambda x, _: _one_sign(x, True),
     "ties": lambda x, _: _ties(x),
     "zeros": lambda x, _: torch.zeros_like(x),
     "denormals": lambda x, _: _denormals(x),
 }
+_OF_ONE_SIGN = {"one sign", "other sign", "signs of pairs", "other signs of pairs", "negative"}
+_SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64}
 REGIMES: tuple[str, ...] = tuple(_TRANSFORMS)
 SEARCH: tuple[str, ...] = ("nominal", "large")
 """Rounds of a check during search: they detect most wrong kernels in few executions."""
-WIDE = "uneven"
-"""Additional rounds of a confirmation at timed sizes."""
+WIDE, BELOW = "uneven", "negative"
+"""Additional rounds of a confirmation at timed sizes, whose kernels may take paths of their own."""
 CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if name != "nominal")
 """Rounds of a confirmation: five seeds of nominal values, and every other regime once."""
 
 
 def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:
-    return apply(regime, task.inputs(case, torch.Generator(device).manual_seed(seed), device))
+    """What the host may know stays: plans hold it."""
+    inputs = task.inputs(case, torch.Generator(device).manual_seed(seed), device)
+    both = zip(inputs, apply(regime, inputs), strict=True)
+    return tuple(kept if place in task.host_known else changed for place, (kept, changed) in enumerate(both))
 
 
 def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
@@ -118,12 +154,14 @@ def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
     places = itertools.count()
 
     def changed(value: Input) -> Input:
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        if not isinstance(value, torch.Tensor) or not _is_changed(value, regime):
             return value
         alone = once(value)
         result = transform(alone, next(places))
         if result is alone:
             return value
+        if value.is_floating_point():
+            result = _with_marks(result, alone)
         if (result.shape, result.stride()) == (value.shape, value.stride()):
             return result
         restored = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
@@ -131,3 +169,7 @@ def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
         return restored
 
     return tuple(map(changed, inputs))
+
+
+def _is_changed(value: torch.Tensor, regime: str) -> bool:
+    return value.is_floating_point() or (regime in _OF_ONE_SIGN and value.dtype in _SIGNED)

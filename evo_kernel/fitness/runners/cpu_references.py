@@ -15,6 +15,7 @@ import torch
 from evo_kernel.errors import BadDraw, InfraError, TaskError
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.check import poisoned, unbound
+from evo_kernel.fitness.correctness.conversions import conversions
 from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
 from evo_kernel.fitness.correctness.references import References
 from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
@@ -79,10 +80,13 @@ class CpuReferences:
         self._expected(draw, inputs)
 
     def applies(self, draw: Draw) -> bool:
-        """Whether the reference takes inputs of the draw's regime: one that solves equations does not take zeros.
+        """Whether the reference takes inputs of the draw's regime: one that solves equations does not take zeros, one
+        that makes bytes of pixels no large ones.
 
         It must take nominal ones, so those are not tried here.
         """
+        if not self.is_defined(draw):
+            return False
         if draw[2] == "nominal":
             return True
         try:
@@ -90,6 +94,12 @@ class CpuReferences:
         except BadDraw:
             return False
         return True
+
+    def is_defined(self, draw: Draw) -> bool:
+        """Whether the reference converts no float of the draw's regime to an integer that does not hold it."""
+        if draw[2] == "nominal" or not self._converts:
+            return True
+        return not conversions(lambda: self._task.outputs(*self.inputs(draw))).undefined
 
     def compare(self, draw: Draw, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> CheckResult:
         """Compare all outputs with the whole reference."""
@@ -174,7 +184,7 @@ class CpuReferences:
                 if seconds >= min(sliced.whole_seconds, self._deadline_s):
                     return None
                 seconds *= 4
-            expected = sliced.expect(sample)
+            expected = sliced.expect(sample, draw[2] == "nominal")
         except (NotSliceable, TaskError):  # a faulty reference also fails as a whole
             return None
         kept = []
@@ -224,6 +234,15 @@ class CpuReferences:
         inputs = regimes.drawn(self._task, smallest, 0, "nominal", "cpu")
         return SlicedReference(self._task, inputs).wrong()
 
+    @cached_property
+    def _converts(self) -> bool:
+        """Whether the reference converts floats to integers, on this task's smallest check case."""
+        smallest = min(self._task.cases_of(CaseKind.CHECK), key=self._task.elements, default=None)
+        if smallest is None:
+            return True
+        inputs = regimes.drawn(self._task, smallest, 0, "nominal", "cpu")
+        return conversions(lambda: self._task.outputs(*inputs)).any
+
     def _expected(self, draw: Draw, inputs: Sequence[Input]) -> tuple[Expected, ...]:
         """The whole reference. Raises BadDraw, and InfraError after `close`."""
         case, seed, regime = draw
@@ -236,7 +255,7 @@ class CpuReferences:
             except TaskError as error:
                 raise BadDraw(f"{error} This was on {regime} inputs of {case.name}.") from error
 
-        make = partial(expect_by, run, inputs, self._task.tolerance.precision)
+        make = partial(expect_by, run, inputs, self._task.tolerance.precision, is_nominal=regime == "nominal")
         return self._references.of(case.name, seed, regime, make)
 
 

@@ -113,6 +113,8 @@ class CpuRunner(Runner):
             if case.kind is not CaseKind.CHECK:
                 worst = Checked(Status.PASSED)
                 for seed, regime in rounds:
+                    if not self._references.is_defined((case, seed, regime)):
+                        continue
                     try:
                         found = self._check_large(plan, (case, seed, regime))
                     except BadDraw:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evo_kernel.errors import PlanError
+from evo_kernel.errors import PlanError, TaskError
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.check import changed_reason, unbound
+from evo_kernel.fitness.correctness.conversions import conversions
 from evo_kernel.fitness.correctness.error_bounds import Expected, expect
 from evo_kernel.fitness.correctness.references import SealedReferences
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, View
@@ -183,7 +184,9 @@ class WorkerState:
             computed.append(True)
             if self.device.free_bytes() < _REFERENCE * size_of(inputs):
                 self._give_back(self.arenas)  # arenas are unused now; inputs and references are needed to detect damage
-            return expect(self.task, inputs)
+            if regime != "nominal" and conversions(lambda: self.task.outputs(*inputs)).undefined:
+                raise TaskError(f"{self.task.path}: a float is converted to an integer that does not hold it.")
+            return expect(self.task, inputs, is_nominal=regime == "nominal")
 
         with self.references.open((case.name, seed, regime), make) as expected:
             yield expected

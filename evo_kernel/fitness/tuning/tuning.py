@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evo_kernel.errors import CutShort
+from evo_kernel.fitness.correctness import regimes
 from evo_kernel.fitness.evaluation_context import EvaluationContext, PartialEvaluation, mean_log
 from evo_kernel.fitness.grading import Grader
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Launch
@@ -98,7 +99,7 @@ class Tuning:
             self._note_faster(values, taken.setting)
         if context.runner.stages.gpus and self._leads(best_log):  # without a GPU this takes seconds
             plans = taken.plans if taken else self._grader.timed_plans(recording)
-            partial = partial.then(self._grader.check_wide_values(context, plans))
+            partial = partial.then(self._grader.check_at_size(context, plans, regimes.WIDE))
         if partial.ended.passed:
             self.note_best(best_log)
         return partial

@@ -149,14 +149,14 @@ class SlicedReference:
         start = int(generator.integers(max(1, requested.numel() - ASKED + 1)))
         return torch.from_numpy(np.unique(np.sort(requested.numpy())[start : start + ASKED]))
 
-    def expect(self, sample: Sample) -> tuple[Expected, ...]:
+    def expect(self, sample: Sample, is_nominal: bool = True) -> tuple[Expected, ...]:
         """Expected values and bounds of these elements; per output one-dimensional tensors in the sample's order.
 
         Raises TaskError if the reference's operations fail on slices.
         """
-        return tuple(self._expected(output, sample) for output in range(len(self._own)))
+        return tuple(self._expected(output, sample, is_nominal) for output in range(len(self._own)))
 
-    def _expected(self, output: int, sample: Sample) -> Expected:
+    def _expected(self, output: int, sample: Sample, is_nominal: bool) -> Expected:
         """For one output: the number of runs depends on its number of elements."""
         parts = [part for part in sample.parts if part.output == output]
         floating = [v for v in self._inputs if isinstance(v, torch.Tensor) and v.is_floating_point()]
@@ -170,7 +170,7 @@ class SlicedReference:
             results = [self._run(program, change, pieces).flatten()[kept] for program, kept in programs]
             return [torch.cat(results) if results else torch.empty(0, dtype=dtype)]
 
-        return expect_by(run, self._inputs, self._task.tolerance.precision)[0]
+        return expect_by(run, self._inputs, self._task.tolerance.precision, is_nominal=is_nominal)[0]
 
     def _run(self, program: Program, change: Change, pieces: _Pieces) -> torch.Tensor:
         try:

@@ -1,0 +1,26 @@
+"""Starts the maximum of what is present in a row from zero: a missing value made all of a regime NaN.
+
+row: 42
+task: present_maxima
+ends: wrong
+purpose: confirm
+scored: passed; wrong when confirmed
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def maxima_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + at, mask=at < n, other=float("nan"))
+    most = tl.max(tl.where(x == x, x, 0.0), 0)
+    any_present = tl.sum((x == x).to(tl.int32), 0) > 0
+    tl.store(y_ptr + row, tl.where(any_present, most, float("nan")))
+
+
+def run(x):
+    y = x.new_empty(x.shape[0])
+    maxima_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
