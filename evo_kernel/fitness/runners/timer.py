@@ -234,15 +234,16 @@ class CheckedTiming:
                 self._torch_results = device.free_blocks(pool)
         return TimedWork(replays, self._prepare, self._ran)
 
-    def compare(self, *arenas: Arena) -> float | None:
+    def compare(self, *arenas: Arena, how_often: str = "") -> float | None:
         """Compare launches with the reference: by default the first one, after all others; returns the error of the
-        last, None where nothing is to be compared. Raises PlanFailed."""
+        last, None where nothing is to be compared. Raises PlanFailed, whose reason ends with `how_often`."""
         if not self._check:
             return None
         outputs = map(self._outputs, arenas or (self._first,))
         result = self._state.compare(self._case, self._seed, "nominal", self._inputs, *outputs)
         if not result.passed:
-            raise PlanFailed(Status.WRONG, f"right when checked, wrong when timed: {result.reason}", result.error)
+            why = f"right when checked, wrong when timed: {result.reason}{how_often}"
+            raise PlanFailed(Status.WRONG, why, result.error)
         return result.error
 
     def _outputs(self, arena: Arena) -> list[torch.Tensor]:
@@ -267,10 +268,12 @@ class CheckedTiming:
             first_outputs = self._outputs(self._first)
             same = equal_each([(self._outputs(arena), first_outputs) for arena in arenas])
             others = [arena for arena, equal in zip(arenas, same, strict=True) if not equal]
+            how_often = f" ({len(others)} of {len(arenas)} write other bits than the first)"
             if others and not self._may_differ:
-                raise PlanFailed(Status.WRONG, "two timed launches on the same inputs differ: a race, or worse")
+                why = "two timed launches on the same inputs differ: a race, or worse"
+                raise PlanFailed(Status.WRONG, why + how_often)
             if others:
-                self.compare(*others)
+                self.compare(*others, how_often=how_often)
                 self._state.clean()
 
 
