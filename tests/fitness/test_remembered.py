@@ -121,6 +121,30 @@ def test_ceilings_that_a_kernel_beats_are_measured_again_once():
     assert KnownCeilings(dict, TABLE, MeasurementCache(FOUND)).now.copy_bytes_per_s == TABLE.copy_bytes_per_s
 
 
+def test_a_kernel_that_needs_fewer_products_than_its_reference_is_held_against_bytes(tmp_path):
+    text = "import torch\nCASES = {'check': [{'n': 32}], 'search': [{'n': 8192}]}\n"
+    text += "def inputs(case, generator, device):\n"
+    text += (
+        "    return tuple(torch.randn(case['n'], case['n'], generator=generator, device=device) for _ in range(2))\n"
+    )
+    (tmp_path / "sums.py").write_text(text + "def reference(x, w):\n    return (x @ w).sum(1)\n")
+    task = load(tmp_path / "sums.py")
+    (case,) = task.cases_of(CaseKind.SEARCH)
+    baselines = BaselineTimes(task, None)  # type: ignore[arg-type]
+    baselines.start(KnownCeilings(dict, TABLE, None), False, None)
+    light_us = TABLE.light_us(None, 4.0 * (2 * 8192**2 + 8192))
+
+    known = Measurement(case.name, "plan", 1.0, 0.1, 50, 1.0, 1.0)
+    baselines.know(replace(known, baselines_us={"torch.compile": 1.0}))
+
+    def share(median_us: float) -> float | None:
+        timed = replace(known, median_us=median_us)
+        return baselines.hold(None, case, timed).light_share  # type: ignore[arg-type,union-attr]
+
+    assert share(light_us / 0.9) == pytest.approx(0.9)
+    assert share(TABLE.light_us(2.0 * 8192**3, None) / 0.8) == pytest.approx(0.8)
+
+
 class Baselines:
     """A runner that times baselines, one of which may fail."""
 

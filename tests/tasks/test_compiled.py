@@ -233,6 +233,12 @@ def test_libraries_are_left_only_where_they_are_allowed():
         compiled_function(lambda x: x.sort(-1)[0], [[torch.empty(5, 300, device="meta")]])
 
 
+def test_sums_of_products_need_no_product():
+    matrix = [[torch.empty(64, 32, device="meta"), torch.empty(32, 48, device="meta")]]
+    texts = [compiled_function(lambda x, y: (x @ y).sum(1), matrix, simplify=simplify) for simplify in (False, True)]
+    assert ["tl.dot" in text for text in texts] == [True, False]
+
+
 def test_branches_that_read_the_same_are_one():
     def reference(x):
         assert x.shape[0] % 2 == 0 or x.shape[0] > 2  # an assumption of the trace; nothing depends on it

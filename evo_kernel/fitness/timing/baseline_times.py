@@ -33,6 +33,8 @@ from evo_kernel.types import CaseKind, Measurement, PlanVerdict, Source, Status
 
 _BEATEN = 1.03
 """A share of light above this doubts the ceilings, which were perhaps measured beside other work."""
+_FASTER = 1.25
+"""A share above this is no error of ceilings: the work was not needed."""
 
 
 class BaselineTimes:
@@ -71,7 +73,7 @@ class BaselineTimes:
         baselines_us = self.baselines_of(runner, case, measurement, deadline)
         least = self._task.flops(case), self._task.bytes(case)
         floor_us = self.ceilings.limits.floor_us(*least, multiplies_eight_bits(self._task, case))
-        if self._measured and measurement.median_us * 1.25 < floor_us:
+        if self._measured and measurement.median_us * _FASTER < floor_us:
             reason = f"faster than light on {case.name}: {measurement.median_us:.2f} µs is less than the ceilings allow"
             return Checked(Status.REJECTED, reason)
         return replace(measurement, light_share=self._light_share(runner, case, measurement), baselines_us=baselines_us)
@@ -176,7 +178,9 @@ class BaselineTimes:
         share = self.ceilings.now.light_us(*light) / measurement.median_us
         if self._measured and share > _BEATEN:
             share = self.ceilings.measured_again(runner.ceilings).light_us(*light) / measurement.median_us
-        return share
+        if share > _FASTER and flops and self._task.flops(case) is None:  # a sum of a product needs no product
+            share = self.ceilings.now.light_us(None, moved) / measurement.median_us
+        return share or None
 
 
 _LOOK_S = 0.2

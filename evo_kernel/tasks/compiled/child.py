@@ -31,13 +31,15 @@ MEMORY_BYTES = 24 << 30
 
 
 def compiled(task: Task, templates: bool | None = None) -> Source:
-    """A first kernel for `task` from what torch.compile's back end generates for its reference. Raises LoweringError.
+    """A first kernel for `task` from what torch.compile's back end generates for its reference, with sums of products
+    computed without the products. Raises LoweringError.
 
     `templates`: matrix products and convolutions by Inductor's Triton templates, which `ALLOW = "kernels"` needs; with
     `ALLOW = "mixed"` they stay library calls unless asked for.
     """
     libraries = task.allow == "mixed"
-    return Source(_ahead(task, not libraries if templates is None else templates, libraries).result())
+    templates = not libraries if templates is None else templates
+    return Source(_ahead(task, templates, libraries, simplify=True).result())
 
 
 def compiled_baseline(task: Task) -> Source:
@@ -47,18 +49,18 @@ def compiled_baseline(task: Task) -> Source:
 
 def baseline_ahead(task: Task) -> Future[str]:
     """Have `compiled_baseline` made; done when that has its answer."""
-    return _ahead(task, templates=False, libraries=True)
+    return _ahead(task, templates=False, libraries=True, simplify=False)
 
 
 _CHILD = HelperProcess(f"from {__name__} import main; main()", caches=("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"))
 _LOCK = threading.Lock()
-_ANSWERS: dict[tuple[Task, bool, bool], Future[str]] = {}
+_ANSWERS: dict[tuple[Task, bool, bool, bool], Future[str]] = {}
 _KEPT = 64  # answers; a run asks for the same ones several times, from several threads
 
 
-def _ahead(task: Task, templates: bool, libraries: bool) -> Future[str]:
+def _ahead(task: Task, templates: bool, libraries: bool, simplify: bool) -> Future[str]:
     """The text, or LoweringError with the reason why there is none."""
-    key = (task, templates, libraries)
+    key = (task, templates, libraries, simplify)
     with _LOCK:
         if (known := _ANSWERS.get(key)) is not None:
             return known
@@ -68,11 +70,11 @@ def _ahead(task: Task, templates: bool, libraries: bool) -> Future[str]:
     return answer
 
 
-def _text(task: Task, templates: bool, libraries: bool) -> str:
+def _text(task: Task, *choices: bool) -> str:
     """The child's text, or that of an earlier run. Raises LoweringError."""
     versions = [torch.__version__, version("triton"), sys.version, user_cache.code_hash(Path(__file__).parents[1])]
-    key = [task.name, task.identity, templates, libraries, *versions, *_imported_files()]
-    return user_cache.kept(key, "compiled", lambda: _child_text(task, templates, libraries))
+    key = [task.name, task.identity, *choices, *versions, *_imported_files()]
+    return user_cache.kept(key, "compiled", lambda: _child_text(task, *choices))
 
 
 def _imported_files() -> list[tuple[str, int]]:
@@ -91,9 +93,9 @@ def _imported_files() -> list[tuple[str, int]]:
     return sorted(files.items())
 
 
-def _child_text(task: Task, templates: bool, libraries: bool) -> str:
+def _child_text(task: Task, *choices: bool) -> str:
     try:
-        said = _CHILD.ask((task.spec, templates, libraries), DEADLINE_S)
+        said = _CHILD.ask((task.spec, *choices), DEADLINE_S)
     except HelperLost as lost:
         if lost.code is None:
             reason = f"torch.compile's back end took more than {DEADLINE_S:g} s of processor time."
@@ -106,11 +108,11 @@ def _child_text(task: Task, templates: bool, libraries: bool) -> str:
     return said["text"]
 
 
-def _made(request: tuple[str, bool, bool]) -> dict[str, str]:
+def _made(request: tuple[str, bool, bool, bool]) -> dict[str, str]:
     from evo_kernel.tasks.compiled.module import compiled_function
     from evo_kernel.tasks.loading import load
 
-    spec, templates, libraries = request
+    spec, templates, libraries, simplify = request
     try:
         task = load(spec)
         cases = [[without_data(spec) for spec in task.input_specs(case)] for case in task.cases]
@@ -121,6 +123,7 @@ def _made(request: tuple[str, bool, bool]) -> dict[str, str]:
             allow_aten=libraries,
             templates=templates,
             precision=task.tolerance.precision,
+            simplify=simplify,
         )
     except EvoKernelError as error:
         return {"reason": str(error)}

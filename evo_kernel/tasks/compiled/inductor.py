@@ -74,18 +74,19 @@ def generate(
     fixed: frozenset[tuple[int, int]],
     templates: bool,
     both_ways: bool = True,
+    simplify: bool = False,
 ) -> tuple[Traced, str]:
     """Inductor's text for `reference` on inputs like these, and the trace with what Inductor assumes too.
 
     `fixed`: sizes that are numbers (see `trace`). `templates`: matrix products and convolutions by its Triton templates
     instead of library calls. `both_ways`: sums of one matrix over rows and over columns by one kernel, where Inductor
-    would. Raises LoweringError.
+    would. `simplify`: see `trace`. Raises LoweringError.
     """
     import torch._inductor.lowering  # noqa: F401  some decompositions (pooling) take it for loaded
     from torch._inductor.decomposition import select_decomp_table
 
     with warnings.catch_warnings(action="ignore"), quiet():
-        traced = trace(reference, inputs, fixed, select_decomp_table())
+        traced = trace(reference, inputs, fixed, select_decomp_table(), simplify=simplify)
         _write_back(traced)
         _refuse_random(traced.graph)
         _refuse_constants(traced.graph)

@@ -277,12 +277,13 @@ def compiled_function(
     allow_aten: bool = False,
     templates: bool = True,
     precision: str = "ieee",
+    simplify: bool = False,
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome).
 
-    `templates`: matrix products and convolutions are Inductor's Triton templates, else calls of libraries. Raises
-    LoweringError where Inductor leaves operations to libraries and `allow_aten` is false, or writes what has no plain
-    form yet.
+    `templates`: matrix products and convolutions are Inductor's Triton templates, else calls of libraries. `simplify`:
+    sums of products are computed without the products, which torch.compile does not do. Raises LoweringError where
+    Inductor leaves operations to libraries and `allow_aten` is false, or writes what has no plain form yet.
     """
     modules: list[tuple[Branch, list[Sequence[Any]]]] = []
     functions: dict[str, str] = {}
@@ -292,7 +293,7 @@ def compiled_function(
         """Without kernels that sum both ways where they have a form that is not known here."""
         begun = kernels_both_ways()
         try:
-            traced, text = generate(reference, case, fixed, templates, both)
+            traced, text = generate(reference, case, fixed, templates, both, simplify)
             return traced, _branch(traced, text, allow_aten, precision == "tf32", functions)
         except LoweringError:
             if kernels_both_ways() == begun:
