@@ -73,9 +73,9 @@ class _WithoutProducts(fx.Interpreter):
         if node.target in _SCALED:
             left, right = node.args
             if self._is_constant(right, len(shape), dims):
-                return node.target(self._sum(left, dims), self._value(right))
+                return node.target(self._spread(left, shape, dims), self._value(right))
             if node.target is aten.mul.Tensor and self._is_constant(left, len(shape), dims):
-                return self._sum(right, dims) * self._value(left)
+                return self._spread(right, shape, dims) * self._value(left)
             return value.sum(dims, keepdim=True)
         if node.target in _ADDED:
             left, right = (self._spread(part, shape, dims) for part in node.args)
