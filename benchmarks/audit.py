@@ -3,6 +3,7 @@
 python -m benchmarks.audit CHECKOUTS [--only NAME,NAME] [--device cuda] [--gpus 4] [--for 580s]
 python -m benchmarks.audit CHECKOUTS --seconds 60 [--only NAME,NAME] [--device cuda] [--gpus 4] [--for 580s]
 python -m benchmarks.audit CHECKOUTS --children [--only NAME,NAME] [--gpus 2] [--for 2h]
+python -m benchmarks.audit CHECKOUTS --reproduce [--only NAME,NAME]
 python -m benchmarks.audit --page
 
 benchmarks/published.toml lists projects with their commits, and kernels: the call that is judged, inputs, a reference
@@ -10,12 +11,14 @@ in plain PyTorch. CHECKOUTS holds a folder OWNER+NAME of each project at its com
 A line of benchmarks/published.jsonl is one kernel: its verdict, and again when it was searched from; the last counts.
 The first command judges, the second searches from what passed. A run goes on where the last one stopped. On a GPU, a
 kernel for each four cores is judged, or searched from, side by side. `--children` judges, of each kernel that passed,
-one child of every strategy that the rewriter offers. Searches and children begin with cheap kernels.
+one child of every strategy that the rewriter offers. Searches and children begin with cheap kernels. `--reproduce` runs
+what the list has to show that kernels are wrong, in plain PyTorch on a GPU, and prints each last value.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import queue
@@ -103,6 +106,27 @@ def files_of(kernel: dict[str, Any], project: dict[str, Any], checkout: Path, fo
     return task, source
 
 
+def reproduced(kernel: dict[str, Any], project: dict[str, Any], checkout: Path) -> str:
+    """What a kernel's `reproduce` shows: its last value, or how it ended."""
+    *before, last = ast.parse(kernel["reproduce"]).body
+    shown = ast.unparse(last) if isinstance(last, ast.Expr) else "None"
+    with tempfile.TemporaryDirectory() as name:
+        _, source = files_of(kernel, project, checkout, Path(name))
+        source.rename(source.with_name(Path(kernel.get("file", "own.py")).name))
+        start = ["import torch", "import torch.nn.functional as F", project.get("instead", "")]
+        lines = [*start, *map(ast.unparse, before), f"print({shown})"]
+        roots = [str(checkout / root) for root in project.get("roots", ["."])]
+        paths = [name, *roots, os.environ.get("PYTHONPATH", "")]
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-c", "\n".join(lines)], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                capture_output=True, text=True, check=False, timeout=CHILDREN_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"no end within {CHILDREN_S:g} s"
+    return (ended.stdout or ended.stderr[-600:]).strip()
+
+
 def imported(module: str, name: str, roots: list[str]) -> str:
     """A function's module with the kernels of its package that it needs, as evo-kernel reads a package's function."""
     own = sys.path[:]
@@ -150,7 +174,7 @@ class Machine:
                 best = (found and found.get("best")) or {}
                 of = {"seconds": seconds, "side_by_side": self._beside}
                 return found and before | of | {"found": best, "search_ended": ended}
-            verdict = self._said(["verify", str(source), "--task", str(task)], paths, 120.0)
+            verdict = self._said(["verify", str(source), "--task", str(task)], paths, 480.0)
         return verdict and {
             "name": kernel["name"], "project": kernel["project"], "commit": project["commit"],
             "date": f"{datetime.now(UTC):%Y-%m-%d}", "environment": verdict.get("environment", {}).get("label", ""),
@@ -315,6 +339,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="comma-separated names; all without a result if not given")
     parser.add_argument("--seconds", type=float, default=0.0, help="search for so long from each that passed")
     parser.add_argument("--children", action="store_true", help="judge children of what passed")
+    parser.add_argument("--reproduce", action="store_true", help="show that what is wrong is wrong, in plain PyTorch")
     parser.add_argument("--device", default="cpu", help="cpu: modeled; cuda: measured")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs in use; all are seen if not given")
     parser.add_argument("--for", dest="limit", default="365d", help="stop after this time, like 580s or 2h")
@@ -346,6 +371,12 @@ def main() -> None:
 
     if options.checkouts:
         chosen = [one for one in listed["kernel"] if not options.only or one["name"] in options.only.split(",")]
+        if options.reproduce:
+            for one in chosen:
+                if "reproduce" in one:
+                    project, checkout = one["project"], options.checkouts / one["project"].replace("/", "+")
+                    print(f"## {one['name']}\n{reproduced(one, listed['project'][project], checkout)}", flush=True)
+            return
         with ThreadPoolExecutor(len(gpus) * beside) as pool:
             if options.children or options.seconds:
                 jobs = without("children" if options.children else "found", chosen, listed)
