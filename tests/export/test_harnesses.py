@@ -102,7 +102,7 @@ WRONG = """{kernel}
 @triton.jit
 def _spoil(y, n, SIZE: tl.constexpr):
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(y + at, tl.load(y + at, at < n) * 1.01, at < n)
+    tl.store(y + at, tl.load(y + at, at < n) * 1.1, at < n)
 
 _run = run
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness import check, error_bounds, regimes
 from evo_kernel.fitness.correctness.rounding import Rounding
+from evo_kernel.tasks.task import Tolerance
 from tests.fitness.test_check import MATMUL, RMSNORM, SOFTMAX, chain_matmul, draw, task_of, truncated
 
 UNIT = 2.0**-24
@@ -109,6 +110,29 @@ def test_a_softmax_of_large_values_has_bounds_that_no_pattern_of_signs_makes_van
     for seed in range(60):
         x = 64 * torch.randn(4, 127, generator=torch.Generator().manual_seed(seed))
         assert ratio(SOFTMAX, (x,), scaled(x)) < 1.0, seed
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_two_rows_cancel_to_is_no_measure_of_a_tensor_cores_error(seed):
+    """Gradients where a softmax is 0 or 1: differences of equal sums, times another operand."""
+
+    def reference(a, b, c):
+        return (((a * b).sum(-1) - (a.flip(-1) * b.flip(-1)).sum(-1))[:, None] * c,)
+
+    def on_tensor_cores(a, b):  # 16 products are added at a time, and cut off
+        total = torch.zeros(len(a), dtype=torch.float64)
+        for part in (a.double() * b.double()).unflatten(-1, (-1, 16)).sum(-1).T:
+            mantissa, exponent = torch.frexp(total + part)
+            total = torch.ldexp(torch.trunc(mantissa * 2**23) / 2**23, exponent)
+        return total.float()
+
+    generator = torch.Generator().manual_seed(seed)
+    a, b, c = (torch.randn(2, size, generator=generator) * scale for size, scale in ((128, 64), (128, 64), (512, 1)))
+    expected = error_bounds.expect_by(
+        lambda change: reference(*map(change, (a, b, c))), (a, b, c), "ieee", is_nominal=False
+    )
+    output = (on_tensor_cores(a, b) - (a * b).sum(-1))[:, None] * c
+    assert check.compare("case", (output,), expected, Tolerance()).error <= 1
 
 
 def test_a_mean_of_two_may_be_off_by_a_rounding():

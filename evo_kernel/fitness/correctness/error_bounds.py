@@ -61,6 +61,7 @@ class Recipe:
     small_patterns: int = 6  # the same if inputs and outputs have fewer elements than
     small: int = 1 << 12
     rounded_patterns: int = 4  # the same for roundings inside the reference; 0: none
+    rounded_small: int = 1 << 16  # the same for them, unless inputs are nominal
     narrow_elements: int = 1 << 18  # at most, of which narrow roundings take several patterns until an integer differs
 
 
@@ -205,7 +206,8 @@ def expect_by(
     dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
     unit = max(map(_unit, dtypes), default=_unit(torch.float32))
     coarse = max([_TF32 * (precision == "tf32"), *(torch.finfo(dtype).eps / 2 for dtype in dtypes)])
-    for pattern in range(recipe.rounded_patterns if few else min(1, recipe.rounded_patterns)):
+    are_few = few or (not is_nominal and elements < recipe.rounded_small)  # rows whose errors do not cancel, by chance
+    for pattern in range(recipe.rounded_patterns if are_few else min(1, recipe.rounded_patterns)):
         try:
             with Rounding(unit, recipe.growth, length, pattern) as seen:
                 rounded = run(_double)
