@@ -2,7 +2,8 @@
 
 Distinct kernels (walks of the rewriter from the seed, in many knob settings) go through the judge: recorded on all
 cores, checked and timed on the GPU at search precision, no tuning. A candidate counts when it has its verdict. Ends
-after --seconds a task, so that it fits any machine's time.
+after --seconds a task, so that it fits any machine's time. With `--judge ray`, or `--judge spool:DIR` and servers of
+that folder, it is they who judge, and what the GPU did is not told. What the first --warm seconds judge is not counted.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.variants import CASES, narrowed, variants
+from evo_kernel.app.judges import AnyJudge, opened_judge
 from evo_kernel.errors import EvoKernelError
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge
-from evo_kernel.fitness.runners.choose import open_runner
+from evo_kernel.judge_place import LOCAL, judge_place
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import Evaluation, Purpose, Source
 
@@ -37,6 +39,8 @@ def main() -> None:
     options.add_argument("--threads", type=int, default=2 * (os.cpu_count() or 1))
     options.add_argument("--gpus", default="1")
     options.add_argument("--device", default="cuda")
+    options.add_argument("--judge", default=LOCAL, type=judge_place, help="local, ray or spool:DIR")
+    options.add_argument("--warm", type=float, default=0.0, help="seconds before it counts")
     chosen = options.parse_args()
     print("task       verdicts  passed      /s  target  GPU busy  ms on GPU")
     with tempfile.TemporaryDirectory() as folder:
@@ -51,12 +55,17 @@ def measured(task: Task, chosen: Any) -> dict[str, Any]:
     """Judge variants until the time is over."""
     sources = variants(task, chosen.candidates)
     settings = JudgeSettings(tune_plans=0, deadline_s=20.0)
-    with PlanJudge(task, open_runner(task, chosen.device, 20.0, chosen.gpus), settings) as judge:
-        judge.start()
+    device = chosen.device if chosen.judge == LOCAL else "auto"
+    with opened_judge(chosen.judge, task, device=device, settings=settings, gpus=chosen.gpus) as judge:
+        if isinstance(judge, PlanJudge):
+            judge.start()
         first = judge.evaluate(sources[0], Purpose.SCORE)
         if not first.passed:
             raise RuntimeError(f"the seed of {task.name} does not pass: {first.status}: {first.reason}")
-        runner: Any = judge._runner
+        if chosen.warm:
+            warm, _ = evaluated(judge, sources[1:], chosen.threads, chosen.warm)
+            sources = sources[len(warm) + chosen.threads :]
+        runner: Any = getattr(judge, "_runner", None)
         before = dict(getattr(runner, "spent_s", {}))
         done, elapsed = evaluated(judge, sources[1:], chosen.threads, chosen.seconds)
         spent = {k: v - before.get(k, 0.0) for k, v in dict(getattr(runner, "spent_s", {})).items()}
@@ -68,7 +77,7 @@ def measured(task: Task, chosen: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def evaluated(judge: PlanJudge, sources: list[Source], threads: int, seconds: float) -> tuple[list[Evaluation], float]:
+def evaluated(judge: AnyJudge, sources: list[Source], threads: int, seconds: float) -> tuple[list[Evaluation], float]:
     """Evaluations that ended within the time, and how long it took."""
     began = time.monotonic()
     done: list[Evaluation] = []
