@@ -261,7 +261,8 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "`python -m benchmarks.audit CHECKOUTS --device cuda` (`--seconds 60` for searches) repeats it;",
+        "`python -m benchmarks.audit CHECKOUTS --device cuda` (`--seconds 60`: searches; `--reproduce`: what shows that",
+        "kernels are wrong, each run on the GPU) repeats it;",
         "`benchmarks/published.toml` has commits, calls, inputs, sizes, references in plain PyTorch, and what was",
         "changed so that a file imports alone.",
         "",
