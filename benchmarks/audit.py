@@ -261,10 +261,9 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "`python -m benchmarks.audit CHECKOUTS --device cuda` (`--seconds 60`: searches; `--reproduce`: what shows that",
-        "kernels are wrong, each run on the GPU) repeats it;",
-        "`benchmarks/published.toml` has commits, calls, inputs, sizes, references in plain PyTorch, and what was",
-        "changed so that a file imports alone.",
+        "`python -m benchmarks.audit CHECKOUTS --device cuda` repeats it, with `--seconds 60` the searches;",
+        "`--reproduce` runs on a GPU what shows that kernels are wrong, as was done. `benchmarks/published.toml` has",
+        "commits, calls, inputs, sizes, references in plain PyTorch, and what was changed so that a file imports alone.",
         "",
         "* **error**: the largest on the timed case, against float64, ÷ what [the judge](../internals/judge.md) allows",
         "* **eager**, **compile**: PyTorch's time and torch.compile's ÷ the kernel's, so more than 1 is faster",
