@@ -263,7 +263,7 @@ def page(known: list[dict[str, Any]], listed: dict[str, Any]) -> str:
         "",
         "`python -m benchmarks.audit CHECKOUTS --device cuda` repeats it, with `--seconds 60` the searches;",
         "`--reproduce` runs on a GPU what shows that kernels are wrong, as was done. `benchmarks/published.toml` has",
-        "commits, calls, inputs, sizes, references in plain PyTorch, and what was changed so that a file imports alone.",
+        "commits, calls, inputs, sizes, plain PyTorch references, and what was changed so that a file imports alone.",
         "",
         "* **error**: the largest on the timed case, against float64, ÷ what [the judge](../internals/judge.md) allows",
         "* **eager**, **compile**: PyTorch's time and torch.compile's ÷ the kernel's, so more than 1 is faster",
