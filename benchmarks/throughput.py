@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import threading
 import time
 import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,8 @@ def measured(task: Task, chosen: Any) -> dict[str, Any]:
     sources = variants(task, chosen.candidates)
     settings = JudgeSettings(tune_plans=0, deadline_s=20.0)
     device = chosen.device if chosen.judge == LOCAL else "auto"
-    with opened_judge(chosen.judge, task, device=device, settings=settings, gpus=chosen.gpus) as judge:
+    say = partial(print, file=sys.stderr, flush=True)
+    with opened_judge(chosen.judge, task, device=device, settings=settings, gpus=chosen.gpus, say=say) as judge:
         if isinstance(judge, PlanJudge):
             judge.start()
         first = judge.evaluate(sources[0], Purpose.SCORE)
