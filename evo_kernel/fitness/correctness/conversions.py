@@ -10,6 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evo_kernel.errors import TaskError
+from evo_kernel.tasks.task import Task
+from evo_kernel.types import CaseKind
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,15 @@ def conversions(run: Callable[[], object]) -> Conversions:
     except TaskError:
         return Conversions(any=False, undefined=False)
     return Conversions(seen.any, seen.undefined)
+
+
+def converts(task: Task, device: str) -> bool:
+    """Whether a task's reference converts floats to integers, on its smallest check case."""
+    smallest = min(task.cases_of(CaseKind.CHECK), key=task.elements, default=None)
+    if smallest is None:
+        return True
+    inputs = task.inputs(smallest, torch.Generator(device).manual_seed(0), device)
+    return conversions(lambda: task.outputs(*inputs)).any
 
 
 class _Watch(TorchDispatchMode):

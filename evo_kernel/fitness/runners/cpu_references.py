@@ -15,7 +15,7 @@ import torch
 from evo_kernel.errors import BadDraw, InfraError, TaskError
 from evo_kernel.fitness.correctness import check, regimes
 from evo_kernel.fitness.correctness.check import poisoned, unbound
-from evo_kernel.fitness.correctness.conversions import conversions
+from evo_kernel.fitness.correctness.conversions import conversions, converts
 from evo_kernel.fitness.correctness.error_bounds import Change, Expected, expect_by
 from evo_kernel.fitness.correctness.references import References
 from evo_kernel.fitness.correctness.slicing.reference import SlicedReference
@@ -236,12 +236,7 @@ class CpuReferences:
 
     @cached_property
     def _converts(self) -> bool:
-        """Whether the reference converts floats to integers, on this task's smallest check case."""
-        smallest = min(self._task.cases_of(CaseKind.CHECK), key=self._task.elements, default=None)
-        if smallest is None:
-            return True
-        inputs = regimes.drawn(self._task, smallest, 0, "nominal", "cpu")
-        return conversions(lambda: self._task.outputs(*inputs)).any
+        return converts(self._task, "cpu")
 
     def _expected(self, draw: Draw, inputs: Sequence[Input]) -> tuple[Expected, ...]:
         """The whole reference. Raises BadDraw, and InfraError after `close`."""
