@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -147,6 +148,23 @@ def test_a_timed_case_on_which_any_output_would_pass_is_rejected(tmp_path):
     assert answer["checks"][0]["status"] == "passed"
     assert answer["timings"][0]["status"] == Status.REJECTED
     assert answer["timings"][0]["reason"].startswith("on m64-n128: nothing can be told")
+
+
+CONVERTS = """
+
+def reference(x):
+    return torch.softmax(x, dim=-1) + 0.0 * (x * 1e20).long()
+"""
+
+
+@pytest.mark.parametrize(("more", "seen"), [("", False), (CONVERTS, True)])
+def test_inputs_whose_conversion_to_integers_is_undefined_are_refused_where_a_reference_converts(tmp_path, more, seen):
+    handler = RequestHandler(task_in(tmp_path, more), FakeDevice(), SETTINGS)
+    state, case = handler.state, handler.state.task.case("m3-n7")
+    inputs = state.draw(case, 12, "large")
+    refused = pytest.raises(TaskError, match="does not hold it") if seen else contextlib.nullcontext()
+    with refused, state.expected(case, 12, "large", inputs):
+        pass
 
 
 def test_an_output_that_a_timed_launch_does_not_write_is_found(handler):
