@@ -256,6 +256,15 @@ def test_a_branch_is_taken_for_every_case_that_it_serves():
     assert "    if x.shape[1] == 8:\n        return run_0(x)\n    return run_1(x)" in text
 
 
+def test_tiles_outside_the_triangle_that_is_kept_of_a_product_have_no_terms():
+    def loops(reference):
+        text = lower_function(reference, [(torch.ones(80, 80), torch.ones(80, 80))])
+        return [line.split("BLOCK")[0].strip() for line in text.splitlines() if "for start" in line]
+
+    assert loops(lambda a, b: torch.triu(a @ b, 1)) == ["for start in range(0, end,"]
+    assert loops(lambda a, b: (torch.triu(product := a @ b), product)) [:1] == ["for start in range(0, k,"]
+
+
 def test_precision_follows_the_task():
     inputs = (torch.ones(8, 8), torch.ones(8, 8))
     assert 'input_precision="tf32x3"' in lower_function(torch.matmul, [inputs])

@@ -404,6 +404,13 @@ def rotary(x, cos, sin):
     return x * cos + rotated * sin
 
 
+@entry(two, (3, 70, 70), (1, 90, 90))
+def triangles_of_products(x, y):
+    a, b = x[0], y[0]
+    later = torch.tril(torch.addmm(a[0], a, b), 3)
+    return torch.triu(a @ b), torch.triu(b @ a.T, -65), later, torch.tril(torch.bmm(x, y), -1), torch.triu(y.half(), 2)
+
+
 @entry(matrix, *SMALL)
 def padding_and_order(x):
     return F.pad(x, (1, 2, 0, 3)), x.flip(-1), torch.roll(x, 2, 1), x.triu(1), x.tril(-1), torch.stack([x, x + 1], 1)

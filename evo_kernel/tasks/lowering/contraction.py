@@ -1,11 +1,16 @@
-"""Contractions: tiled matrix products over any strides, one kernel text for plain, batched and biased ones."""
+"""Contractions: tiled matrix products over any strides, one kernel text for plain, batched and biased ones.
+
+Of a product of which only a triangle is kept, tiles outside it are not computed.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import fx
 
+from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
 from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.pointwise import literal
@@ -14,6 +19,8 @@ from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
 DOT_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+_PRODUCTS = (aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
+_TRIANGLES = (aten.triu.default, aten.tril.default)
 
 
 def matmul(
@@ -31,7 +38,9 @@ def matmul(
     a, b = materialise(module, a), materialise(module, b)
     out = module.empty(node.name, node.result)
     batched = len(a.shape) == 3
-    kernel = LoweredKernel(("bmm" if batched else "matmul") + ("_bias" if bias else ""), module)
+    triangle = _triangle_of(node.fx)
+    name = ("bmm" if batched else "matmul") + ("_bias" if bias else "") + (f"_{_name(triangle)}" if triangle else "")
+    kernel = LoweredKernel(name, module)
     first, second, target = (align(p, v, v.shape) for p, v in (("a", a), ("b", b), ("c", out)))
     extra = align("bias", materialise(module, bias), out.shape) if bias else None
     for operand in (first, second, *([extra] if extra else []), target):
@@ -44,8 +53,8 @@ def matmul(
         "BLOCK_N": module.block(n, most=64),
         "BLOCK_K": module.block(k, most=32),
     }
-    kernel.body += _tiles(kernel, first, second, batched, module.input_precision(a.dtype))
-    kernel.body += _epilogue(kernel, extra, target, alpha, beta)
+    kernel.body += _tiles(kernel, first, second, batched, module.input_precision(a.dtype), triangle)
+    kernel.body += _epilogue(kernel, extra, target, alpha, beta, triangle)
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
     module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})")
     return out
@@ -65,15 +74,18 @@ def _address(kernel: LoweredKernel, operand: Operand, *axes: tuple[int, str, str
     return " + ".join(part for part in (f"{param}_ptr", batch, *terms) if part)
 
 
-def _tiles(kernel: LoweredKernel, a: Operand, b: Operand, batched: bool, precision: str) -> list[str]:
+def _tiles(
+    kernel: LoweredKernel, a: Operand, b: Operand, batched: bool, precision: str, triangle: fx.Node | None
+) -> list[str]:
     a_at = _address(kernel, a, (-2, "rows[:, None]", "m"), (-1, "inner[None, :]", "k"))
     b_at = _address(kernel, b, (-2, "inner[:, None]", "k"), (-1, "cols[None, :]", "n"))
     return [
         f"    rows = {kernel.module.program(0)} * BLOCK_M + tl.arange(0, BLOCK_M)",
         f"    cols = {kernel.module.program(1)} * BLOCK_N + tl.arange(0, BLOCK_N)",
         *([f"    batch = {kernel.module.program(2)}"] if batched else []),
+        *([f"    end = tl.where({_reaches(triangle)}, k, 0)  # nothing is kept of other tiles"] if triangle else []),
         "    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)",
-        "    for start in range(0, k, BLOCK_K):",
+        f"    for start in range(0, {'end' if triangle else 'k'}, BLOCK_K):",
         "        inner = start + tl.arange(0, BLOCK_K)",
         f"        a = tl.load({a_at}, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)",
         f"        b = tl.load({b_at}, mask=(inner[:, None] < k) & (cols[None, :] < n), other=0.0)",
@@ -81,7 +93,9 @@ def _tiles(kernel: LoweredKernel, a: Operand, b: Operand, batched: bool, precisi
     ]
 
 
-def _epilogue(kernel: LoweredKernel, bias: Operand | None, out: Operand, alpha: Any, beta: Any) -> list[str]:
+def _epilogue(
+    kernel: LoweredKernel, bias: Operand | None, out: Operand, alpha: Any, beta: Any, triangle: fx.Node | None
+) -> list[str]:
     lines = ["    mask = (rows[:, None] < m) & (cols[None, :] < n)"]
     if alpha != 1:
         lines.append(f"    acc = acc * {literal(alpha, torch.float32)}")
@@ -94,6 +108,8 @@ def _epilogue(kernel: LoweredKernel, bias: Operand | None, out: Operand, alpha: 
         where = _address(kernel, bias, *axes)
         lines.append(f"    bias = tl.load({where}, mask={mask}, other=0.0).to(tl.float32){shown}")
         lines.append("    acc = acc + bias" if beta == 1 else f"    acc = acc + {literal(beta, torch.float32)} * bias")
+    if triangle:
+        lines.append(f"    acc = tl.where({_is_kept(triangle, 'rows[:, None]', 'cols[None, :]')}, acc, 0.0)")
     target = _address(kernel, out, (-2, "rows[:, None]", "m"), (-1, "cols[None, :]", "n"))
     lines.append(f"    tl.store({target}, acc, mask=mask)")
     return lines
@@ -111,3 +127,48 @@ def addmm(module: LoweredModule, node: AtenNode) -> LoweredValue:
     if beta == 0 or bias is None or bias.fill == 0:
         bias = None
     return matmul(module, node, node.value(1), node.value(2), bias, alpha, beta)
+
+
+def _triangle_of(product: fx.Node) -> fx.Node | None:
+    """The operation that keeps a triangle of a product, if nothing needs the rest."""
+    user = next(iter(product.users), None)
+    if user is None or len(product.users) > 1 or user.target not in _TRIANGLES or product.target not in _PRODUCTS:
+        return None
+    return user if isinstance(_diagonal(user), int) else None
+
+
+def _name(triangle: fx.Node) -> str:
+    return triangle.target._opname  # type: ignore[union-attr]
+
+
+def _diagonal(triangle: fx.Node) -> Any:
+    return triangle.kwargs.get("diagonal", triangle.args[1] if len(triangle.args) > 1 else 0)
+
+
+def _is_kept(triangle: fx.Node, row: str, col: str) -> str:
+    """Whether an element is; of a tile, for its corner that lies farthest in."""
+    return f"{col} - {row} {'>=' if triangle.target is aten.triu.default else '<='} {_diagonal(triangle)}"
+
+
+def _reaches(triangle: fx.Node) -> str:
+    """Whether a tile has an element that is kept."""
+    if triangle.target is aten.triu.default:
+        return _is_kept(triangle, "tl.program_id(0) * BLOCK_M", "(tl.program_id(1) * BLOCK_N + BLOCK_N - 1)")
+    return _is_kept(triangle, "(tl.program_id(0) * BLOCK_M + BLOCK_M - 1)", "tl.program_id(1) * BLOCK_N")
+
+
+@lowers(aten.triu, aten.tril)
+def triangle(module: LoweredModule, node: AtenNode) -> LoweredValue:
+    source = materialise(module, node.value(0))
+    if isinstance(product := node.fx.args[0], fx.Node) and _triangle_of(product) is node.fx:
+        return source
+    if not isinstance(_diagonal(node.fx), int):
+        raise NotLowered("a diagonal that depends on sizes")
+    rank = len(source.shape)
+    reads = [FrameRead(source), Index(rank - 2), Index(rank - 1)]
+
+    def compute(names: list[str]) -> tuple[list[str], str]:
+        return [], f"tl.where({_is_kept(node.fx, *names[1:])}, {names[0]}, {'False' if is_bool else '0'})"
+
+    is_bool = source.dtype == torch.bool
+    return write_map(module, _name(node.fx), reads, [], compute, module.empty(node.name, node.result), node.result)

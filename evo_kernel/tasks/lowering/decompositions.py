@@ -133,6 +133,7 @@ KEPT = (
     aten.silu, aten.gelu, aten.relu, aten.leaky_relu, aten.elu, aten.softplus, aten.hardtanh, aten.masked_fill,
     aten.addmm, aten.baddbmm, aten._softmax, aten._log_softmax, aten.index_select, aten.embedding, aten.square,
     aten.native_layer_norm, aten.clamp_min, aten.clamp_max, aten.expm1, aten.index_add, aten.max, aten.min, aten.rsub,
+    aten.triu, aten.tril,
 )  # fmt: skip
 
 BROKEN = (
@@ -141,7 +142,7 @@ BROKEN = (
     aten.log_sigmoid_forward, aten.lerp, aten.hardswish, aten.hardsigmoid, aten.hardtanh, aten.threshold, aten.celu,
     aten.selu, aten.glu, aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss, aten.binary_cross_entropy,
     aten.soft_margin_loss, aten.binary_cross_entropy_with_logits, aten.nll_loss_forward, aten.nll_loss2d_forward,
-    aten.kl_div, aten.triu, aten.tril, aten.nan_to_num, aten.unfold_copy, aten.upsample_nearest2d,
+    aten.kl_div, aten.nan_to_num, aten.unfold_copy, aten.upsample_nearest2d,
     aten.upsample_bilinear2d, aten.dot, aten.pixel_shuffle, aten.pixel_unshuffle, aten.mv, aten.trace, aten.xlogy,
     aten.logaddexp, aten.softshrink, aten.hardshrink, aten.one_hot, aten.norm, aten.dist, aten.cdist,
     aten.pairwise_distance, aten.logaddexp2, aten.reflection_pad1d, aten.reflection_pad2d, aten.replication_pad1d,
