@@ -262,7 +262,7 @@ def test_tiles_outside_the_triangle_that_is_kept_of_a_product_have_no_terms():
         return [line.split("BLOCK")[0].strip() for line in text.splitlines() if "for start" in line]
 
     assert loops(lambda a, b: torch.triu(a @ b, 1)) == ["for start in range(0, end,"]
-    assert loops(lambda a, b: (torch.triu(product := a @ b), product)) [:1] == ["for start in range(0, k,"]
+    assert loops(lambda a, b: (torch.triu(product := a @ b), product))[:1] == ["for start in range(0, k,"]
 
 
 def test_precision_follows_the_task():
