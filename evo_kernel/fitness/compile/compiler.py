@@ -168,7 +168,10 @@ class Compiler:
             return {}
         if result.outcome == "timeout" and patience_s < self._deadline_s:
             return {kernels[0].key: _GivenUp(f"kernel {kernels[0].name} takes over {patience_s:g} s to compile")}
-        return {kernels[0].key: f"kernel {kernels[0].name}: the compiler ended with {result.outcome}{malformed}"}
+        ended = f"the compiler ended with {result.outcome}{malformed}"
+        if result.outcome == "timeout":
+            ended = f"it was not compiled within {self._deadline_s:g} s: --deadline gives it more"
+        return {kernels[0].key: f"kernel {kernels[0].name}: {ended}"}
 
     def version(self, language: str) -> str:
         """Name and version of the compiler for a language."""
