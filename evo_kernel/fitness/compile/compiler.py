@@ -170,7 +170,8 @@ class Compiler:
             return {kernels[0].key: _GivenUp(f"kernel {kernels[0].name} takes over {patience_s:g} s to compile")}
         ended = f"the compiler ended with {result.outcome}{malformed}"
         if result.outcome == "timeout":
-            ended = f"it was not compiled within {self._deadline_s:g} s: judge.deadline_s (verify: --deadline) gives it more"
+            limit = f"{self._deadline_s:g} s"
+            ended = f"it was not compiled within {limit}: judge.deadline_s (verify: --deadline) gives it more"
         return {kernels[0].key: f"kernel {kernels[0].name}: {ended}"}
 
     def version(self, language: str) -> str:
