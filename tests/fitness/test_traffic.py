@@ -51,6 +51,19 @@ def test_strided_access_touches_a_sector_an_element():
     assert seen.load_sector_bytes == 32 * 4096
 
 
+def test_steps_along_an_axis_with_jumps_are_no_run():
+    """Places of flat rows, of which some begin in the middle of a block: no run along the axis, which masks cut."""
+    text = SOFTMAX.replace(
+        "mask = columns < n_cols",
+        """places = row * BLOCK + columns
+    line = places // n_cols
+    columns = line * (x_stride + 24) + (places - line * n_cols) - row * x_stride
+    mask = line < tl.num_programs(0) - 2""",
+    )
+    (seen,) = counted_traffic(softmax_plan(64, 1000, text=text))
+    assert seen.grid_load_bytes == pytest.approx(62 * 4096, rel=0.05)
+
+
 def test_tables_say_what_programs_do():
     """Each program reads how many columns are its own; in a table left as zeros it would have none."""
     text = SOFTMAX.replace("mask = columns < n_cols", "mask = columns < tl.load(y_ptr + row * x_stride + n_cols - 1)")

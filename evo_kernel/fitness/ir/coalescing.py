@@ -111,7 +111,10 @@ def _reached(
 
 def _contiguous(access: MemoryAccess | None, item: int) -> tuple[int | None, int]:
     """The axis along which lanes lie side by side in memory, and how many."""
-    found = [(place, size) for place, size, step in access.progressions if step == item and place > 0] if access else []
+    if access is None:
+        return None, 1
+    jumps = {axis for term in access.indices for axis in term.support}
+    found = [(p, size) for p, size, step in access.progressions if step == item and p > 0 and p not in jumps]
     return found[-1] if found else (None, 1)
 
 
