@@ -137,6 +137,28 @@ class Rounding(TorchDispatchMode):
         return 0.0
 
 
+class ComputedDtypes(TorchDispatchMode):
+    """While active, notes the floating-point dtypes in which operations compute: not those that convert, move or
+    select."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if _name(func) not in _EXACT and not _is_view(func):
+            parts = result if isinstance(result, (tuple, list)) else (result,)
+            self.seen |= {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.is_floating_point()}
+        return result
+
+
 class NarrowDtypes(TorchDispatchMode):
     """While active, notes every operation's name, and the narrow floating-point dtype of its result, if it has one."""
 
