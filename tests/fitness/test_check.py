@@ -133,6 +133,22 @@ def test_a_matmul_of_eight_bit_integers_fails_in_bfloat16(k):
     assert not result.passed and result.error > 1
 
 
+@pytest.mark.parametrize(
+    "after", [lambda x: torch.log_softmax(x, -1), lambda x: torch.nn.functional.layer_norm(x, x.shape[1:])]
+)
+def test_rows_after_a_product_are_as_long_as_they_are(after):
+    def halved(x):
+        return (high := x.bfloat16().float()), (x - high).bfloat16().float()
+
+    def by_three_products(a, b):
+        (high, low), (up, down) = halved(a), halved(b)
+        return after(high @ up + high @ down + low @ up)
+
+    task, inputs = task_of(lambda a, b: after(a @ b)), draw((1 << 16, 64), (64, 32))
+    assert verdict(task, inputs, lambda a, b: after(tiled_matmul(a, b))).passed
+    assert not verdict(task, inputs, by_three_products).passed
+
+
 def test_what_a_reference_computes_in_doubles_fails_in_float32():
     task = task_of(lambda x: (x.double().square() + 1).sqrt().sum(-1))
     inputs = draw((64, 512))
