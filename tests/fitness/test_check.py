@@ -122,6 +122,42 @@ def test_a_half_precision_cast_of_small_positive_inputs_fails(k):
     assert not verdict(MATMUL, inputs, lambda a, b: a.half().float() @ b.half().float()).passed
 
 
+@pytest.mark.parametrize("k", [80, 512, 4096])
+def test_a_matmul_of_eight_bit_integers_fails_in_bfloat16(k):
+    def rounded(x, axis):
+        step = x.float().abs().amax(axis, keepdim=True) / 127
+        return torch.round(x.float() / step) * step
+
+    inputs = draw((64, k), (k, 64), dtype=torch.bfloat16)
+    result = verdict(MATMUL, inputs, lambda a, b: (rounded(a, 1) @ rounded(b, 0)).to(a.dtype))
+    assert not result.passed and result.error > 1
+
+
+@pytest.mark.parametrize(
+    "after", [lambda x: torch.log_softmax(x, -1), lambda x: torch.nn.functional.layer_norm(x, x.shape[1:])]
+)
+def test_rows_after_a_product_are_as_long_as_they_are(after):
+    def halved(x):
+        return (high := x.bfloat16().float()), (x - high).bfloat16().float()
+
+    def by_three_products(a, b):
+        (high, low), (up, down) = halved(a), halved(b)
+        return after(high @ up + high @ down + low @ up)
+
+    task, inputs = task_of(lambda a, b: after(a @ b)), draw((1 << 16, 64), (64, 32))
+    assert verdict(task, inputs, lambda a, b: after(tiled_matmul(a, b))).passed
+    assert not verdict(task, inputs, by_three_products).passed
+
+
+def test_what_a_reference_computes_in_doubles_fails_in_float32():
+    task = task_of(lambda x: (x.double().square() + 1).sqrt().sum(-1))
+    inputs = draw((64, 512))
+    assert verdict(task, inputs, lambda x: (x.double() * x.double() + 1).sqrt().flip(1).sum(-1)).passed
+    assert verdict(task, inputs, lambda x: (x.square() + 1).sqrt().sum(-1).double()).error > 1e3
+    converted = task_of(lambda x: torch.softmax(x, -1).double())
+    assert verdict(converted, inputs, lambda x: exp2_softmax(x).double()).passed  # computed in float32 by both
+
+
 def truncated(x):
     return (x.view(torch.int32) & -0x2000).view(torch.float32)
 

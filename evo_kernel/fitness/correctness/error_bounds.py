@@ -9,8 +9,11 @@ An honest kernel's error on these inputs is estimated as the largest of
                  of signs if there are few outputs, or few elements at all,
     rounding     its change when the result of every operation inside it is rounded (rounding.py), which matters for
                  intermediate results of zero variance and sums that are normalised afterwards, and
-    floor        one rounding of the output, and the growth of a sum's error with the square root of its length
-                 (ibid., section 4.2: the statistical estimate), in case the reference is exact by chance.
+    floor        one rounding of the output (of its norm, that of the largest element and typical ones of all), and the
+                 growth of a sum's error with the square root of its length (ibid., section 4.2: the statistical
+                 estimate), in case the reference is exact by chance.
+
+A reference that converts its inputs to float64 and computes in nothing else is moved and rounded by units of float64.
 
 Of an output of integers, such as a quantised tensor, it is how many elements differ in these computations, and by how
 much. Where the reference rounds to a narrow dtype first, most may: then it is how many are neither what the reference
@@ -38,7 +41,15 @@ import numpy as np
 import torch
 
 from evo_kernel.errors import TaskError
-from evo_kernel.fitness.correctness.rounding import NarrowDtypes, Narrowed, Rounding, flat_of, signs, unnoticed
+from evo_kernel.fitness.correctness.rounding import (
+    ComputedDtypes,
+    NarrowDtypes,
+    Narrowed,
+    Rounding,
+    flat_of,
+    signs,
+    unnoticed,
+)
 from evo_kernel.fitness.correctness.selections import Selection, Selections
 from evo_kernel.tasks.task import Input, Task, as_float64
 
@@ -55,7 +66,8 @@ class Recipe:
     growth: float = 0.25  # of a sum's relative error, in roundings, per square root of its length
     cancellation: float = 0.5  # roundings of the result with all inputs positive, for cancellation
     most_cancelled: float = 8.0  # times the largest honest error, and times the square root of an input's elements
-    rounding: float = 1.0  # roundings of the output in its own dtype
+    rounding: float = 1.0  # roundings of the output in its own dtype, in the worst case
+    typical: float = 6**-0.5  # the same in the mean square: errors and mantissas are spread evenly
     patterns: int = 12  # of signs in which inputs are perturbed, if there are fewer outputs than
     many_outputs: int = 64
     small_patterns: int = 6  # the same if inputs and outputs have fewer elements than
@@ -201,10 +213,11 @@ def expect_by(
     elements = sum(part.numel() for part in (*inputs, *own) if isinstance(part, torch.Tensor))
     # With large inputs a softmax is near 0 or 1 but in a row or two, where one pattern may cancel.
     patterns = recipe.patterns if few else recipe.small_patterns if elements < recipe.small else 1
-    for pattern in range(patterns):
-        _add_result(estimates, run(partial(_moved, units=recipe.perturbation, pattern=pattern)))
     dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
-    unit = max(map(_unit, dtypes), default=_unit(torch.float32))
+    least = _unit(torch.float64) if dtypes != {torch.float64} and _is_in_doubles(run, own) else 0.0
+    unit = least or max(map(_unit, dtypes), default=_unit(torch.float32))
+    for pattern in range(patterns):
+        _add_result(estimates, run(partial(_moved, units=recipe.perturbation, pattern=pattern, unit=least)))
     coarse = max([_TF32 * (precision == "tf32"), *(torch.finfo(dtype).eps / 2 for dtype in dtypes)])
     are_few = few or (not is_nominal and elements < recipe.rounded_small)  # rows whose errors do not cancel, by chance
     for pattern in range(recipe.rounded_patterns if are_few else min(1, recipe.rounded_patterns)):
@@ -239,6 +252,18 @@ def _may_contract(run: Callable[[Change], Sequence[torch.Tensor]]) -> bool:
     except TaskError:  # it may not allow the dispatch mode
         return True
     return seen.sums
+
+
+def _is_in_doubles(run: Callable[[Change], Sequence[torch.Tensor]], own: Sequence[torch.Tensor]) -> bool:
+    """Whether the reference converts its inputs to float64 and computes in nothing else: then so must a kernel."""
+    if {part.dtype for part in own if part.is_floating_point()} != {torch.float64}:
+        return False
+    try:
+        with ComputedDtypes() as computed:
+            run(unnoticed(_copied))
+    except TaskError:  # it may not allow the dispatch mode
+        return False
+    return computed.seen == {torch.float64}
 
 
 def _with_selections(
@@ -454,8 +479,11 @@ class _Estimate:
         # Without their signs, factors that decay grow: no sum of so many terms cancels more than errors show.
         most = recipe.most_cancelled * math.sqrt(terms) / inner
         uncancelled = [min(uncancelled[i], size[i] + most * self._errors[i]) for i in (0, 1)]
+        rounded = list(size)
+        if not self._is_narrow:  # errors are typical ones, but that of the largest element, which may be the whole norm
+            rounded[0] = min(size[0], recipe.typical * size[0] + size[1])
         floors = [
-            rounding * recipe.rounding * size[i] + inner * (growth * size[i] + recipe.cancellation * uncancelled[i])
+            rounding * recipe.rounding * rounded[i] + inner * (growth * size[i] + recipe.cancellation * uncancelled[i])
             for i in (0, 1)
         ]
         largest = max(self._errors[1], floors[1]) + underflow
@@ -600,8 +628,9 @@ def _unit(dtype: torch.dtype) -> float:
     return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
 
 
-def _moved(value: Input, units: float, pattern: int) -> Input:
-    """A float64 copy with every element moved by `units` roundings of float32 up or down, in a fixed pattern.
+def _moved(value: Input, units: float, pattern: int, unit: float = 0.0) -> Input:
+    """A float64 copy with every element moved by `units` roundings of float32, or of `unit`, up or down, in a fixed
+    pattern.
 
     In one pattern the effects on an output may cancel by chance: log(sum of exp(x)) - x[i] does not change if both of
     two elements increase. The maximum over many outputs is not affected; for few outputs, several patterns are used.
@@ -609,7 +638,7 @@ def _moved(value: Input, units: float, pattern: int) -> Input:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     moved = value.to(torch.float64, copy=True)
-    amounts = signs(pattern)[: moved.numel()].to(value.device) * (_unit(value.dtype) * units)
+    amounts = signs(pattern)[: moved.numel()].to(value.device) * ((unit or _unit(value.dtype)) * units)
     factors = (1.0 + amounts, 1.0 - amounts)
     blocks = flat_of(moved).split(len(amounts))
     turned = np.random.default_rng(pattern).integers(2, size=len(blocks))  # so that a sum over blocks grows as a walk

@@ -53,6 +53,9 @@ _PRODUCTS: Mapping[str, int] = {
 """Matrix products, and the argument whose last dimension is summed."""
 _SUMS = frozenset(["sum", "mean", "nansum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"])
 
+_ALONG_AN_AXIS = frozenset(["_softmax", "_log_softmax"])
+_OVER_THE_LAST = frozenset(["native_layer_norm", "_fused_rms_norm"])
+"""Operations that add up along the axis, and the last axes of the sizes, that their second argument names."""
 _NORMS = frozenset(["native_group_norm"])
 """Norms that are decomposed: a group of two numbers is normalised to 1 and -1 for any perturbation."""
 
@@ -81,8 +84,9 @@ class Rounding(TorchDispatchMode):
             return self._by_steps(steps, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
         length = self._length(func, args, result)
-        self.length = max(self.length, length)
-        self.sums = self.sums or (not length and _may_sum(func))
+        known = length or _length_of_rows(_name(func), args)
+        self.length = max(self.length, known)
+        self.sums = self.sums or (not known and _may_sum(func))
         if _name(func) in _EXACT or _is_view(func):
             return result
         amount = self._unit * (1.0 + self._growth * math.sqrt(length))
@@ -135,6 +139,36 @@ class Rounding(TorchDispatchMode):
             first = result[0] if isinstance(result, (tuple, list)) else result
             return min(args[0].numel() / max(1, first.numel()), self._longest)
         return 0.0
+
+
+def _length_of_rows(name: str, args: Sequence[Any]) -> int:
+    """Number of terms that an operation adds up in each row, whose results are not moved by more for it; 0 if that is
+    not known."""
+    if name in _ALONG_AN_AXIS:
+        return args[0].shape[args[1]] if args[0].dim() else 1
+    return math.prod(args[1]) if name in _OVER_THE_LAST else 0
+
+
+class ComputedDtypes(TorchDispatchMode):
+    """While active, notes the floating-point dtypes in which operations compute: not those that convert, move or
+    select."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if _name(func) not in _EXACT and not _is_view(func):
+            parts = result if isinstance(result, (tuple, list)) else (result,)
+            self.seen |= {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.is_floating_point()}
+        return result
 
 
 class NarrowDtypes(TorchDispatchMode):

@@ -16,6 +16,7 @@ from evo_kernel.fitness.ir.access_checks import (
     since_units,
     use_of,
 )
+from evo_kernel.fitness.ir.device_functions import flushing, without_denormals
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_undefined, nothing
 from evo_kernel.fitness.ir.memory import MANY, RAW_DTYPES, DeviceBuffer, scattered, typed, unit_places
@@ -29,11 +30,13 @@ def _unsigned_order(data: torch.Tensor) -> torch.Tensor:
 
 
 ATOMIC_UPDATES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "add": torch.add, "fadd": torch.add, "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
+    "add": torch.add, "fadd": flushing(torch.add),
+    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
     "max": torch.maximum, "min": torch.minimum, "exch": lambda old, new: new.expand_as(old),
     "umax": lambda a, b: torch.where(_unsigned_order(a) >= _unsigned_order(b), a, b),
     "umin": lambda a, b: torch.where(_unsigned_order(a) <= _unsigned_order(b), a, b),
 }  # fmt: skip
+"""Sums of float32 in global memory take denormal numbers for zeros, and give none (PTX ISA, atom)."""
 EXTREMES = {"max": "amax", "min": "amin"}
 """Updates that torch applies to all lanes at once, by its name for them."""
 
@@ -177,7 +180,9 @@ def _update(
     kind = operation.words[0]
     if not returns_old and kind in ("add", "fadd") and type_.element not in ("f16", "bf16"):
         order = torch.arange(places.numel() - 1, -1, -1) if machine.reverse else slice(None)
-        memory.index_add_(0, places[order], new[0][order])
+        memory.index_add_(0, places[order], (without_denormals(new[0]) if kind == "fadd" else new[0])[order])
+        if kind == "fadd":
+            memory[places] = without_denormals(memory[places])
         return new[0], undefined
     if not returns_old and kind in EXTREMES and not type_.is_float:
         memory.scatter_reduce_(0, places, new[0], EXTREMES[kind])

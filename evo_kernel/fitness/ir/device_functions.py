@@ -23,7 +23,7 @@ def tf32(data: torch.Tensor) -> torch.Tensor:
     return torch.where(data.isfinite(), bits.view(torch.float32), data)
 
 
-def _without_denormals(x: torch.Tensor) -> torch.Tensor:
+def without_denormals(x: torch.Tensor) -> torch.Tensor:
     """With zeros for denormal float32; instructions on float64 know denormals."""
     return torch.where(x.abs() < _LEAST_NORMAL, x * 0.0, x) if x.dtype is torch.float32 else x
 
@@ -33,12 +33,12 @@ _LEAST_NORMAL = torch.finfo(torch.float32).smallest_normal
 
 def flushed(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A function whose float32 instructions take denormal operands for zeros (PTX: .ftz)."""
-    return lambda *operands: function(*map(_without_denormals, operands))
+    return lambda *operands: function(*map(without_denormals, operands))
 
 
-def _flushing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def flushing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The function as .ftz instructions of float32: denormal operands and results are zeros."""
-    return lambda *values: _without_denormals(function(*map(_without_denormals, values)))
+    return lambda *values: without_denormals(function(*map(without_denormals, values)))
 
 
 _VECTORS = 32
@@ -59,7 +59,7 @@ def alike(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 exp2, raised = alike(torch.exp2), alike(torch.pow)
-flushed_exp2 = _flushing(exp2)
+flushed_exp2 = flushing(exp2)
 """Triton compiles exp2 of float32 to ex2.approx.ftz."""
 
 
@@ -107,7 +107,7 @@ def remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def inverse_root(x: torch.Tensor) -> torch.Tensor:
     """1 / sqrt(x), of float32 by the instruction."""
-    return _inverse_root(_without_denormals(x))
+    return _inverse_root(without_denormals(x))
 
 
 def _inverse_root(x: torch.Tensor) -> torch.Tensor:
@@ -265,7 +265,7 @@ def _scaled(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
 def _gamma(x: torch.Tensor) -> torch.Tensor:
     if x.dtype is torch.float64:
         return torch.tensor([_gamma_of(value) for value in x.reshape(-1).tolist()], dtype=x.dtype).reshape(x.shape)
-    wide = _without_denormals(x).double()
+    wide = without_denormals(x).double()
     odd = (wide < 0) & (torch.floor(wide).remainder(2) == 1)
     made = torch.where(odd, -1.0, 1.0) * torch.exp(torch.lgamma(wide))
     pole = (wide < 0) & ((wide == torch.floor(wide)) | wide.isinf())
@@ -284,12 +284,12 @@ def _gamma_of(value: float) -> float:
 
 
 def _erfcinv(x: torch.Tensor) -> torch.Tensor:
-    wide = _without_denormals(x).double()
+    wide = without_denormals(x).double()
     return (torch.special.ndtri(wide / 2) * -math.sqrt(0.5)).to(x.dtype)
 
 
 def _inverse_length(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    a, b = map(_without_denormals, (x, y))
+    a, b = map(without_denormals, (x, y))
     return torch.reciprocal(torch.hypot(a.double(), b.double())).to(x.dtype)
 
 
@@ -338,10 +338,10 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **_UNARY,
     **FLUSHED,
     "exp2": flushed_exp2,
-    "fast_expf": _flushing(torch.exp),
+    "fast_expf": flushing(torch.exp),
     "rsqrt": inverse_root,
-    "erfc": _flushing(torch.erfc),
-    "erfcx": _flushing(torch.special.erfcx),
+    "erfc": flushing(torch.erfc),
+    "erfcx": flushing(torch.special.erfcx),
     "cyl_bessel_i0": torch.special.i0,
     "cyl_bessel_i1": flushed(torch.special.i1),
     "j0": torch.special.bessel_j0,
@@ -355,10 +355,10 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "llrint": _as_int(torch.round, torch.int64),
     "llround": _as_int(half_away, torch.int64),
     "exp10": lambda x: raised(torch.full_like(x, 10.0), x),
-    "fast_exp10f": _flushing(lambda x: raised(torch.full_like(x, 10.0), x)),
+    "fast_exp10f": flushing(lambda x: raised(torch.full_like(x, 10.0), x)),
     "cbrt": _cube_root,
     "saturate": flushed(lambda x: fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
-    "frcp_rn": _flushing(torch.reciprocal),
+    "frcp_rn": flushing(torch.reciprocal),
     "frsqrt_rn": flushed(torch.rsqrt),
     "fsqrt_rn": flushed(torch.sqrt),
     **{
@@ -370,7 +370,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "isinf": lambda x: torch.isinf(x).int(),
     **dict.fromkeys(("finite", "isfinite"), lambda x: torch.isfinite(x).int()),
     "signbit": lambda x: torch.signbit(x).int(),
-    "normcdf": _flushing(lambda x: 0.5 * torch.erfc(-x / 2**0.5)),
+    "normcdf": flushing(lambda x: 0.5 * torch.erfc(-x / 2**0.5)),
     "pow": _power,
     "powi": lambda x, n: raised(x.double(), n.double()).to(x.dtype),  # float32 has no odd numbers above 2^24
     **dict.fromkeys(("float_as_int", "float_as_uint"), _bits_as(torch.int32)),
@@ -390,18 +390,18 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "erfcinv": _erfcinv,
     "normcdfinv": lambda x: _erfcinv(x + x) * -math.sqrt(2.0),
     "copysign": torch.copysign,
-    "fdim": _flushing(lambda x, y: torch.where(x <= y, 0.0, x - y)),
+    "fdim": flushing(lambda x, y: torch.where(x <= y, 0.0, x - y)),
     "fmin": flushed(fmin),
     "fmax": flushed(fmax),
-    "fdividef": _flushing(_fast_quotient),
-    "fdiv_rn": _flushing(torch.div),
-    "fadd_rn": _flushing(torch.add),
-    "fsub_rn": _flushing(torch.sub),
-    "fmul_rn": _flushing(torch.mul),
-    "fma": _flushing(fused),
-    "fmaf_rn": _flushing(fused),
+    "fdividef": flushing(_fast_quotient),
+    "fdiv_rn": flushing(torch.div),
+    "fadd_rn": flushing(torch.add),
+    "fsub_rn": flushing(torch.sub),
+    "fmul_rn": flushing(torch.mul),
+    "fma": flushing(fused),
+    "fmaf_rn": flushing(fused),
     "rcp64h": lambda x: _high_word(torch.reciprocal(_high_word(x))),
-    "fast_powf": _flushing(lambda x, y: exp2(y * _fast_logarithm(x))),  # NaN for a base below zero
+    "fast_powf": flushing(lambda x, y: exp2(y * _fast_logarithm(x))),  # NaN for a base below zero
     "fast_log2f": flushed(_fast_logarithm),
     "fast_logf": flushed(lambda x: _fast_logarithm(x) * math.log(2.0)),
     "fast_log10f": flushed(lambda x: _fast_logarithm(x) * math.log10(2.0)),
@@ -490,16 +490,16 @@ _ON_INTEGERS: dict[str, Callable[..., torch.Tensor]] = {
 _ON_FLOATS: dict[str, Callable[..., torch.Tensor]] = {
     **{f"{name}{mode}.f32": made for mode in ("", ".rn") for name, made in (
         ("add", torch.add), ("sub", torch.sub), ("mul", torch.mul))},
-    **{f"{name}.rn.ftz.f32": _flushing(made) for name, made in (
+    **{f"{name}.rn.ftz.f32": flushing(made) for name, made in (
         ("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("fma", fused))},
     "fma.rn.f32": fused,
-    "abs.ftz.f32": _flushing(torch.abs),
-    "neg.ftz.f32": _flushing(torch.neg),
+    "abs.ftz.f32": flushing(torch.abs),
+    "neg.ftz.f32": flushing(torch.neg),
     "min.f32": fmin,
     "max.f32": fmax,
     "abs.f32": torch.abs,
     "neg.f32": torch.neg,
-    **{f"{name}.approx{flush}.f32": (_flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
+    **{f"{name}.approx{flush}.f32": (flushing(made) if flush else made) for flush in ("", ".ftz") for name, made in (
         ("ex2", exp2), ("lg2", _fast_logarithm), ("rcp", _reciprocal), ("sqrt", torch.sqrt),
         ("rsqrt", _inverse_root), ("sin", _fast_sine), ("cos", _fast_cosine))},
     "tanh.approx.f32": lambda x: tf32(torch.tanh(x)),  # a relative error of 2^-11 (PTX ISA, section 9.7.3)

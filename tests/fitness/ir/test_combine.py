@@ -245,6 +245,16 @@ def test_matrix_products(dtype):
     torch.testing.assert_close(z, (a.double() @ b.double()).float(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
+def test_products_into_float16_are_rounded_by_each_instruction(dtype):
+    terms = 32 // dtype.itemsize
+    a, b, z = torch.full((16, 128), 1 / terms), torch.ones(128, 16), torch.zeros(16, 16, dtype=torch.float16)
+    a[:, :terms] = 2048 / terms / 16
+    b[:terms] = 16.0  # between 2048 and 4096 there are even numbers only: another 1 is lost, several together are not
+    fine(multiplied, 1, a.to(dtype), b.to(dtype), z, M=16, N=16, K=128, PRECISION="ieee", OUT=tl.float16)
+    assert (z == 2048).all()
+
+
 def test_products_truncate_to_tf32():
     a, b, z = torch.randn(16, 32), torch.randn(32, 16), torch.zeros(16, 16)
     fine(multiplied, 1, a, b, z, M=16, N=16, K=32, PRECISION="tf32", OUT=tl.float32)

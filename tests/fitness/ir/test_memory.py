@@ -205,6 +205,15 @@ def test_atomics_combine(kind):
     assert y.item() == want
 
 
+def test_atomic_sums_take_denormals_for_zeros():
+    y, x = torch.tensor([2.0**-127]), torch.full((4,), 2.0**-128)
+    fine(atomics, 4, y, x, KIND="add")
+    assert y.item() == 0.0
+    y = torch.tensor([2.0**-127], dtype=torch.float64)
+    fine(atomics, 4, y, x.double(), KIND="add")
+    assert y.item() == 2.0**-127 + 2.0**-126
+
+
 @pytest.mark.parametrize("kind", ["max", "min", "add"])
 def test_atomics_on_floats(kind):
     x, y = torch.tensor([0.5, -3.0, 2.5, -0.25]), torch.tensor([-1.0])
