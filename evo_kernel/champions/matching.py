@@ -76,6 +76,9 @@ def matching(task: Task) -> Match | None:
 
 
 def _matched(champion: Champion, task: Task) -> Match | None:
+    own = load(champion.name)
+    if own.tolerance.precision == "tf32" != task.tolerance.precision:
+        return None
     fitting: dict[tuple[int | _Number, ...], list[dict[str, int]]] = {}
     for order in _orders(champion, task.input_specs(task.cases[0])):
         bound = (_sizes(champion, order, task.input_specs(case)) for case in task.cases)
@@ -87,7 +90,7 @@ def _matched(champion: Champion, task: Task) -> Match | None:
     checks = sorted(task.cases_of(CaseKind.CHECK), key=task.elements)
     case = next((one for one in reversed(checks) if task.elements(one) <= MOST_ELEMENTS), checks[0])
     inputs = task.inputs(case, torch.Generator("cpu").manual_seed(1), "cpu")
-    wanted, own = task.outputs(*inputs), load(champion.name)
+    wanted = task.outputs(*inputs)
     for order, sizes in fitting.items():
         try:
             outputs = own.outputs(*(inputs[a] if isinstance(a, int) else a.value for a in order))

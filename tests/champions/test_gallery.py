@@ -147,6 +147,12 @@ def reference(starts, weights, rows):
 """
 
 
+def test_a_champion_of_tf32_products_is_not_for_ieee_precision():
+    assert matching(load("conv2d")) is None
+    found = matching(load("conv2d_tf32"))
+    assert found and found.champion.name == "conv2d_tf32"
+
+
 def test_integers_belong_to_what_a_champion_takes(tmp_path):
     for integers, order in (("int32", (2, 1, 0)), ("int64", None)):
         (tmp_path / f"{integers}.py").write_text(EXPERTS.replace("INTEGERS", integers))
