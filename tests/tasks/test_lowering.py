@@ -262,6 +262,9 @@ def test_tiles_outside_the_triangle_that_is_kept_of_a_product_have_no_terms():
         return [line.split("BLOCK")[0].strip() for line in text.splitlines() if "for start" in line]
 
     assert loops(lambda a, b: torch.triu(a @ b, 1)) == ["for start in range(0, end,"]
+    integers = torch.ones(9, 9, dtype=torch.int32)
+    mixed = lower_function(lambda a, b: torch.triu(a @ b), [(integers, integers)], allow_aten=True)
+    assert "aten.mm" in mixed and "triu_rows_kernel[" in mixed  # the call computes all of it
     assert loops(lambda a, b: (torch.triu(product := a @ b), product))[:1] == ["for start in range(0, k,"]
 
 

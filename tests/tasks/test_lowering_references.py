@@ -408,7 +408,15 @@ def rotary(x, cos, sin):
 def triangles_of_products(x, y):
     a, b = x[0], y[0]
     later = torch.tril(torch.addmm(a[0], a, b), 3)
-    return torch.triu(a @ b), torch.triu(b @ a.T, -65), later, torch.tril(torch.bmm(x, y), -1), torch.triu(y.half(), 2)
+    band = torch.tril(torch.triu(a @ b, -2), 20)
+    return (
+        torch.triu(a @ b),
+        band,
+        torch.triu(b @ a.T, -65),
+        later,
+        torch.tril(torch.bmm(x, y), -1),
+        torch.triu(y.half(), 2),
+    )
 
 
 @entry(matrix, *SMALL)

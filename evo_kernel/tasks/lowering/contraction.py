@@ -57,6 +57,8 @@ def matmul(
     kernel.body += _epilogue(kernel, extra, target, alpha, beta, triangle)
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
     module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})")
+    if triangle:
+        module.triangles[out.name] = triangle
     return out
 
 
@@ -138,7 +140,7 @@ def _triangle_of(product: fx.Node) -> fx.Node | None:
 
 
 def _name(triangle: fx.Node) -> str:
-    return triangle.target._opname  # type: ignore[union-attr]
+    return "triu" if triangle.target is aten.triu.default else "tril"
 
 
 def _diagonal(triangle: fx.Node) -> Any:
@@ -160,7 +162,7 @@ def _reaches(triangle: fx.Node) -> str:
 @lowers(aten.triu, aten.tril)
 def triangle(module: LoweredModule, node: AtenNode) -> LoweredValue:
     source = materialise(module, node.value(0))
-    if isinstance(product := node.fx.args[0], fx.Node) and _triangle_of(product) is node.fx:
+    if module.triangles.get(source.name) is node.fx:
         return source
     if not isinstance(_diagonal(node.fx), int):
         raise NotLowered("a diagonal that depends on sizes")

@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch import fx
 
 from evo_kernel.tasks.lowering.layout import Group, LoweredValue, Operand, product, storage_order
 from evo_kernel.tasks.lowering.trace import RESERVED, Expr, Traced
@@ -119,6 +120,7 @@ class LoweredModule(Branch):
         self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
         self.device = traced.device
         self.functions: dict[str, str] = {}  # jitted functions that kernels call: name → text
+        self.triangles: dict[str, fx.Node] = {}  # products → the operation whose triangle of them was computed alone
         self.inline: Callable[[Any, Any], LoweredValue] | None = None  # takes pointwise jobs, in place of a kernel each
 
     # -- expressions over sizes -------------------------------------------------------------------------------------
