@@ -76,9 +76,6 @@ def matching(task: Task) -> Match | None:
 
 
 def _matched(champion: Champion, task: Task) -> Match | None:
-    own = load(champion.name)
-    if own.tolerance.precision == "tf32" != task.tolerance.precision:
-        return None
     fitting: dict[tuple[int | _Number, ...], list[dict[str, int]]] = {}
     for order in _orders(champion, task.input_specs(task.cases[0])):
         bound = (_sizes(champion, order, task.input_specs(case)) for case in task.cases)
@@ -86,6 +83,9 @@ def _matched(champion: Champion, task: Task) -> Match | None:
         if len(sizes) == len(task.cases):
             fitting[order] = sizes
     if not fitting:
+        return None
+    own = load(champion.name)
+    if own.tolerance.precision == "tf32" != task.tolerance.precision:
         return None
     checks = sorted(task.cases_of(CaseKind.CHECK), key=task.elements)
     case = next((one for one in reversed(checks) if task.elements(one) <= MOST_ELEMENTS), checks[0])
