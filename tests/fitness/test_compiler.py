@@ -33,3 +33,11 @@ def test_what_is_given_up_for_want_of_patience_may_be_compiled_later(compiler):
     assert isinstance(told, str) and "takes over 0.02 s to compile" in told
     (made,) = compiler.compile([kernel])
     assert isinstance(made, Binary)
+
+
+def test_what_is_not_compiled_in_time_says_what_gives_it_more():
+    hasty = Compiler(90, 0.02)
+    hasty.start()
+    (told,) = hasty.compile([matmul_plan(384, 256, 256, (64, 64, 32), num_warps=4).kernels[0]])
+    hasty.close()
+    assert isinstance(told, str) and "not compiled within 0.02 s" in told and "judge.deadline_s" in told

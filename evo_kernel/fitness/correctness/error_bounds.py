@@ -214,10 +214,11 @@ def expect_by(
     # With large inputs a softmax is near 0 or 1 but in a row or two, where one pattern may cancel.
     patterns = recipe.patterns if few else recipe.small_patterns if elements < recipe.small else 1
     dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
-    least = _unit(torch.float64) if dtypes != {torch.float64} and _is_in_doubles(run, own) else 0.0
-    unit = least or max(map(_unit, dtypes), default=_unit(torch.float32))
+    in_doubles = dtypes != {torch.float64} and _is_in_doubles(run, own)
+    unit = _unit(torch.float64) if in_doubles else max(map(_unit, dtypes), default=_unit(torch.float32))
     for pattern in range(patterns):
-        _add_result(estimates, run(partial(_moved, units=recipe.perturbation, pattern=pattern, unit=least)))
+        move = partial(_moved, units=recipe.perturbation, pattern=pattern, in_doubles=in_doubles)
+        _add_result(estimates, run(move))
     coarse = max([_TF32 * (precision == "tf32"), *(torch.finfo(dtype).eps / 2 for dtype in dtypes)])
     are_few = few or (not is_nominal and elements < recipe.rounded_small)  # rows whose errors do not cancel, by chance
     for pattern in range(recipe.rounded_patterns if are_few else min(1, recipe.rounded_patterns)):
@@ -628,8 +629,8 @@ def _unit(dtype: torch.dtype) -> float:
     return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
 
 
-def _moved(value: Input, units: float, pattern: int, unit: float = 0.0) -> Input:
-    """A float64 copy with every element moved by `units` roundings of float32, or of `unit`, up or down, in a fixed
+def _moved(value: Input, units: float, pattern: int, in_doubles: bool = False) -> Input:
+    """A float64 copy with every element moved by `units` roundings of float32, or of float64, up or down, in a fixed
     pattern.
 
     In one pattern the effects on an output may cancel by chance: log(sum of exp(x)) - x[i] does not change if both of
@@ -638,7 +639,8 @@ def _moved(value: Input, units: float, pattern: int, unit: float = 0.0) -> Input
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     moved = value.to(torch.float64, copy=True)
-    amounts = signs(pattern)[: moved.numel()].to(value.device) * ((unit or _unit(value.dtype)) * units)
+    unit = _unit(torch.float64 if in_doubles else value.dtype)
+    amounts = signs(pattern)[: moved.numel()].to(value.device) * (unit * units)
     factors = (1.0 + amounts, 1.0 - amounts)
     blocks = flat_of(moved).split(len(amounts))
     turned = np.random.default_rng(pattern).integers(2, size=len(blocks))  # so that a sum over blocks grows as a walk
