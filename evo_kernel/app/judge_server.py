@@ -67,9 +67,10 @@ def machine_judges(device: str, gpus: str, own: JudgeSettings, scratch: Path) ->
 
     with opened(load(PROBED), own) as judge:
         ceilings = judge.ceilings
+        slots = usable_cores() * (2 if ceilings.measured else 1)  # some wait for the GPU, others keep the cores busy
         announcement = Announcement(
             server=server_name(), beat=0, environment=judge.environment, cards=len(judge.stages.gpus),
-            ceilings=ceilings.as_data() if ceilings.measured else {}, slots=usable_cores(),
+            ceilings=ceilings.as_data() if ceilings.measured else {}, slots=slots,
         )  # fmt: skip
     return announcement, WarmJudges(opened, scratch, own)
 

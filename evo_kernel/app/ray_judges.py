@@ -113,7 +113,8 @@ class RayHosts:
         if resources is None:
             raise HostLost("it has left the cluster")
         cores, cards = int(resources["CPU"]), int(resources.get("GPU", 0)) if self._device != "cpu" else 0
-        options = {"num_cpus": cores, "num_gpus": cards, "max_concurrency": cores + SPARE_THREADS}
+        threads = 2 * cores + SPARE_THREADS  # the slots that judge_server may announce, and pings
+        options = {"num_cpus": cores, "num_gpus": cards, "max_concurrency": threads}
         actor = ray.remote(JudgeActor).options(scheduling_strategy=_on(ray, host), **options).remote()
         try:
             started = actor.start.remote(self._device, self._own)
