@@ -179,6 +179,12 @@ def is_free(uuid: str) -> bool:
         return free
 
 
+def is_wanted(uuid: str) -> bool:
+    """Whether another process of this user waits for its turn on the GPU, which the caller has."""
+    with _locked(uuid, "next", 0.0, lambda: False) as free:
+        return not free
+
+
 @contextlib.contextmanager
 def _locked(uuid: str, name: str, look_s: float, ended: Callable[[], bool]) -> Iterator[bool]:
     """Whether the lock was had, or there is none. `look_s`: between two tries; 0: one try."""

@@ -281,6 +281,9 @@ class FakeDevice:
     def others_bytes(self) -> int:
         return 0
 
+    def held_bytes(self) -> int:
+        return 0
+
     def state(self) -> GpuState:
         return GpuState(clock_mhz=1980.0, power_w=600.0)
 

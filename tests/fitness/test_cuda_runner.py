@@ -278,6 +278,8 @@ def test_runners_take_turns_on_a_gpu(task):
             assert not second.is_free and pool._take() is not second
             time.sleep(0.3)
             assert not waits.done() and not closed.done()
+            assert gpus.is_wanted("GPU-one")
+            assert first.answer(request_of(task, "honest_80")).fault is None, "room is made after it"
             third.close()
             with pytest.raises(InfraError, match="is closed"):
                 closed.result(5.0)
@@ -293,7 +295,7 @@ def test_a_process_that_dies_gives_its_turn_back():
         assert not gpus.is_free("GPU-two")
         other.kill()
     with gpus.turn("GPU-two", bool):
-        assert not gpus.is_free("GPU-two")
+        assert not gpus.is_free("GPU-two") and not gpus.is_wanted("GPU-two")
     assert gpus.is_free("GPU-two")
 
 

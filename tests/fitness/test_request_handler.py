@@ -94,6 +94,17 @@ def test_others_are_blamed_for_the_memory_that_they_have(handler, monkeypatch):
         ask(handler, "oom")
 
 
+@pytest.mark.parametrize(("held", "others", "clears"), [(100, 20, 0), (100, 100, 1), (10, 240, 0), (200, 1, 1)])
+def test_room_is_made_where_most_memory_is_taken(handler, monkeypatch, held, others, clears):
+    state, device = handler.state, handler.state.device
+    monkeypatch.setattr(device, "held_bytes", lambda: held << 20)
+    monkeypatch.setattr(device, "others_bytes", lambda: others << 20)
+    ask(handler, "honest")
+    released = device.released
+    state.make_room()
+    assert device.released == released + clears
+
+
 def test_a_torch_operation_that_no_graph_can_hold_is_named(handler):
     handler.state.device.waiting = True
     answer = handler.state.guarded(lambda: handler.state.device.capture(lambda: None))

@@ -203,14 +203,16 @@ class CudaDevice:
         stats = torch.cuda.memory_stats_as_nested_dict()
         used = self.mappings.bytes - self.mappings.unused_bytes + stats["allocated_bytes"]["all"]["current"]
         if self.now() - self._memory_at > _MEMORY_S:
-            held = self.mappings.bytes + stats["reserved_bytes"]["all"]["current"]
-            self._memory_bytes, self._memory_at = torch.cuda.mem_get_info()[0] + held, self.now()
+            self._memory_bytes, self._memory_at = torch.cuda.mem_get_info()[0] + self.held_bytes(), self.now()
         return self._memory_bytes - used
 
     def others_bytes(self) -> int:
         """Memory that other processes have, and all contexts."""
-        held = self.mappings.bytes + torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]["current"]
-        return self.total_bytes() - torch.cuda.mem_get_info()[0] - held
+        return self.total_bytes() - torch.cuda.mem_get_info()[0] - self.held_bytes()
+
+    def held_bytes(self) -> int:
+        """Memory that this process has, used or not."""
+        return self.mappings.bytes + torch.cuda.memory_stats_as_nested_dict()["reserved_bytes"]["all"]["current"]
 
     def total_bytes(self) -> int:
         return torch.cuda.get_device_properties(0).total_memory

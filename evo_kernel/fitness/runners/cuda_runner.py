@@ -20,7 +20,7 @@ from typing import Any
 from evo_kernel.errors import InfraError
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.targets import target_for
-from evo_kernel.fitness.gpus import is_free, turn
+from evo_kernel.fitness.gpus import is_free, is_wanted, turn
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners import ipc, ncu
@@ -211,6 +211,8 @@ class CudaRunner(Runner):
             start = time.monotonic()
             try:
                 answer = self._answered(message, deadline_s or self._deadline_s, bool(plans))
+                if not answer.get("fatal") and is_wanted(self.card):
+                    self._answered(ipc.pack({"command": "make room"}), self._deadline_s, judges=False)
             finally:
                 taken = time.monotonic() - start
                 self._busy.s = self.busy_s + taken

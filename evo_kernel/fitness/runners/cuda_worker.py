@@ -89,6 +89,9 @@ class GpuWorker:
                 return self._references(request["draws"])
             case "ceilings":
                 return {"status": Status.PASSED, "ceilings": self.handler.timer.ceilings(self.progress)}
+            case "make room":
+                self.handler.state.make_room()
+                return {"status": Status.PASSED}
             case other:
                 raise ValueError(f"unknown command {other!r}")
 
