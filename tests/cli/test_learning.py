@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="module")
 def first(folder: Path) -> Path:
     """A run without any model."""
-    ended = evo("run", f"{NAME}.py", *QUICK, "--set", "budget.evaluations=4")
+    ended = evo("run", f"{NAME}.py", *QUICK, "--set", "budget.evaluations=1")
     assert ended.exit_code == 0, ended.output
     return folder / f"{NAME}.db"
 

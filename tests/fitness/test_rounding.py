@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness import check, error_bounds, regimes
-from evo_kernel.fitness.correctness.rounding import Rounding
+from evo_kernel.fitness.correctness.rounding import PATTERN, Rounding, signs
 from evo_kernel.tasks.task import Tolerance
 from tests.fitness.test_check import MATMUL, RMSNORM, SOFTMAX, chain_matmul, draw, task_of, truncated
 
@@ -264,6 +264,13 @@ def test_making_a_reference_takes_a_few_times_its_inputs(reference, count, most,
     assert live.peak < most * sum(x.nbytes for x in inputs)
     outputs = (made[0].truth, made[0].honest)
     assert all(part.untyped_storage().nbytes() == part.nbytes for part in outputs)
+
+
+def test_signs_are_those_of_their_pattern_whatever_part_is_asked_for():
+    whole = signs(0, PATTERN + 9)
+    assert whole.shape == (PATTERN,) and set(whole.unique().tolist()) == {-1, 1}
+    assert whole.double().mean().abs() < 0.01
+    assert torch.equal(signs(0, 99), whole[:99]) and not torch.equal(signs(1, 99), whole[:99])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

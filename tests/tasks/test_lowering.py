@@ -7,6 +7,7 @@ import math
 import subprocess
 import traceback
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -31,8 +32,7 @@ from pathlib import Path
 from evo_kernel.fitness.ir.jit import install
 torch.set_num_threads(1)
 install()
-folder = Path(sys.argv[1])
-for path in sorted(folder.glob("*.py")):
+for path in map(Path, sys.argv[1:]):
     try:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         module = importlib.util.module_from_spec(spec)
@@ -60,24 +60,30 @@ def draw(item: Entry):
     return [item.draw(generator, shape) for shape in item.shapes]
 
 
-def lower_and_run(folder):
-    """Fill a folder with all modules of the table, and with their results in one process."""
-    for name, item in TABLE.items():
+PARTS = 3
+"""Of the table, which are lowered beside one another: it takes longer than any other fixture."""
+
+
+def lower_and_run(part, folder):
+    """Fill a folder with modules of a part of the table, and with their results in one process."""
+    paths = []
+    for name, item in [*TABLE.items()][part::PARTS]:
         cases = draw(item)
         try:
             text = lower_function(item.reference, cases, name=name)
         except Exception:  # noqa: BLE001 - shown by the test of this entry
             (folder / f"{name}.error").write_text(traceback.format_exc())
             continue
-        (folder / f"{name}.py").write_text(text)
+        paths.append(folder / f"{name}.py")
+        paths[-1].write_text(text)
         torch.save([*cases, with_nan(cases[0])], folder / f"{name}.in")
-    subprocess.run(script("-c", CHILD, folder), check=True, timeout=900)
+    subprocess.run(script("-c", CHILD, *paths), check=True, timeout=900)
 
 
 @pytest.fixture(scope="module")
 def lowered(tmp_path_factory):
     """Modules of the table: their folder, name → text, and results of all cases and of one with NaN."""
-    folder = made_once(tmp_path_factory, "lowered", lower_and_run)
+    folder = made_once(tmp_path_factory, "lowered", *(partial(lower_and_run, part) for part in range(PARTS)))
     texts = {path.stem: path.read_text() for path in folder.glob("*.py")}
     return folder, texts, {name: torch.load(folder / f"{name}.out", weights_only=True) for name in texts}
 

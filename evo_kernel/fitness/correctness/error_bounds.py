@@ -640,7 +640,7 @@ def _moved(value: Input, units: float, pattern: int, in_doubles: bool = False) -
         return value
     moved = value.to(torch.float64, copy=True)
     unit = _unit(torch.float64 if in_doubles else value.dtype)
-    amounts = signs(pattern)[: moved.numel()].to(value.device) * (unit * units)
+    amounts = signs(pattern, moved.numel()).to(value.device).double().mul_(unit * units)
     factors = (1.0 + amounts, 1.0 - amounts)
     blocks = flat_of(moved).split(len(amounts))
     turned = np.random.default_rng(pattern).integers(2, size=len(blocks))  # so that a sum over blocks grows as a walk

@@ -111,7 +111,8 @@ class Rounding(TorchDispatchMode):
         self._moved += 1
         flat = flat_of(values)
         start = self._moved * 7919 % PATTERN
-        factors = 1.0 + amount * self._signs_on(values.device)[start : start + min(flat.numel(), PATTERN)]
+        wanted = self._signs_on(values.device)[start : start + min(flat.numel(), PATTERN)]
+        factors = wanted.double().mul_(amount).add_(1.0)
         whole = flat.numel() // PATTERN * PATTERN
         if whole:
             flat[:whole].view(-1, PATTERN).mul_(factors)
@@ -121,7 +122,7 @@ class Rounding(TorchDispatchMode):
 
     def _signs_on(self, device: torch.device) -> torch.Tensor:
         if device not in self._signs:
-            self._signs[device] = signs(self._pattern).to(device).repeat(2)  # so that any place can be the first
+            self._signs[device] = _twice(self._pattern, PATTERN).to(device)
         return self._signs[device]
 
     def _length(self, func: Any, args: Sequence[Any], result: Any) -> float:
@@ -225,13 +226,18 @@ class Narrowed(TorchDispatchMode):
         return result.copy_(rounded) if func._schema.is_mutable else rounded
 
 
-@lru_cache(maxsize=4)
-def signs(pattern: int) -> torch.Tensor:
-    """`PATTERN` random numbers, 1.0 or -1.0, of float64 on the host, not to be changed; the same for the same
-    pattern."""
-    random = np.random.default_rng(20240229 + pattern).bytes(PATTERN // 8 + 1)
-    bits = np.unpackbits(np.frombuffer(random, dtype=np.uint8), count=PATTERN)
-    return torch.from_numpy(bits).double().mul_(2.0).sub_(1.0)
+def signs(pattern: int, count: int) -> torch.Tensor:
+    """So many random numbers, 1 or -1, or `PATTERN` if these are fewer: int8 on the host, not to be changed; the same
+    for the same pattern."""
+    return _twice(pattern, PATTERN)[: min(count, PATTERN)]
+
+
+@lru_cache(maxsize=16)
+def _twice(pattern: int, count: int) -> torch.Tensor:
+    """The numbers one time after the other, so that any place can be the first."""
+    random = np.random.default_rng(20240229 + pattern).bytes(count // 8 + 1)
+    bits = np.unpackbits(np.frombuffer(random, dtype=np.uint8), count=count).view(np.int8)
+    return torch.from_numpy(np.tile(2 * bits - 1, 2))
 
 
 def flat_of(values: torch.Tensor) -> torch.Tensor:
