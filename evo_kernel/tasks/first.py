@@ -90,13 +90,15 @@ def beside_first(task: Task, first: First) -> Source | None:
 
 
 def template_of(task: Task, form: Form = "triton") -> Source | None:
-    """A kernel for Hopper where the reference is one product or convolution of 16 bits and what follows it.
+    """A kernel for Hopper where the reference is one product or convolution of 16 bits and what follows it; in Gluon
+    also one product of float32.
 
     None for other references, and for what follows that `form` lacks.
     """
+    dtypes = {"float16", "bfloat16", *(["float32"] if form == "gluon" and task.tolerance.precision == "ieee" else [])}
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
     tensors = [spec for spec in task.input_specs(case) if isinstance(spec, TensorSpec)]
-    if sum(spec.dtype in ("float16", "bfloat16") and len(spec.shape) >= 2 for spec in tensors) < 2:
+    if sum(spec.dtype in dtypes and len(spec.shape) >= 2 for spec in tensors) < 2:
         return None  # it need not be traced
     from evo_kernel.tasks.lowering.product import product_template
 

@@ -80,7 +80,7 @@ def test_templates_compute_the_reference(tmp_path):
         drawn[name] = [list(one.inputs(case, torch.Generator().manual_seed(3), "cpu")) for case in one.cases]
         torch.save(drawn[name], modules / f"{name}.in")
     (tmp_path / "child.txt").write_text(TWO_PROCESSORS + CHILD)
-    subprocess.run(script(tmp_path / "child.txt", modules), check=True, timeout=300)
+    subprocess.run(script(tmp_path / "child.txt", *modules.glob("*.py")), check=True, timeout=300)
     for name, (names, _, reference) in SERVED.items():
         outs = torch.load(modules / f"{name}.out", weights_only=True)
         assert isinstance(outs, list), outs
@@ -116,6 +116,38 @@ def test_other_references_have_no_template(tmp_path, name):
         product_template(task(tmp_path, name, *REFUSED[name]))
 
 
-def test_only_products_of_16_bits_have_one(tmp_path):
+PARTED = """
+import torch
+
+CASES = {"check": [{"m": 257, "n": 264, "k": 37}, {"m": 20, "n": 30, "k": 5}], "search": [{"m": 300, "n": 400, "k": 712}]}
+
+
+def inputs(case, generator, device):
+    m, n, k = case.values()
+    spread = torch.linspace(-40, 40, m, device=device).exp2()
+    a, b, rest = (torch.randn(*one, generator=generator, device=device) for one in ((k, m), (k, n), (m, n)))
+    return a * spread, b * 1e-20, rest * 1e-20
+
+
+def reference(a, b, rest):
+    return a.T @ b + rest
+"""
+
+
+def test_matrices_of_float32_are_multiplied_in_parts_of_float16(tmp_path):
+    path = tmp_path / "parted_task.py"
+    path.write_text(PARTED)
+    one = load(path)
+    setattr(one.reference_function, "compiled_baseline", False)
+    source = template_of(one, "gluon")
+    assert source is not None and "parted_kernel[" in source.text and template_of(one) is None
+    with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
+        evaluation = judge.evaluate(source, Purpose.SCORE)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+    path.write_text(PARTED + 'PRECISION = "tf32"\n')
+    assert template_of(load(path), "gluon") is None
+
+
+def test_only_products_of_16_bits_have_one_in_triton(tmp_path):
     assert template_of(task(tmp_path, "wide", *SERVED["product"], dtype="float()")) is None
     assert template_of(task(tmp_path, "narrow", *SERVED["product"])) is not None

@@ -19,7 +19,7 @@ from evo_kernel.tasks.lowering.layout import LoweredValue, align, same, storage_
 from evo_kernel.tasks.lowering.lower import lower, ones
 from evo_kernel.tasks.lowering.module import LoweredModule, read_sizes, tl_type
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, literal
-from evo_kernel.tasks.lowering.product_gluon import GLUON, PRODUCT, in_gluon
+from evo_kernel.tasks.lowering.product_gluon import GLUON, PARTED, PRODUCT, in_gluon
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import Expr, Traced, trace
 from evo_kernel.tasks.lowering.windows import CONVOLVE, CUT, GATHER, IMPORTS, NAMES
@@ -35,7 +35,7 @@ LAST = (0, 2, 3, 1)
 
 def product_template(task: Task, form: Form = "triton") -> Source:
     """A first kernel for a reference that is one product of 16-bit matrices, or one convolution of 16 bits that is
-    channels last, and pointwise operations on it.
+    channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied in parts of float16.
 
     Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
     Raises LoweringError for other references, and for operations that a form lacks.
@@ -44,6 +44,8 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     product = _read(task, [without_data(spec) for spec in task.input_specs(case)])
     if product.filters:
         return Source(IMPORTS + product.text(form, _places(task, product)))
+    if product.parted and form == "triton":
+        raise LoweringError("A product of float32 has no template in Triton.")
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
     return Source(plain + product.text(form))
 
@@ -93,6 +95,7 @@ class Product:
     b: str = ""
     acc: str = ""  # the variable that holds a tile of the product
     b_transposed: bool = False  # its rows are columns of the product
+    parted: bool = False  # they are float32
     extras: dict[str, str] = field(default_factory=dict)  # argument → the variable that it is loaded to
     tiled: bool = False  # one of them has a value an element, whose layout takes shared memory too
     statements: list[str] = field(default_factory=list)
@@ -126,6 +129,8 @@ class Product:
 
     def _value(self, node: AtenNode) -> Any:
         match node.fx.target:
+            case aten.alias.default:
+                return node.value(0)
             case aten.permute.default | aten.t.default | aten.transpose.int:
                 source = node.value(0)
                 if len(source.shape) == 4 and (self.filters or source.name not in self.types):
@@ -203,7 +208,8 @@ class Product:
 
     def _multiply(self, node: AtenNode, a: LoweredValue, b: LoweredValue) -> LoweredValue:
         self._begin(a, b)
-        if a.name.endswith(".T") or self.traced.tensors[b.name.removesuffix(".T")].dim() != 2:
+        turned = a.name.endswith(".T") and not self.parted
+        if turned or self.traced.tensors[b.name.removesuffix(".T")].dim() != 2:
             raise NotLowered("its left matrix is transposed, or its right one a view")
         self.a, self.b, self.b_transposed = a.name, b.name.removesuffix(".T"), b.name.endswith(".T")
         return LoweredValue.of(self.acc, node.result)
@@ -211,8 +217,10 @@ class Product:
     def _begin(self, a: LoweredValue, b: LoweredValue) -> None:
         if self.a:
             raise NotLowered("it has two products")
-        if a.dtype not in DTYPES or b.dtype != a.dtype or a.name in self.types or b.name in self.types:
-            raise NotLowered("its operands are not inputs of 16 bits")
+        self.parted = a.dtype == torch.float32 and self.module.precision == "ieee"
+        served = a.dtype in DTYPES or self.parted
+        if not served or b.dtype != a.dtype or a.name in self.types or b.name in self.types:
+            raise NotLowered("its operands are not inputs of 16 bits, or of float32 to be exact")
         self.acc = self.module.fresh("acc")
         self.types[self.acc] = torch.float32
 
@@ -270,7 +278,7 @@ class Product:
             raise NotLowered("its result is no value of the product")
         if value.dtype not in (*DTYPES, torch.float32):
             raise NotLowered(f"its result is {value.dtype}")
-        if not self.filters and len(value.shape) != self.traced.tensors[self.a].dim():
+        if not self.filters and len(value.shape) != self.traced.tensors[self.a.removesuffix(".T")].dim():
             raise NotLowered("its result has other dimensions than its left matrix")
         self.result, self.dtype, self.rank = value.name, value.dtype, len(value.shape)
 
@@ -279,14 +287,17 @@ class Product:
         kernel = GATHER if self.filters else KERNEL if form == "triton" else ""
         text = self._filled(kernel, self.statements)
         if form == "gluon":
-            text += self._filled(
-                GLUON + (CUT if self.filters else PRODUCT), [in_gluon(line) for line in self.statements]
-            )
+            host = CUT if self.filters else PARTED + PRODUCT if self.parted else PRODUCT
+            text += self._filled(GLUON + host, [in_gluon(line) for line in self.statements])
         flat = self.rank == 2 or bool(self.filters)
+        whole = [*self.extras] + [self.a] * (self.parted and not flat)
+        turn = self.parted and not self.b_transposed
         return text + (CONVOLVE if self.filters else RUN).format(
-            arguments=", ".join(self.traced.names), left=self.a if flat else f"{self.a}.flatten(0, -2)", right=self.b,
+            arguments=", ".join(self.traced.names), left=self.a if flat else f"{self.a}.flatten(0, -2)",
+            right=f"{self.b}.T" if turn else self.b,
             shape=f"(*{self.a}.shape[:-1], {self.b}.shape[{0 if self.b_transposed else 1}])", dtype=self.dtype,
-            wholes="".join(f" and {name}.is_contiguous()" for name in self.extras), first=self.a,
+            wholes="".join(f" and {name}.is_contiguous()" for name in whole), first=self.a,
+            fits=PAYS if self.parted else SERVED,
             out="out" if flat else "out.flatten(0, -2)", extras="".join(f"{name}, " for name in self.extras),
             places=places, multiply="cut" if form == "gluon" else "gather",
             turned=".permute(0, 3, 1, 2)" if self.turned else "",
@@ -303,8 +314,9 @@ class Product:
         kept = {
             "MATRIX": not self.filters,
             "WINDOWS": self.filters,
-            "TURNED": self.b_transposed and not self.filters,
-            "STRAIGHT": not self.b_transposed and not self.filters,
+            "PARTED": self.parted,
+            "TURNED": self.b_transposed and not self.filters and not self.parted,
+            "STRAIGHT": not self.b_transposed and not self.filters and not self.parted,
             "ALONE": not self.tiled and self.dtype != torch.float32,
         }
         lines = []
@@ -316,6 +328,7 @@ class Product:
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
+        pointers = "a_inverse_ptr, b_inverse_ptr, " * self.parted + pointers
         text = text if self.filters else re.sub(r", (PHASES|BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
         text = re.sub(
             rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
@@ -327,11 +340,15 @@ class Product:
         return text
 
 
-RUN = '''
+SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multiples of 16 bytes."""
+    return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))'''
+PAYS = '''"""Whether a descriptor can serve the result, and it is large enough for its operands to be parted."""
+    return len(b) % 8 == 0 and min(len(a), len(b)) >= 256'''
+
+RUN = """
 
 def fits(a, b):
-    """Whether tensor descriptors can serve these: rows begin at multiples of 16 bytes."""
-    return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))
+    {fits}
 
 
 def run({arguments}):
@@ -340,7 +357,7 @@ def run({arguments}):
     out = torch.empty({shape}, dtype={dtype}, device={first}.device)
     product({left}, {right}, {extras}{out})
     return out
-'''
+"""
 
 KERNEL = """
 

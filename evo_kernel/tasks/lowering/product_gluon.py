@@ -1,4 +1,8 @@
-"""The text of a template in Gluon, of matrices or of windows: a warp that loads by TMA, warp groups with wgmma."""
+"""The text of a template in Gluon, of matrices or of windows: a warp that loads by TMA, warp groups with wgmma.
+
+Lines end with the operands that they are for: MATRIX or WINDOWS; of matrices, TURNED or STRAIGHT, as the right one lies,
+or PARTED: both were float32, and lie in two parts of float16.
+"""
 
 from __future__ import annotations
 
@@ -98,15 +102,21 @@ def produce(
         first = row * GROUPS  # WINDOWS
         corners = corner_of(first, c_desc, BOX), corner_of(first + GROUPS - 1, c_desc, BOX)  # WINDOWS
         tap, channel = 0, 0  # WINDOWS
-        for j in range(steps):
+        for j in range(steps):  # TURNED STRAIGHT WINDOWS
+        for j in range(3 * steps):  # PARTED
+            step = j % steps  # PARTED
+            lower_a = gl.where(j // steps == 1, a_desc.shape[0] // 2, 0)  # PARTED
+            lower_b = gl.where(j // steps == 0, b_desc.shape[0] // 2, 0)  # PARTED
             barrier, b = full.index(slot), b_smem.index(slot)
             mbarrier.wait(empty.index(slot), phase ^ 1)
             mbarrier.expect(barrier, (GROUPS * ROWS + BLOCK_N) * BLOCK_K * 2)
             for g in gl.static_range(GROUPS):
                 a = a_smem.index(slot * GROUPS + g)
-                load_tile(a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], barrier, a)  # MATRIX
+                load_tile(a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], barrier, a)  # TURNED STRAIGHT
+                load_tile(a_desc, [lower_a + (row * GROUPS + g) * ROWS, step * BLOCK_K], barrier, a)  # PARTED
                 load_window((a_desc, PHASES), barrier, a, corners[g], tap, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
             load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], barrier, b)  # TURNED
+            load_tile(b_desc, [lower_b + col * BLOCK_N, step * BLOCK_K], barrier, b)  # PARTED
             load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], barrier, b)  # STRAIGHT
             load_tile(b_desc, [col * BLOCK_N, tap, channel], barrier, b.reshape([BLOCK_N, 1, BLOCK_K]))  # WINDOWS
             channel += BLOCK_K  # WINDOWS
@@ -125,6 +135,8 @@ def finish(
     place, i, j = corner_of(box, c_desc, BOX)  # WINDOWS
     rows = outputs(place, i, j, gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT)), m, c_desc, BOX)  # WINDOWS
     cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
+    acc *= gl.load(a_inverse_ptr + rows, mask=rows < m, other=0.0)[:, None]  # PARTED
+    acc *= gl.load(b_inverse_ptr + cols, mask=cols < n, other=0.0)[None, :]  # PARTED
     EPILOGUE
     tma.store_wait(OUTS - 1)
     c_smem.store(RESULT.to(c_desc.dtype))
@@ -148,9 +160,10 @@ def consume(
         row, col = place(tile, row_tiles, col_tiles, GROUP_M)
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, MMA)
         before = slot + 0
-        for j in range(steps):
+        for j in range(steps):  # TURNED STRAIGHT WINDOWS
+        for j in range(2 * steps):  # PARTED
             mbarrier.wait(full.index(slot), phase)
-            b = b_smem.index(slot).permute((1, 0))  # TURNED WINDOWS
+            b = b_smem.index(slot).permute((1, 0))  # TURNED WINDOWS PARTED
             b = b_smem.index(slot)  # STRAIGHT
             acc = warpgroup_mma(a_smem.index(slot * GROUPS + G), b, acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[acc])
@@ -158,6 +171,16 @@ def consume(
             before = slot + 0
             slot, phase = following(slot, phase, SLOTS)
         acc = warpgroup_mma_wait(0, deps=[acc])
+        acc *= 0.00048828125  # PARTED
+        for j in range(steps):  # PARTED
+            mbarrier.wait(full.index(slot), phase)  # PARTED
+            b = b_smem.index(slot).permute((1, 0))  # PARTED
+            acc = warpgroup_mma(a_smem.index(slot * GROUPS + G), b, acc, is_async=True)  # PARTED
+            acc = warpgroup_mma_wait(1, deps=[acc])  # PARTED
+            mbarrier.arrive(empty.index(before), count=1)  # PARTED
+            before = slot + 0  # PARTED
+            slot, phase = following(slot, phase, SLOTS)  # PARTED
+        acc = warpgroup_mma_wait(0, deps=[acc])  # PARTED
         mbarrier.arrive(empty.index(before), count=1)
         box = row * GROUPS + G
         out = c_smem.index(G * OUTS)
@@ -181,11 +204,11 @@ def product_kernel(
 ):
     barriers: gl.constexpr = mbarrier.MBarrierLayout()
     A: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_K], a_desc.dtype)
-    B: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_K], a_desc.dtype)  # TURNED WINDOWS
+    B: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_K], a_desc.dtype)  # TURNED WINDOWS PARTED
     B: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_K, BLOCK_N], a_desc.dtype)  # STRAIGHT
     C: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_N // PARTS], c_desc.dtype)
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [SLOTS * GROUPS, ROWS, BLOCK_K], A)
-    b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_N, BLOCK_K], B)  # TURNED WINDOWS
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_N, BLOCK_K], B)  # TURNED WINDOWS PARTED
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_K, BLOCK_N], B)  # STRAIGHT
     c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS * OUTS, ROWS, BLOCK_N // PARTS], C)
     full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
@@ -227,10 +250,54 @@ def descriptor(x, block):
     return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 '''
 
+PARTED = '''
+
+@triton.jit
+def parted_kernel(
+    x_ptr, parts_ptr, inverse_ptr, rows, depth, wide, row_stride, stride, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Each row times the power of two that brings it to at most 2^15, in two parts, and the power's inverse."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    largest = tl.zeros([ROWS], tl.float32)
+    for first in range(0, depth, BLOCK):
+        col = first + tl.arange(0, BLOCK)
+        inside = (row < rows)[:, None] & (col < depth)[None, :]
+        x = tl.load(x_ptr + row[:, None] * row_stride + col.to(tl.int64)[None, :] * stride, mask=inside, other=0.0)
+        x = tl.abs(x)
+        largest = tl.maximum(largest, tl.max(tl.where(x < float("inf"), x, 0.0), axis=1))
+    exponent = tl.minimum(268 - (largest.to(tl.int32, bitcast=True) >> 23), 253)
+    power = (exponent << 23).to(tl.float32, bitcast=True)
+    tl.store(inverse_ptr + row, ((254 - exponent) << 23).to(tl.float32, bitcast=True), mask=row < rows)
+    for first in range(0, wide, BLOCK):
+        col = first + tl.arange(0, BLOCK)
+        inside = (row < rows)[:, None] & (col < depth)[None, :]
+        x = tl.load(x_ptr + row[:, None] * row_stride + col.to(tl.int64)[None, :] * stride, mask=inside, other=0.0)
+        x *= power[:, None]
+        high = x.to(tl.float16)
+        low = tl.where(tl.abs(x) < float("inf"), (x - high.to(tl.float32)) * 2048.0, 0.0).to(tl.float16)
+        inside = (row < rows)[:, None] & (col < wide)[None, :]
+        tl.store(parts_ptr + row[:, None] * wide + col[None, :], high, mask=inside)
+        tl.store(parts_ptr + (rows + row)[:, None] * wide + col[None, :], low, mask=inside)
+
+
+def parted(x):
+    """A float32 matrix as float16: what its rows round to, below them 2^11 times the rest; and the powers' inverses."""
+    (rows, depth), device = x.shape, x.device
+    wide = triton.cdiv(depth, 8) * 8  # descriptors want rows of multiples of 16 bytes
+    parts = torch.empty((2 * rows, wide), dtype=torch.float16, device=device)
+    inverse = torch.empty(rows, dtype=torch.float32, device=device)
+    tile = (8, 256, 4) if x.stride(1) == 1 else (32, 128, 8)
+    parted_kernel[(triton.cdiv(rows, tile[0]),)](
+        x, parts, inverse, rows, depth, wide, *x.stride(), ROWS=tile[0], BLOCK=tile[1], num_warps=tile[2],
+    )
+    return parts, inverse
+'''
+
 PRODUCT = """
 
 def product(a, b, EXTRAS, out):
     (m, k), n = a.shape, out.shape[1]
+    (a, a_inverse), (b, b_inverse) = parted(a), parted(b)  # PARTED
     processors = torch.cuda.get_device_properties(a.device).multi_processor_count
 
     def tiles(form):
@@ -239,13 +306,16 @@ def product(a, b, EXTRAS, out):
     form = min(FORMS, key=lambda form: triton.cdiv(tiles(form), processors) * form[0] * form[1] * form[2] / form[7])
     rows, groups, block_n, block_k, slots, parts, outs, _ = form
     if out.dtype == torch.float32:
-        slots, outs = slots - 1, 1
+        outs = 1
+        free = 226 * 1024 - groups * rows * block_n // parts * 4
+        slots = min(slots, free // ((groups * rows + block_n) * block_k * 2))
     product_kernel[(min(processors, tiles(form)),)](
         descriptor(a, [rows, block_k]),
-        descriptor(b, [block_n, block_k]),  # TURNED
+        descriptor(b, [block_n, block_k]),  # TURNED PARTED
         descriptor(b, [block_k, block_n]),  # STRAIGHT
-        descriptor(out, [rows, block_n // parts]), EXTRAS, triton.cdiv(m, groups * rows), triton.cdiv(n, block_n),
-        triton.cdiv(k, block_k), m, n,
+        descriptor(out, [rows, block_n // parts]),
+        a_inverse, b_inverse,  # PARTED
+        EXTRAS, triton.cdiv(m, groups * rows), triton.cdiv(n, block_n), triton.cdiv(k, block_k), m, n,
         ROWS=rows, GROUPS=groups, BLOCK_N=block_n, BLOCK_K=block_k, SLOTS=slots, GROUP_M=GROUP_M, PARTS=parts,
         OUTS=outs, num_warps=4,
     )
