@@ -1,7 +1,7 @@
 """The text of a template in Gluon, of matrices or of windows: a warp that loads by TMA, warp groups with wgmma.
 
-Lines end with the operands that they are for: MATRIX or WINDOWS; of matrices, TURNED or STRAIGHT, as the right one lies,
-or PARTED: both were float32, and lie in two parts of float16.
+Lines end with the operands that they are for: MATRIX or WINDOWS; of matrices, TURNED or STRAIGHT, as the right one
+lies, or PARTED: both were float32, and lie in two parts of float16.
 """
 
 from __future__ import annotations
