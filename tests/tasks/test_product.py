@@ -130,13 +130,14 @@ def inputs(case, generator, device):
 
 
 def reference(a, b, rest):
-    return a.T @ b + rest
+    return FOLLOWED(a.T @ b + rest)
 """
 
 
-def test_matrices_of_float32_are_multiplied_in_parts_of_float16(tmp_path):
+@pytest.mark.parametrize("followed", ["torch.relu", "torch.nn.functional.normalize"])
+def test_matrices_of_float32_are_multiplied_in_parts_of_float16(tmp_path, followed):
     path = tmp_path / "parted_task.py"
-    path.write_text(PARTED)
+    path.write_text(PARTED.replace("FOLLOWED", followed))
     one = load(path)
     setattr(one.reference_function, "compiled_baseline", False)
     source = template_of(one, "gluon")
@@ -144,7 +145,7 @@ def test_matrices_of_float32_are_multiplied_in_parts_of_float16(tmp_path):
     with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(source, Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason
-    path.write_text(PARTED + 'PRECISION = "tf32"\n')
+    path.write_text(path.read_text() + 'PRECISION = "tf32"\n')
     assert template_of(load(path), "gluon") is None
 
 

@@ -5,6 +5,7 @@ Of a product of which only a triangle is kept, tiles outside it are not computed
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import fx
 from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
 from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
-from evo_kernel.tasks.lowering.pointwise import literal
+from evo_kernel.tasks.lowering.pointwise import PointwiseJob, literal, write
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
@@ -35,10 +36,17 @@ def matmul(
     """out = alpha * a @ b (+ beta * bias), accumulated in float32; a and b may have one batch dimension."""
     if a.dtype not in DOT_TYPES or b.dtype not in DOT_TYPES:
         raise NotLowered(f"a product of {a.dtype} matrices")
+    triangle = _triangle_of(node.fx)
+    parted = _pays_in_parts(module, a, b) and not triangle
+    if parted and (bias is not None or alpha != 1):
+        total = matmul(module, replace(node, name=module.fresh("product")), a, b)
+        job = PointwiseJob(
+            "bias", (total, bias), (torch.float32, torch.float32), (f"{{0}} * {alpha!r} + {{1}} * {beta!r}",)
+        )
+        return write(module, node, job)
     a, b = materialise(module, a), materialise(module, b)
     out = module.empty(node.name, node.result)
     batched = len(a.shape) == 3
-    triangle = _triangle_of(node.fx)
     name = ("bmm" if batched else "matmul") + ("_bias" if bias else "") + (f"_{_name(triangle)}" if triangle else "")
     kernel = LoweredKernel(name, module)
     first, second, target = (align(p, v, v.shape) for p, v in (("a", a), ("b", b), ("c", out)))
@@ -56,10 +64,31 @@ def matmul(
     kernel.body += _tiles(kernel, first, second, batched, module.input_precision(a.dtype), triangle)
     kernel.body += _epilogue(kernel, extra, target, alpha, beta, triangle)
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
-    module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})")
+    if parted:
+        left, right = _viewed(module, "left", a), _viewed(module, "right", _turned(b))
+        module.functions["product"] = module.products
+        for line in (f"if fits({left}, {right}):", f"    product({left}, {right}, {out.name})", "else:"):
+            module.line(line)
+    module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})", depth=int(parted))
     if triangle:
         module.triangles[out.name] = triangle
     return out
+
+
+def _pays_in_parts(module: LoweredModule, a: LoweredValue, b: LoweredValue) -> bool:
+    """Whether to multiply in parts of float16: by sizes as `fits` in `product`."""
+    sizes = a.shape[0], b.shape[-1]
+    exact = a.dtype == b.dtype == torch.float32 and module.precision == "ieee"
+    return bool(module.products) and exact and len(a.shape) == 2 and min(map(module.largest, sizes)) >= 256
+
+
+def _turned(matrix: LoweredValue) -> LoweredValue:
+    return replace(matrix, shape=matrix.shape[::-1], strides=matrix.strides[::-1])
+
+
+def _viewed(module: LoweredModule, name: str, value: LoweredValue) -> str:
+    """A variable with a tensor of the value's shape and strides."""
+    return module.named(name, f"{value.name}.as_strided({module.shape(value.shape)}, {module.shape(value.strides)})")
 
 
 def _address(kernel: LoweredKernel, operand: Operand, *axes: tuple[int, str, str]) -> str:

@@ -39,11 +39,14 @@ NETWORK = 40
 """Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
 
 
-def lower(task: Task) -> Source:
+def lower(task: Task, products: str = "") -> Source:
     """A first kernel for `task`, written from its reference.
 
-    One naive Triton kernel per operation; the same module serves all cases (sizes are read from the inputs). Raises
-    LoweringError, naming every operation that has no lowering, unless the task allows aten calls (`ALLOW = "mixed"`).
+    One naive Triton kernel per operation; the same module serves all cases (sizes are read from the inputs).
+    `products`: the text of functions that multiply large matrices of float32, in place of such a kernel.
+
+    Raises LoweringError where nothing calls them, and, naming every operation that has no lowering, unless the task
+    allows aten calls (`ALLOW = "mixed"`).
     """
     cases = [[without_data(spec) for spec in task.input_specs(case)] for case in task.cases]
     text = lower_function(
@@ -52,6 +55,7 @@ def lower(task: Task) -> Source:
         name=task.name,
         allow_aten=task.allow == "mixed",
         precision=task.tolerance.precision,
+        products=products,
     )
     return Source(text)
 
@@ -63,6 +67,7 @@ def lower_function(
     name: str = "",
     allow_aten: bool = False,
     precision: str = "ieee",
+    products: str = "",
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules, functions = [], dict[str, str]()
@@ -76,10 +81,12 @@ def lower_function(
         return (trace(reference, first, fixed, check=check, simplify=True),)
 
     for (traced,), served in branches(sorted(cases, key=ones), traced_for):
-        module = LoweredModule(traced, served, precision)
+        module = LoweredModule(traced, served, precision, products)
         _write_graph(module, allow_aten, check)
         functions |= module.functions
         modules.append((module, served))
+    if products and products not in functions.values():
+        raise LoweringError("The reference has no large product of float32 matrices.")
     label = name or getattr(reference, "__name__", "reference")
     title = f"First kernels of {label}, one an operation, written from its reference."
     text = render(title, modules, list(functions.values()))

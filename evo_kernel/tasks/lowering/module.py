@@ -113,11 +113,17 @@ class Branch:
 class LoweredModule(Branch):
     """Collects what the lowerings of all nodes write; `render` prints the module."""
 
-    def __init__(self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str) -> None:
+    def __init__(self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str, products: str = "") -> None:
         super().__init__(traced)
         self.cases = cases  # concrete inputs (or their metadata) of every case that this graph serves
         self.precision = precision  # "ieee" | "tf32"
-        self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
+        self.products = products  # functions `fits` and `product`, for products of float32; "": there are none
+        self.taken: set[str] = {
+            *traced.names,
+            *traced.size_names,
+            *RESERVED,
+            *(("fits", "product") if products else ()),
+        }
         self.device = traced.device
         self.functions: dict[str, str] = {}  # jitted functions that kernels call: name → text
         self.triangles: dict[str, fx.Node] = {}  # products → the operation whose triangle of them was computed alone

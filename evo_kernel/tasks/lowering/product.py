@@ -37,17 +37,32 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     """A first kernel for a reference that is one product of 16-bit matrices, or one convolution of 16 bits that is
     channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied in parts of float16.
 
+    Where other operations come before or follow, `lower` writes them, if there are products of float32.
     Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
     Raises LoweringError for other references, and for operations that a form lacks.
     """
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
-    product = _read(task, [without_data(spec) for spec in task.input_specs(case)])
+    try:
+        product = _read(task, [without_data(spec) for spec in task.input_specs(case)])
+    except LoweringError:
+        if form == "triton" or task.tolerance.precision != "ieee":
+            raise
+        return lower(task, _in_parts())
     if product.filters:
         return Source(IMPORTS + product.text(form, _places(task, product)))
     if product.parted and form == "triton":
         raise LoweringError("A product of float32 has no template in Triton.")
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
     return Source(plain + product.text(form))
+
+
+def _in_parts() -> str:
+    """The text of `fits` and `product` for float32 matrices, with nothing that follows."""
+    matrix = torch.empty(256, 256, device="meta")
+    traced = trace(torch.mm, [matrix, matrix])
+    product = Product(traced, LoweredModule(traced, [[matrix, matrix]], "ieee"))
+    product.read()
+    return product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
 
 
 def _read(task: Task, inputs: Sequence[Any]) -> Product:
@@ -285,10 +300,10 @@ class Product:
     def text(self, form: Form, places: str = "") -> str:
         """Kernels and `run`. `places`: of a convolution, the body of a function."""
         kernel = GATHER if self.filters else KERNEL if form == "triton" else ""
-        text = self._filled(kernel, self.statements)
+        text = self.filled(kernel, self.statements)
         if form == "gluon":
             host = CUT if self.filters else PARTED + PRODUCT if self.parted else PRODUCT
-            text += self._filled(GLUON + host, [in_gluon(line) for line in self.statements])
+            text += self.filled(GLUON + host, [in_gluon(line) for line in self.statements])
         flat = self.rank == 2 or bool(self.filters)
         whole = [*self.extras] + [self.a] * (self.parted and not flat)
         turn = self.parted and not self.b_transposed
@@ -303,7 +318,7 @@ class Product:
             turned=".permute(0, 3, 1, 2)" if self.turned else "",
         )  # fmt: skip
 
-    def _filled(self, kernel: str, statements: Sequence[str]) -> str:
+    def filled(self, kernel: str, statements: Sequence[str]) -> str:
         """A kernel with what follows the product, and with the lines that are meant for such operands."""
         text = re.sub(
             r"^( *)EPILOGUE\n",
@@ -345,11 +360,14 @@ SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multipl
 PAYS = '''"""Whether a descriptor can serve the result, and it is large enough for its operands to be parted."""
     return len(b) % 8 == 0 and min(len(a), len(b)) >= 256'''
 
-RUN = """
+FITS = """
 
 def fits(a, b):
     {fits}
-
+"""
+RUN = (
+    FITS
+    + """
 
 def run({arguments}):
     if not (fits({left}, {right}){wholes}):
@@ -358,6 +376,7 @@ def run({arguments}):
     product({left}, {right}, {extras}{out})
     return out
 """
+)
 
 KERNEL = """
 
