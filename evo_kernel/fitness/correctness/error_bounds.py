@@ -85,7 +85,8 @@ UNSURE_TF32 = 0.1
 TIES = 2.0**-14
 """Share of integers that lie next to a tie of a narrow dtype to which the reference rounds first, as a sum of float32
 may fall on either side."""
-EIGHT_BITS = frozenset(dtype for name in ("float8_e4m3fn", "float8_e5m2") if (dtype := getattr(torch, name, None)))
+_EIGHT_BITS = "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"
+EIGHT_BITS = frozenset(dtype for name in _EIGHT_BITS if (dtype := getattr(torch, name, None)))
 SIXTEEN_BITS, NARROW_LEAST = 2.0**-9, 1.0
 """Relative rounding of bfloat16, to which a kernel may round before: an error, and a share of those that are rounded to
 other 8-bit floats. And the least number of these."""
