@@ -153,7 +153,15 @@ def test_what_a_reference_computes_in_doubles_fails_in_float32():
     task = task_of(lambda x: (x.double().square() + 1).sqrt().sum(-1))
     inputs = draw((64, 512))
     assert verdict(task, inputs, lambda x: (x.double() * x.double() + 1).sqrt().flip(1).sum(-1)).passed
-    assert verdict(task, inputs, lambda x: (x.square() + 1).sqrt().sum(-1).double()).error > 1e3
+
+    def in_float32(x):
+        return (x.square() + 1).sqrt().sum(-1).double()
+
+    assert verdict(task, inputs, in_float32).error > 1e3
+    beside_others = task_of(lambda x: ((x.double().square() + 1).sqrt().sum(-1), torch.softmax(x, -1)))
+    assert verdict(beside_others, inputs, lambda x: (in_float32(x), exp2_softmax(x))).error > 1e3
+    own = beside_others.reference_function
+    assert verdict(beside_others, inputs, lambda x: (own(x)[0], exp2_softmax(x))).passed
     converted = task_of(lambda x: torch.softmax(x, -1).double())
     assert verdict(converted, inputs, lambda x: exp2_softmax(x).double()).passed  # computed in float32 by both
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 PATTERN = 1_000_003
 """Elements after which the signs repeat: a prime, so that no row or column has the same signs all along."""
@@ -150,24 +151,29 @@ def _length_of_rows(name: str, args: Sequence[Any]) -> int:
 
 
 class ComputedDtypes(TorchDispatchMode):
-    """While active, notes the floating-point dtypes in which operations compute: not those that convert, move or
-    select."""
+    """While active, notes the floating-point dtypes in which each tensor is computed: not those of operations that
+    convert, move or select."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: set[torch.dtype] = set()
+        self._seen: dict[int, frozenset[torch.dtype]] = {}  # by memory, which a later tensor may have
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    def of(self, tensor: torch.Tensor) -> frozenset[torch.dtype]:
+        return self._seen.get(tensor.untyped_storage().data_ptr(), frozenset())
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        seen = frozenset().union(*(self.of(v) for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)))
+        parts = [part for part in tree_leaves(result) if isinstance(part, torch.Tensor)]
         if _name(func) not in _EXACT and not _is_view(func):
-            parts = result if isinstance(result, (tuple, list)) else (result,)
-            self.seen |= {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.is_floating_point()}
+            seen |= {part.dtype for part in parts if part.is_floating_point()}
+        self._seen |= {part.untyped_storage().data_ptr(): seen for part in parts}
         return result
 
 
