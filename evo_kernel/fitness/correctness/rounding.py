@@ -48,6 +48,8 @@ _EXACT = frozenset(_EXACT_NAMES.split())
 logsumexp counts as a selection: if one term dominates it equals that term exactly, and gradients of attention cancel
 it. Otherwise the reference in its own dtype shows its rounding.
 """
+_OF_WHOLES = frozenset(["add", "sub", "mul"])
+"""Operations with exact results where all numbers are whole, such as a zero point added to steps."""
 _PRODUCTS: Mapping[str, int] = {
     "mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1,
 }  # fmt: skip
@@ -88,7 +90,7 @@ class Rounding(TorchDispatchMode):
         known = length or _length_of_rows(_name(func), args)
         self.length = max(self.length, known)
         self.sums = self.sums or (not known and _may_sum(func))
-        if _name(func) in _EXACT or _is_view(func):
+        if _name(func) in _EXACT or _is_view(func) or (_name(func) in _OF_WHOLES and _are_whole((*args, result))):
             return result
         amount = self._unit * (1.0 + self._growth * math.sqrt(length))
         for part in result if isinstance(result, (tuple, list)) else (result,):
@@ -148,6 +150,14 @@ def _length_of_rows(name: str, args: Sequence[Any]) -> int:
     if name in _ALONG_AN_AXIS:
         return args[0].shape[args[1]] if args[0].dim() else 1
     return math.prod(args[1]) if name in _OVER_THE_LAST else 0
+
+
+def _are_whole(values: Sequence[Any]) -> bool:
+    """Whether all elements are whole numbers that float32 holds."""
+    floats = [torch.as_tensor(v) for v in values if isinstance(v, (float, torch.Tensor))]
+    floats = [v for v in floats if v.is_floating_point()]
+    corners = [v[(slice(4),) * v.dim()] for v in floats]  # which mostly tell, without memory for all
+    return all(bool(((v.round() == v) & (v.abs() <= 2**24)).all()) for v in (*corners, *floats))
 
 
 class ComputedDtypes(TorchDispatchMode):
