@@ -83,8 +83,8 @@ RECIPE = Recipe()
 UNSURE = 0.01
 """Share of integers that may differ between honest computations; where more do, they decide ties, and must be equal."""
 UNSURE_TIES = 0.04
-"""The same where they are next to ties by chance, such as halves of the largest of a row of few digits: then no more
-count than `UNSURE`."""
+"""The same where they differ by one, since they are next to ties by chance, such as halves of the largest of a row of
+few digits: then no more count than `UNSURE`."""
 UNSURE_TF32 = 0.1
 """The same where honest computations differ by TF32 operands, and by one at most: then half of them may."""
 TIES = 2.0**-14
@@ -483,7 +483,7 @@ class _Estimate:
                 if rounds_first and self._neither <= most:
                     differ = max(self._neither, TIES * own.numel())
                 else:
-                    differ = most if differ <= UNSURE_TIES * own.numel() else 0.0
+                    differ = most if step <= 1 and differ <= UNSURE_TIES * own.numel() else 0.0
             return Expected(truth, own, compared, differ, step if differ else 0.0)
         rounding = torch.finfo(own.dtype).eps / 2
         inner = min(rounding, torch.finfo(torch.float32).eps / 2)
