@@ -6,6 +6,7 @@ import ast
 import difflib
 import hashlib
 import importlib
+import importlib.machinery
 import itertools
 import re
 import sys
@@ -94,6 +95,17 @@ def _find(spec: str) -> Path:
     raise TaskError(f"{what}.{hint} Built in are {', '.join(builtin_names())}; or give the path of a task file.")
 
 
+def _forget_helpers_of_others(folder: Path) -> None:
+    """So that a task imports its own helpers, and not those of the same names beside a task that was loaded before."""
+    for name in {place.stem for place in folder.iterdir()} & set(sys.modules):
+        loaded = getattr(sys.modules[name], "__file__", None)
+        found = importlib.machinery.PathFinder.find_spec(name)
+        own = folder in Path((found and found.origin) or "").parents
+        if loaded and own and folder not in Path(loaded).parents:
+            for one in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+                del sys.modules[one]
+
+
 class _Reader:
     """Reads one task file: each method takes one name of the contract from the executed module."""
 
@@ -143,6 +155,7 @@ class _Reader:
         module.__file__ = str(self.path)
         sys.modules[private] = module
         sys.path.append(str(self.path.parent))  # last: helpers beside the file import, installed packages win
+        _forget_helpers_of_others(self.path.parent)
         try:
             exec(code, module.__dict__)
         except (Exception, SystemExit) as error:  # a user's file may raise anything: all of it is theirs to mend

@@ -149,11 +149,37 @@ def test_rows_after_a_product_are_as_long_as_they_are(after):
     assert not verdict(task, inputs, by_three_products).passed
 
 
+def test_integers_next_to_ties_by_chance():
+    """Halves of a row's largest, 63.5 steps: bfloat16 numbers of one sign have many."""
+
+    def rows(quotients):
+        def quantised(x):
+            largest = x.float().abs().amax(-1, keepdim=True)
+            return torch.round(quotients(x, largest)).to(torch.int8)
+
+        return quantised
+
+    task = task_of(rows(lambda x, largest: x.float() / (largest / 127)))
+    for seed in (3, 4, 5):
+        (x,) = draw((16, 128), seed=seed)
+        inputs = (((x.abs() + 2) * -64).bfloat16(),)
+        assert verdict(task, inputs, rows(lambda x, largest: x.float() * (127 / largest))).passed
+        assert not verdict(task, inputs, rows(lambda x, largest: x * (127 / largest).bfloat16())).passed
+
+
 def test_what_a_reference_computes_in_doubles_fails_in_float32():
     task = task_of(lambda x: (x.double().square() + 1).sqrt().sum(-1))
     inputs = draw((64, 512))
     assert verdict(task, inputs, lambda x: (x.double() * x.double() + 1).sqrt().flip(1).sum(-1)).passed
-    assert verdict(task, inputs, lambda x: (x.square() + 1).sqrt().sum(-1).double()).error > 1e3
+
+    def in_float32(x):
+        return (x.square() + 1).sqrt().sum(-1).double()
+
+    assert verdict(task, inputs, in_float32).error > 1e3
+    beside_others = task_of(lambda x: ((x.double().square() + 1).sqrt().sum(-1), torch.softmax(x, -1)))
+    assert verdict(beside_others, inputs, lambda x: (in_float32(x), exp2_softmax(x))).error > 1e3
+    own = beside_others.reference_function
+    assert verdict(beside_others, inputs, lambda x: (own(x)[0], exp2_softmax(x))).passed
     converted = task_of(lambda x: torch.softmax(x, -1).double())
     assert verdict(converted, inputs, lambda x: exp2_softmax(x).double()).passed  # computed in float32 by both
 

@@ -303,3 +303,17 @@ def test_quantised_values_next_to_a_half_may_be_rounded_to_either_side():
     ties = torch.tensor([[1.0, 1.0]] * 64)
     (expected,) = error_bounds.expect(task_of(lambda x: x.argmax(-1)), (ties,))
     assert expected.frobenius == expected.largest == 0.0
+
+
+def test_zero_points_are_added_exactly():
+    """What is between steps and is cut off tells nothing: no kernel adds whole numbers up to anything else."""
+
+    def quantised(x, quotient):
+        low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+        scale = (high - low) / 255.0
+        return (torch.round(quotient(x, scale)) + torch.round(quotient(-low, scale))).to(torch.uint8)
+
+    task, x = task_of(lambda x: quantised(x, torch.div)), draw((64, 1024))[0].bfloat16().float()
+    (expected,) = error_bounds.expect(task, (x,))
+    assert 1 <= expected.frobenius < 0.01 * x.numel()
+    assert ratio(task, (x,), quantised(x, lambda a, b: a * (1.0 / b))) <= 1.0

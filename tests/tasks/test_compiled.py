@@ -222,6 +222,17 @@ def test_rows_in_parts_are_checked_only_where_the_last_part_is_shorter(size):
     assert "inside = (row < rows) | ((xnumel - 1) * ((63 + ks1) // 64) < ks1)" in kernel.text
 
 
+def test_sizes_in_rows_that_are_summed_in_parts():
+    """Columns of a normalised tensor: each part of a column divides by the length of a row."""
+
+    def column_sums(x):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) / x.shape[-1])).sum(0)
+
+    text = compiled_function(column_sums, [[torch.empty(m, n, device="meta")] for m, n in ((70, 1000), (2048, 2048))])
+    assert "broadcast_to(ks" not in text
+
+
 def test_libraries_are_left_only_where_they_are_allowed():
     matrix = [[torch.empty(64, 32, device="meta"), torch.empty(32, 48, device="meta")]]
     text = compiled_function(lambda x, y: torch.relu(x @ y), matrix, allow_aten=True, templates=False)

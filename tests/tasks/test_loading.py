@@ -104,6 +104,14 @@ def test_a_folder_with_task_py_and_a_helper_beside_it(write):
     assert load(path.parent).name == "double"
 
 
+def test_helpers_of_one_name_beside_two_tasks(write):
+    body = "import torch\nfrom helpers_of_both import FACTOR\n" + CASES + BODY.replace("x * 2", "x * FACTOR")
+    for factor in (3, 4):
+        write(f"FACTOR = {factor}\n", f"times{factor}/helpers_of_both.py")
+        task = load(write(body, f"times{factor}/task.py"))
+        assert task.outputs(torch.ones(1))[0].item() == factor
+
+
 def test_every_optional_name(write):
     write("def run(x): ...\n", "kernel.py")
     path = write(

@@ -13,7 +13,8 @@ An honest kernel's error on these inputs is estimated as the largest of
                  growth of a sum's error with the square root of its length (ibid., section 4.2: the statistical
                  estimate), in case the reference is exact by chance.
 
-A reference that converts its inputs to float64 and computes in nothing else is moved and rounded by units of float64.
+An output for which the reference converts its inputs to float64, and computes in nothing else, is moved and rounded by
+units of float64.
 
 Of an output of integers, such as a quantised tensor, it is how many elements differ in these computations, and by how
 much. Where the reference rounds to a narrow dtype first, most may: then it is how many are neither what the reference
@@ -31,8 +32,9 @@ element that this changes, such as 1 / sqrt(x), is not compared.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -80,12 +82,16 @@ class Recipe:
 RECIPE = Recipe()
 UNSURE = 0.01
 """Share of integers that may differ between honest computations; where more do, they decide ties, and must be equal."""
+UNSURE_TIES = 0.04
+"""The same where they differ by one, since they are next to ties by chance, such as halves of the largest of a row of
+few digits: then no more count than `UNSURE`."""
 UNSURE_TF32 = 0.1
 """The same where honest computations differ by TF32 operands, and by one at most: then half of them may."""
 TIES = 2.0**-14
 """Share of integers that lie next to a tie of a narrow dtype to which the reference rounds first, as a sum of float32
 may fall on either side."""
-EIGHT_BITS = frozenset(dtype for name in ("float8_e4m3fn", "float8_e5m2") if (dtype := getattr(torch, name, None)))
+_EIGHT_BITS = "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"
+EIGHT_BITS = frozenset(dtype for name in _EIGHT_BITS if (dtype := getattr(torch, name, None)))
 SIXTEEN_BITS, NARROW_LEAST = 2.0**-9, 1.0
 """Relative rounding of bfloat16, to which a kernel may round before: an error, and a share of those that are rounded to
 other 8-bit floats. And the least number of these."""
@@ -214,22 +220,24 @@ def expect_by(
     # With large inputs a softmax is near 0 or 1 but in a row or two, where one pattern may cancel.
     patterns = recipe.patterns if few else recipe.small_patterns if elements < recipe.small else 1
     dtypes = {value.dtype for value in inputs if isinstance(value, torch.Tensor) and value.is_floating_point()}
-    in_doubles = dtypes != {torch.float64} and _is_in_doubles(run, own)
-    unit = _unit(torch.float64) if in_doubles else max(map(_unit, dtypes), default=_unit(torch.float32))
-    for pattern in range(patterns):
-        move = partial(_moved, units=recipe.perturbation, pattern=pattern, in_doubles=in_doubles)
-        _add_result(estimates, run(move))
+    in_doubles = [dtypes != {torch.float64} and one for one in _in_doubles(run, own)]
+    unit = max(map(_unit, dtypes), default=_unit(torch.float32))
+    kinds = [(wide, [wide == one for one in in_doubles]) for wide in sorted(set(in_doubles))]
+    for pattern, (wide, chosen) in itertools.product(range(patterns), kinds):
+        move = partial(_moved, units=recipe.perturbation, pattern=pattern, in_doubles=wide)
+        _add_result(itertools.compress(estimates, chosen), itertools.compress(run(move), chosen))
     coarse = max([_TF32 * (precision == "tf32"), *(torch.finfo(dtype).eps / 2 for dtype in dtypes)])
     are_few = few or (not is_nominal and elements < recipe.rounded_small)  # rows whose errors do not cancel, by chance
-    for pattern in range(recipe.rounded_patterns if are_few else min(1, recipe.rounded_patterns)):
+    rounded_patterns = range(recipe.rounded_patterns if are_few else min(1, recipe.rounded_patterns))
+    for pattern, (wide, chosen) in itertools.product(rounded_patterns, kinds):
         try:
-            with Rounding(unit, recipe.growth, length, pattern) as seen:
+            with Rounding(_unit(torch.float64) if wide else unit, recipe.growth, length, pattern) as seen:
                 rounded = run(_double)
         except TaskError:  # it succeeded before: it does not allow the dispatch mode
             continue
         if not seen.sums:  # an axis along which nothing is added up, such as rows of a tall matrix, does not count
             length = min(length, max(LONGEST_ELEMENTWISE, math.ceil(seen.length)))
-        _add_result(estimates, rounded)
+        _add_result(itertools.compress(estimates, chosen), itertools.compress(rounded, chosen))
         del rounded
     integers = [number for number, part in enumerate(own) if not part.is_floating_point()]
     if integers and any(torch.finfo(dtype).bits < 32 for dtype in dtypes):
@@ -255,16 +263,18 @@ def _may_contract(run: Callable[[Change], Sequence[torch.Tensor]]) -> bool:
     return seen.sums
 
 
-def _is_in_doubles(run: Callable[[Change], Sequence[torch.Tensor]], own: Sequence[torch.Tensor]) -> bool:
-    """Whether the reference converts its inputs to float64 and computes in nothing else: then so must a kernel."""
-    if {part.dtype for part in own if part.is_floating_point()} != {torch.float64}:
-        return False
-    try:
-        with ComputedDtypes() as computed:
-            run(unnoticed(_copied))
-    except TaskError:  # it may not allow the dispatch mode
-        return False
-    return computed.seen == {torch.float64}
+def _in_doubles(run: Callable[[Change], Sequence[torch.Tensor]], own: Sequence[torch.Tensor]) -> list[bool]:
+    """Which outputs the reference converts its inputs to float64 for, and computes in nothing else: so must a
+    kernel."""
+    if any(part.dtype == torch.float64 for part in own):
+        try:
+            with ComputedDtypes() as computed:
+                outputs = run(unnoticed(_copied))
+            wide = [one.dtype == torch.float64 or not one.is_floating_point() for one in outputs]
+            return [one and computed.of(output) == {torch.float64} for one, output in zip(wide, outputs, strict=True)]
+        except TaskError:  # it succeeded before: it does not allow the dispatch mode
+            pass
+    return [False] * len(own)
 
 
 def _with_selections(
@@ -470,7 +480,10 @@ class _Estimate:
                 differ /= 2
             elif differ > (most := UNSURE * own.numel()):
                 rounds_first = float((own != truth).sum()) > most
-                differ = max(self._neither, TIES * own.numel()) if rounds_first and self._neither <= most else 0.0
+                if rounds_first and self._neither <= most:
+                    differ = max(self._neither, TIES * own.numel())
+                else:
+                    differ = most if step <= 1 and differ <= UNSURE_TIES * own.numel() else 0.0
             return Expected(truth, own, compared, differ, step if differ else 0.0)
         rounding = torch.finfo(own.dtype).eps / 2
         inner = min(rounding, torch.finfo(torch.float32).eps / 2)
@@ -543,7 +556,7 @@ def beyond_next(values: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -
     return torch.where(beyond.isfinite(), beyond, 0.0).clamp(min=0.0)
 
 
-def _add_result(estimates: Sequence[_Estimate], outputs: Sequence[torch.Tensor]) -> None:
+def _add_result(estimates: Iterable[_Estimate], outputs: Iterable[torch.Tensor]) -> None:
     for estimate, output in zip(estimates, outputs, strict=True):
         estimate.add_result(output)
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 PATTERN = 1_000_003
 """Elements after which the signs repeat: a prime, so that no row or column has the same signs all along."""
@@ -47,6 +48,8 @@ _EXACT = frozenset(_EXACT_NAMES.split())
 logsumexp counts as a selection: if one term dominates it equals that term exactly, and gradients of attention cancel
 it. Otherwise the reference in its own dtype shows its rounding.
 """
+_OF_WHOLES = frozenset(["add", "sub", "mul"])
+"""Operations with exact results where all numbers are whole, such as a zero point added to steps."""
 _PRODUCTS: Mapping[str, int] = {
     "mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1,
 }  # fmt: skip
@@ -87,7 +90,7 @@ class Rounding(TorchDispatchMode):
         known = length or _length_of_rows(_name(func), args)
         self.length = max(self.length, known)
         self.sums = self.sums or (not known and _may_sum(func))
-        if _name(func) in _EXACT or _is_view(func):
+        if _name(func) in _EXACT or _is_view(func) or (_name(func) in _OF_WHOLES and _are_whole((*args, result))):
             return result
         amount = self._unit * (1.0 + self._growth * math.sqrt(length))
         for part in result if isinstance(result, (tuple, list)) else (result,):
@@ -150,25 +153,38 @@ def _length_of_rows(name: str, args: Sequence[Any]) -> int:
     return math.prod(args[1]) if name in _OVER_THE_LAST else 0
 
 
+def _are_whole(values: Sequence[Any]) -> bool:
+    """Whether all elements are whole numbers that float32 holds."""
+    floats = [torch.as_tensor(v) for v in values if isinstance(v, (float, torch.Tensor))]
+    floats = [v for v in floats if v.is_floating_point()]
+    corners = [v[(slice(4),) * v.dim()] for v in floats]  # which mostly tell, without memory for all
+    return all(bool(((v.round() == v) & (v.abs() <= 2**24)).all()) for v in (*corners, *floats))
+
+
 class ComputedDtypes(TorchDispatchMode):
-    """While active, notes the floating-point dtypes in which operations compute: not those that convert, move or
-    select."""
+    """While active, notes the floating-point dtypes in which each tensor is computed: not those of operations that
+    convert, move or select."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: set[torch.dtype] = set()
+        self._seen: dict[int, frozenset[torch.dtype]] = {}  # by memory, which a later tensor may have
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    def of(self, tensor: torch.Tensor) -> frozenset[torch.dtype]:
+        return self._seen.get(tensor.untyped_storage().data_ptr(), frozenset())
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        seen = frozenset().union(*(self.of(v) for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)))
+        parts = [part for part in tree_leaves(result) if isinstance(part, torch.Tensor)]
         if _name(func) not in _EXACT and not _is_view(func):
-            parts = result if isinstance(result, (tuple, list)) else (result,)
-            self.seen |= {part.dtype for part in parts if isinstance(part, torch.Tensor) and part.is_floating_point()}
+            seen |= {part.dtype for part in parts if part.is_floating_point()}
+        self._seen |= {part.untyped_storage().data_ptr(): seen for part in parts}
         return result
 
 

@@ -44,7 +44,7 @@ from evo_kernel.tasks.layout import dense_strides, shares_memory
 from evo_kernel.types import content_hash
 
 ITEM_BYTES = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e8m0fnu": 1,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1,
 }  # fmt: skip
 MAX_BYTES = 1 << 38
@@ -66,7 +66,7 @@ Stride = Annotated[int, Field(ge=0, le=MAX_BYTES)]  # torch has no negative stri
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 Shape = Annotated[tuple[Size, ...], Field(max_length=16)]
 Dtype = Literal[
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
     "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool",
 ]  # fmt: skip
 _Model = TypeVar("_Model", bound="_Data")

@@ -255,6 +255,9 @@ class _Words(ast.NodeTransformer):
             case ast.Attribute(value=number, attr="to") if len(node.args) == 1 and _is_size(number):
                 # A size of one is a constant to the compiler, and constants have no methods.
                 return parse_expression(f"tl.cast({ast.unparse(number)}, {ast.unparse(node.args[0])})")
+            case ast.Attribute(value=ast.Name(id="tl"), attr="broadcast_to") if _is_size(node.args[0]):
+                size, shape = map(ast.unparse, node.args)  # a constant has no shape, either
+                return parse_expression(f"tl.full({shape}, {size}, tl.int64)")
             case ast.Attribute(value=ast.Name(id="tl"), attr="inline_asm_elementwise"):
                 return _in_words(node)
         return node
