@@ -182,6 +182,22 @@ def test_a_machine_that_fails_gives_the_request_back_and_another_judges_it(box, 
                 assert verdict.result(20.0).passed
 
 
+def test_a_machine_that_is_well_again_takes_what_it_had_refused(box, task, tmp_path):
+    well: list[bool] = []
+
+    def fail(source: Source) -> None:
+        if not well:
+            raise InfraError("No space left on device")
+
+    with serving(server(box, tmp_path, before=fail, try_again_s=0.05)):
+        judge = asking(box, task)
+        with pytest.raises(InfraError, match="No space left"):
+            judge.evaluate(kernel(3), Purpose.SCORE)
+        well.append(True)
+        time.sleep(1.0)
+        assert judge.evaluate(kernel(3), Purpose.SCORE).passed
+
+
 def test_a_request_that_no_server_takes_is_the_machines_failure_with_their_reason(box, task, tmp_path):
     judge, troubles = asking(box, replace_identity(task)), []
     judge.on_trouble = troubles.append

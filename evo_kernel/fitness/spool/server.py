@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import socket
@@ -28,8 +29,8 @@ FASTEST_S, SLOWEST_S = 0.005, 0.5
 """Between two looks at an empty spool: at once after news, less and less often later."""
 GRACE_S = 10.0
 """What is under way may finish within so many seconds once the server is told to end; the rest is given back."""
-TRIES, TRY_AGAIN_S = 3, 5.0
-"""So often a request at which this machine fails is tried, with pauses; then it is left to others."""
+TRIES, TRY_AGAIN_S, PAUSES_OF_REFUSAL = 3, 5.0, 12
+"""So often a request at which this machine fails is tried, with pauses; then it is left to others for some more."""
 IN_TURN = ("confirm", "profile")
 """Purposes of which there is one at a time, as in a local search."""
 REFUSALS = 200
@@ -90,12 +91,13 @@ class SpoolServer:
         lease_s: float = LEASE_S,
         beat_s: float = BEAT_S,
         grace_s: float = GRACE_S,
+        try_again_s: float = TRY_AGAIN_S,
     ) -> None:
         self._folder, self._judges, self._say = folder, judges, say
         self._told, self._name = announcement, announcement.server
         self._environment: Environment = announcement.environment
         self._beats, self._beat_s, self._lease_s = Heartbeats(folder, lease_s), beat_s, lease_s
-        self._grace_s = grace_s
+        self._grace_s, self._try_again_s = grace_s, try_again_s
         self._hands: dict[Future[None], str] = {}  # stems under way
         self._listed: list[str] = []
         self._listed_at = self._looked_at = -1e9
@@ -196,6 +198,8 @@ class SpoolServer:
         ours = [stem for stem in every if told_by(stem)[0] == self._environment.key]
         self.served.elsewhere = len(every) - len(ours)
         with self._lock:
+            for stem in [stem for stem in self.served.refused if now >= self._failed[stem][1]]:
+                del self.served.refused[stem], self._failed[stem]  # the machine may be well again
             self._listed = [stem for stem in ours if stem not in self.served.refused and stem not in self._held]
         self._listed.sort(key=self._order)
         return True
@@ -270,10 +274,12 @@ class SpoolServer:
         with self._lock:
             if not self._stopped.is_set():
                 failures = self._failed.get(stem, (0, 0.0))[0] + 1
-                self._failed[stem] = failures, time.monotonic() + TRY_AGAIN_S * failures
+                pauses = failures
                 if for_good or failures >= TRIES:
+                    pauses = math.inf if for_good else PAUSES_OF_REFUSAL
                     self.served.refused[stem] = why[:500]
                     self._say(f"left to others: {told_by(stem)[2]} of task {told_by(stem)[1]}: {why}")
+                self._failed[stem] = failures, time.monotonic() + self._try_again_s * pauses
             self.served.given_back += self._folder.give_back(stem, self._name)
 
     # ---- being there ------------------------------------------------------------------------------------------------
