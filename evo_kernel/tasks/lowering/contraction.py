@@ -37,12 +37,10 @@ def matmul(
     if a.dtype not in DOT_TYPES or b.dtype not in DOT_TYPES:
         raise NotLowered(f"a product of {a.dtype} matrices")
     triangle = _triangle_of(node.fx)
-    parted = _pays_in_parts(module, a, b) and not triangle
-    if parted and (bias is not None or alpha != 1):
+    parted = _pays_in_parts(module, a, b) and alpha == 1 and beta == 1 and not triangle
+    if parted and bias is not None:
         total = matmul(module, replace(node, name=module.fresh("product")), a, b)
-        job = PointwiseJob(
-            "bias", (total, bias), (torch.float32, torch.float32), (f"{{0}} * {alpha!r} + {{1}} * {beta!r}",)
-        )
+        job = PointwiseJob("bias", (total, bias), (torch.float32, torch.float32), ("{0} + {1}",))
         return write(module, node, job)
     a, b = materialise(module, a), materialise(module, b)
     out = module.empty(node.name, node.result)

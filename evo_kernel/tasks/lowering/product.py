@@ -186,6 +186,8 @@ class Product:
         if len(node.result.shape) != 4 or node.argument(6) or node.argument(8) != 1:
             raise NotLowered("its convolution has groups, is transposed, or not of two dimensions")
         self._begin(node.value(0), node.value(1))
+        if self.parted:
+            raise NotLowered("its convolution is of float32")
         self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
         total = LoweredValue.of(self.acc, node.result)
         self.filters = total.shape[1]
