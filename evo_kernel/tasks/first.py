@@ -95,7 +95,7 @@ def template_of(task: Task, form: Form = "triton") -> Source | None:
 
     None for other references, and for what follows that `form` lacks.
     """
-    dtypes = {"float16", "bfloat16", *(["float32"] if form == "gluon" and task.tolerance.precision == "ieee" else [])}
+    dtypes = {"float16", "bfloat16", *(["float32"] if form == "gluon" else [])}
     case = next(case for case in task.cases if case.kind is CaseKind.SEARCH)
     tensors = [spec for spec in task.input_specs(case) if isinstance(spec, TensorSpec)]
     if sum(spec.dtype in dtypes and len(spec.shape) >= 2 for spec in tensors) < 2:

@@ -134,19 +134,21 @@ def reference(a, b, rest):
 """
 
 
-@pytest.mark.parametrize("followed", ["torch.relu", "torch.nn.functional.normalize"])
-def test_matrices_of_float32_are_multiplied_in_parts_of_float16(tmp_path, followed):
+@pytest.mark.parametrize(
+    ("followed", "precision"),
+    [("torch.relu", "ieee"), ("torch.relu", "tf32"), ("torch.nn.functional.normalize", "ieee")],
+)
+def test_matrices_of_float32_are_multiplied_as_float16(tmp_path, followed, precision):
     path = tmp_path / "parted_task.py"
-    path.write_text(PARTED.replace("FOLLOWED", followed))
+    path.write_text(PARTED.replace("FOLLOWED", followed) + f"PRECISION = {precision!r}\n")
     one = load(path)
     setattr(one.reference_function, "compiled_baseline", False)
     source = template_of(one, "gluon")
     assert source is not None and "parted_kernel[" in source.text and template_of(one) is None
+    assert ("3 * steps" in source.text) == (precision == "ieee")
     with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(source, Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason
-    path.write_text(path.read_text() + 'PRECISION = "tf32"\n')
-    assert template_of(load(path), "gluon") is None
 
 
 def test_only_products_of_16_bits_have_one_in_triton(tmp_path):

@@ -74,10 +74,10 @@ def matmul(
 
 
 def _pays_in_parts(module: LoweredModule, a: LoweredValue, b: LoweredValue) -> bool:
-    """Whether to multiply in parts of float16: by sizes as `fits` in `product`."""
+    """Whether to multiply as float16: by sizes as `fits` in `product`."""
     sizes = a.shape[0], b.shape[-1]
-    exact = a.dtype == b.dtype == torch.float32 and module.precision == "ieee"
-    return bool(module.products) and exact and len(a.shape) == 2 and min(map(module.largest, sizes)) >= 256
+    served = bool(module.products) and a.dtype == b.dtype == torch.float32
+    return served and len(a.shape) == 2 and min(map(module.largest, sizes)) >= 256
 
 
 def _turned(matrix: LoweredValue) -> LoweredValue:

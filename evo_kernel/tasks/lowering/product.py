@@ -35,7 +35,7 @@ LAST = (0, 2, 3, 1)
 
 def product_template(task: Task, form: Form = "triton") -> Source:
     """A first kernel for a reference that is one product of 16-bit matrices, or one convolution of 16 bits that is
-    channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied in parts of float16.
+    channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied as float16.
 
     Where other operations come before or follow, `lower` writes them, if there are products of float32.
     Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
@@ -45,22 +45,22 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     try:
         product = _read(task, [without_data(spec) for spec in task.input_specs(case)])
     except LoweringError:
-        if form == "triton" or task.tolerance.precision != "ieee":
+        if form == "triton":
             raise
-        return lower(task, _in_parts())
+        return lower(task, _in_parts(task.tolerance.precision))
     if product.filters:
         return Source(IMPORTS + product.text(form, _places(task, product)))
-    if product.parted and form == "triton":
+    if product.scaled and form == "triton":
         raise LoweringError("A product of float32 has no template in Triton.")
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
     return Source(plain + product.text(form))
 
 
-def _in_parts() -> str:
+def _in_parts(precision: str) -> str:
     """The text of `fits` and `product` for float32 matrices, with nothing that follows."""
     matrix = torch.empty(256, 256, device="meta")
     traced = trace(torch.mm, [matrix, matrix])
-    product = Product(traced, LoweredModule(traced, [[matrix, matrix]], "ieee"))
+    product = Product(traced, LoweredModule(traced, [[matrix, matrix]], precision))
     product.read()
     return product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
 
@@ -110,7 +110,7 @@ class Product:
     b: str = ""
     acc: str = ""  # the variable that holds a tile of the product
     b_transposed: bool = False  # its rows are columns of the product
-    parted: bool = False  # they are float32
+    scaled: bool = False  # they are float32: rows times powers of two, as float16
     extras: dict[str, str] = field(default_factory=dict)  # argument → the variable that it is loaded to
     tiled: bool = False  # one of them has a value an element, whose layout takes shared memory too
     statements: list[str] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Product:
         if len(node.result.shape) != 4 or node.argument(6) or node.argument(8) != 1:
             raise NotLowered("its convolution has groups, is transposed, or not of two dimensions")
         self._begin(node.value(0), node.value(1))
-        if self.parted:
+        if self.scaled:
             raise NotLowered("its convolution is of float32")
         self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
         total = LoweredValue.of(self.acc, node.result)
@@ -225,7 +225,7 @@ class Product:
 
     def _multiply(self, node: AtenNode, a: LoweredValue, b: LoweredValue) -> LoweredValue:
         self._begin(a, b)
-        turned = a.name.endswith(".T") and not self.parted
+        turned = a.name.endswith(".T") and not self.scaled
         if turned or self.traced.tensors[b.name.removesuffix(".T")].dim() != 2:
             raise NotLowered("its left matrix is transposed, or its right one a view")
         self.a, self.b, self.b_transposed = a.name, b.name.removesuffix(".T"), b.name.endswith(".T")
@@ -234,10 +234,10 @@ class Product:
     def _begin(self, a: LoweredValue, b: LoweredValue) -> None:
         if self.a:
             raise NotLowered("it has two products")
-        self.parted = a.dtype == torch.float32 and self.module.precision == "ieee"
-        served = a.dtype in DTYPES or self.parted
+        self.scaled = a.dtype == torch.float32
+        served = a.dtype in DTYPES or self.scaled
         if not served or b.dtype != a.dtype or a.name in self.types or b.name in self.types:
-            raise NotLowered("its operands are not inputs of 16 bits, or of float32 to be exact")
+            raise NotLowered("its operands are not inputs of 16 bits or float32")
         self.acc = self.module.fresh("acc")
         self.types[self.acc] = torch.float32
 
@@ -304,17 +304,17 @@ class Product:
         kernel = GATHER if self.filters else KERNEL if form == "triton" else ""
         text = self.filled(kernel, self.statements)
         if form == "gluon":
-            host = CUT if self.filters else PARTED + PRODUCT if self.parted else PRODUCT
+            host = CUT if self.filters else PARTED + PRODUCT if self.scaled else PRODUCT
             text += self.filled(GLUON + host, [in_gluon(line) for line in self.statements])
         flat = self.rank == 2 or bool(self.filters)
-        whole = [*self.extras] + [self.a] * (self.parted and not flat)
-        turn = self.parted and not self.b_transposed
+        whole = [*self.extras] + [self.a] * (self.scaled and not flat)
+        turn = self.scaled and not self.b_transposed
         return text + (CONVOLVE if self.filters else RUN).format(
             arguments=", ".join(self.traced.names), left=self.a if flat else f"{self.a}.flatten(0, -2)",
             right=f"{self.b}.T" if turn else self.b,
             shape=f"(*{self.a}.shape[:-1], {self.b}.shape[{0 if self.b_transposed else 1}])", dtype=self.dtype,
             wholes="".join(f" and {name}.is_contiguous()" for name in whole), first=self.a,
-            fits=PAYS if self.parted else SERVED,
+            fits=PAYS if self.scaled else SERVED,
             out="out" if flat else "out.flatten(0, -2)", extras="".join(f"{name}, " for name in self.extras),
             places=places, multiply="cut" if form == "gluon" else "gather",
             turned=".permute(0, 3, 1, 2)" if self.turned else "",
@@ -328,12 +328,15 @@ class Product:
             re.sub(r"\bacc\b", self.acc, kernel),
             flags=re.MULTILINE,
         )
+        parted = self.scaled and self.module.precision == "ieee"
         kept = {
             "MATRIX": not self.filters,
             "WINDOWS": self.filters,
-            "PARTED": self.parted,
-            "TURNED": self.b_transposed and not self.filters and not self.parted,
-            "STRAIGHT": not self.b_transposed and not self.filters and not self.parted,
+            "SCALED": self.scaled,
+            "PARTED": parted,
+            "HALVED": self.scaled and not parted,
+            "TURNED": (self.b_transposed or self.scaled) and not self.filters and not parted,
+            "STRAIGHT": not self.b_transposed and not self.filters and not self.scaled,
             "ALONE": not self.tiled and self.dtype != torch.float32,
         }
         lines = []
@@ -345,7 +348,7 @@ class Product:
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
-        pointers = "a_inverse_ptr, b_inverse_ptr, " * self.parted + pointers
+        pointers = "a_inverse_ptr, b_inverse_ptr, " * self.scaled + pointers
         text = text if self.filters else re.sub(r", (PHASES|BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
         text = re.sub(
             rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",

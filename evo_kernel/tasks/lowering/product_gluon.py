@@ -1,7 +1,7 @@
 """The text of a template in Gluon, of matrices or of windows: a warp that loads by TMA, warp groups with wgmma.
 
 Lines end with the operands that they are for: MATRIX or WINDOWS; of matrices, TURNED or STRAIGHT, as the right one
-lies, or PARTED: both were float32, and lie in two parts of float16.
+lies, or PARTED, where each lies in two parts. SCALED: both were float32; HALVED: as one part, which is as exact as TF32.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def finish(
     place, i, j = corner_of(box, c_desc, BOX)  # WINDOWS
     rows = outputs(place, i, j, gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT)), m, c_desc, BOX)  # WINDOWS
     cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
-    acc *= gl.load(a_inverse_ptr + rows, mask=rows < m, other=0.0)[:, None]  # PARTED
-    acc *= gl.load(b_inverse_ptr + cols, mask=cols < n, other=0.0)[None, :]  # PARTED
+    acc *= gl.load(a_inverse_ptr + rows, mask=rows < m, other=0.0)[:, None]  # SCALED
+    acc *= gl.load(b_inverse_ptr + cols, mask=cols < n, other=0.0)[None, :]  # SCALED
     EPILOGUE
     tma.store_wait(OUTS - 1)
     c_smem.store(RESULT.to(c_desc.dtype))
@@ -256,7 +256,10 @@ PARTED = '''
 def parted_kernel(
     x_ptr, parts_ptr, inverse_ptr, rows, depth, wide, row_stride, stride, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Each row times the power of two that brings it to at most 2^15, in two parts, and the power's inverse."""
+    """Each row times the power of two that brings it to at most 2^15, in parts, and the power's inverse.
+
+    The first part is what it rounds to, the second one 2^11 times the rest.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
     for first in range(0, depth, BLOCK):
@@ -274,17 +277,18 @@ def parted_kernel(
         x = tl.load(x_ptr + row[:, None] * row_stride + col.to(tl.int64)[None, :] * stride, mask=inside, other=0.0)
         x *= power[:, None]
         high = x.to(tl.float16)
-        low = tl.where(tl.abs(x) < float("inf"), (x - high.to(tl.float32)) * 2048.0, 0.0).to(tl.float16)
+        low = tl.where(tl.abs(x) < float("inf"), (x - high.to(tl.float32)) * 2048.0, 0.0).to(tl.float16)  # PARTED
         inside = (row < rows)[:, None] & (col < wide)[None, :]
         tl.store(parts_ptr + row[:, None] * wide + col[None, :], high, mask=inside)
-        tl.store(parts_ptr + (rows + row)[:, None] * wide + col[None, :], low, mask=inside)
+        tl.store(parts_ptr + (rows + row)[:, None] * wide + col[None, :], low, mask=inside)  # PARTED
 
 
 def parted(x):
-    """A float32 matrix as float16: what its rows round to, below them 2^11 times the rest; and the powers' inverses."""
+    """A float32 matrix as float16, the first parts of all rows before the second ones, and the powers' inverses."""
     (rows, depth), device = x.shape, x.device
     wide = triton.cdiv(depth, 8) * 8  # descriptors want rows of multiples of 16 bytes
-    parts = torch.empty((2 * rows, wide), dtype=torch.float16, device=device)
+    parts = torch.empty((2 * rows, wide), dtype=torch.float16, device=device)  # PARTED
+    parts = torch.empty((rows, wide), dtype=torch.float16, device=device)  # HALVED
     inverse = torch.empty(rows, dtype=torch.float32, device=device)
     tile = (8, 256, 4) if x.stride(1) == 1 else (32, 128, 8)
     parted_kernel[(triton.cdiv(rows, tile[0]),)](
@@ -297,7 +301,7 @@ PRODUCT = """
 
 def product(a, b, EXTRAS, out):
     (m, k), n = a.shape, out.shape[1]
-    (a, a_inverse), (b, b_inverse) = parted(a), parted(b)  # PARTED
+    (a, a_inverse), (b, b_inverse) = parted(a), parted(b)  # SCALED
     processors = torch.cuda.get_device_properties(a.device).multi_processor_count
 
     def tiles(form):
@@ -314,7 +318,7 @@ def product(a, b, EXTRAS, out):
         descriptor(b, [block_n, block_k]),  # TURNED PARTED
         descriptor(b, [block_k, block_n]),  # STRAIGHT
         descriptor(out, [rows, block_n // parts]),
-        a_inverse, b_inverse,  # PARTED
+        a_inverse, b_inverse,  # SCALED
         EXTRAS, triton.cdiv(m, groups * rows), triton.cdiv(n, block_n), triton.cdiv(k, block_k), m, n,
         ROWS=rows, GROUPS=groups, BLOCK_N=block_n, BLOCK_K=block_k, SLOTS=slots, GROUP_M=GROUP_M, PARTS=parts,
         OUTS=outs, num_warps=4,
