@@ -1,7 +1,7 @@
 """The text of a template in Gluon, of matrices or of windows: a warp that loads by TMA, warp groups with wgmma.
 
 Lines end with the operands that they are for: MATRIX or WINDOWS; of matrices, TURNED or STRAIGHT, as the right one
-lies, or PARTED, where each lies in two parts. SCALED: both were float32; HALVED: as one part, which is as exact as TF32.
+lies, or PARTED, where each lies in two parts. SCALED: both were float32; HALVED: as one part, as exact as TF32.
 """
 
 from __future__ import annotations
