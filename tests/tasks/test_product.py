@@ -153,5 +153,6 @@ def test_matrices_of_float32_are_multiplied_as_float16(tmp_path, followed, preci
 
 def test_only_products_of_16_bits_have_one_in_triton(tmp_path):
     assert template_of(task(tmp_path, "wide", *SERVED["product"], dtype="float()")) is None
+    assert template_of(task(tmp_path, "small", *SERVED["product"], dtype="float()"), "gluon") is None
     assert template_of(task(tmp_path, "windows", *SERVED["convolution"], dtype="float()"), "gluon") is None
     assert template_of(task(tmp_path, "narrow", *SERVED["product"])) is not None

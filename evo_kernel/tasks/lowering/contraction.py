@@ -21,6 +21,8 @@ from evo_kernel.tasks.lowering.views import materialise
 aten = torch.ops.aten
 DOT_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _PRODUCTS = (aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
+LEAST = 256
+"""Rows and columns from which a product of float32 is worth a pass over its operands before it."""
 _TRIANGLES = (aten.triu.default, aten.tril.default)
 
 
@@ -77,7 +79,7 @@ def _pays_in_parts(module: LoweredModule, a: LoweredValue, b: LoweredValue) -> b
     """Whether to multiply as float16: by sizes as `fits` in `product`."""
     sizes = a.shape[0], b.shape[-1]
     served = bool(module.products) and a.dtype == b.dtype == torch.float32
-    return served and len(a.shape) == 2 and min(map(module.largest, sizes)) >= 256
+    return served and len(a.shape) == 2 and min(map(module.largest, sizes)) >= LEAST
 
 
 def _turned(matrix: LoweredValue) -> LoweredValue:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from evo_kernel.errors import LoweringError
+from evo_kernel.tasks.lowering.contraction import LEAST
 from evo_kernel.tasks.lowering.layout import LoweredValue, align, same, storage_order
 from evo_kernel.tasks.lowering.lower import lower, ones
 from evo_kernel.tasks.lowering.module import LoweredModule, read_sizes, tl_type
@@ -228,8 +229,11 @@ class Product:
         turned = a.name.endswith(".T") and not self.scaled
         if turned or self.traced.tensors[b.name.removesuffix(".T")].dim() != 2:
             raise NotLowered("its left matrix is transposed, or its right one a view")
+        total = LoweredValue.of(self.acc, node.result)
+        if self.scaled and min(map(self.module.largest, total.shape)) < LEAST:
+            raise NotLowered("its product of float32 is small")
         self.a, self.b, self.b_transposed = a.name, b.name.removesuffix(".T"), b.name.endswith(".T")
-        return LoweredValue.of(self.acc, node.result)
+        return total
 
     def _begin(self, a: LoweredValue, b: LoweredValue) -> None:
         if self.a:
@@ -362,8 +366,8 @@ class Product:
 
 SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multiples of 16 bytes."""
     return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))'''
-PAYS = '''"""Whether a descriptor can serve the result, and it is large enough for its operands to be parted."""
-    return len(b) % 8 == 0 and min(len(a), len(b)) >= 256'''
+PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough for its operands to be parted."""
+    return len(b) % 8 == 0 and min(len(a), len(b)) >= {LEAST}'''
 
 FITS = """
 
