@@ -33,9 +33,9 @@ cuDNN on copies of the prompt, three parts by FlashAttention, FlexAttention. The
 | --- | --- | --- | --- |
 | 16 x 8192 + 1024, 32 (8) x 128 | 16551 | 26931 flex | 1.63x |
 | 32 x 8192 + 512 ragged, 32 (8) x 128 | 16144 | 35768 flex | 2.22x |
-| 16 x 2048 + 1024, 32 (8) x 128 | 3962 | 9286 flex | 2.34x |
-| 8 x 16384 + 1024 ragged, 32 (8) x 128 | 22629 | 49329 flex | 2.18x |
-| 7 x 4097 + 2048 ragged, 16 (4) x 64 | 2055 | 6371 three parts | 3.10x |
+| 16 x 2048 + 1024, 32 (8) x 128 | 3981 | 9370 flex | 2.35x |
+| 8 x 16384 + 1024 ragged, 32 (8) x 128 | 22864 | 49444 flex | 2.16x |
+| 7 x 4097 + 2048 ragged, 16 (4) x 64 | 2060 | 6396 three parts | 3.10x |
 
 Of an earlier form (heads listed together by eight, four slots in both kernels; 17001 us in the first case), a profiler
 saw 8404 us of `keys_kernel`, 7245 us of `rows_kernel` and 85 us of `again_kernel`.

@@ -366,8 +366,8 @@ class Product:
 
 SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multiples of 16 bytes."""
     return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))'''
-PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough for its operands to be parted."""
-    return len(b) % 8 == 0 and min(len(a), len(b)) >= {LEAST}'''
+PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough: parting pays, and tiles keep a GPU busy."""
+    return len(b) % 8 == 0 and min(len(a), len(b)) >= {LEAST} and len(a) * len(b) >= a.shape[1]'''
 
 FITS = """
 
