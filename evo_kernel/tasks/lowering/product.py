@@ -23,7 +23,7 @@ from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, lite
 from evo_kernel.tasks.lowering.product_gluon import GLUON, PARTED, PRODUCT, in_gluon
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import Expr, Traced, trace
-from evo_kernel.tasks.lowering.windows import CONVOLVE, CUT, GATHER, IMPORTS, NAMES
+from evo_kernel.tasks.lowering.windows import CONVOLVE, CUT, GATHER, IMPORTS, NAMES, PLANES, SHAPED
 from evo_kernel.tasks.task import Task, functional, without_data
 from evo_kernel.types import CaseKind, Source
 
@@ -49,10 +49,12 @@ def product_template(task: Task, form: Form = "triton") -> Source:
         if form == "triton":
             raise
         return lower(task, _in_parts(task.tolerance.precision))
-    if product.filters:
-        return Source(IMPORTS + product.text(form, _places(task, product)))
     if product.scaled and form == "triton":
         raise LoweringError("A product of float32 has no template in Triton.")
+    if product.filters and product.scaled and product.outputs < LEAST:
+        raise LoweringError("A convolution of float32 as small as this has no template.")
+    if product.filters:
+        return Source(IMPORTS + product.text(form, _places(task, product)))
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
     return Source(plain + product.text(form))
 
@@ -121,6 +123,7 @@ class Product:
     result: str = ""  # the variable that is stored
     dtype: torch.dtype = torch.float32
     filters: Expr | None = None  # how many a convolution has
+    outputs: int = 0  # of each
     places: tuple[Sequence[int | Expr], ...] = ()  # its stride, padding and dilation
 
     def read(self) -> None:
@@ -187,12 +190,15 @@ class Product:
         if len(node.result.shape) != 4 or node.argument(6) or node.argument(8) != 1:
             raise NotLowered("its convolution has groups, is transposed, or not of two dimensions")
         self._begin(node.value(0), node.value(1))
-        if self.scaled:
-            raise NotLowered("its convolution is of float32")
-        self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
         total = LoweredValue.of(self.acc, node.result)
+        self.outputs = self.module.largest(total.shape[0] * total.shape[2] * total.shape[3])
         self.filters = total.shape[1]
         self.places = tuple(place * 2 if len(place) == 1 else place for place in places)
+        if self.scaled:
+            self.a, self.b = (self._in_planes(node.value(index)) for index in (0, 1))
+            self._check_places()
+        else:
+            self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
         if bias is None:
             return total
         one = sympy.Integer(1)
@@ -208,6 +214,17 @@ class Product:
         same_order = LoweredValue.of("", self.traced.tensors[value.name]).shape == moved.shape
         return value.name if same_order else f"{value.name}.permute{LAST}"
 
+    def _in_planes(self, value: LoweredValue) -> str:
+        if LoweredValue.of(value.name, self.traced.tensors[value.name]) != value or not value.contiguous:
+            raise NotLowered("its convolution of float32 is not channels first")
+        return f"{value.name}.permute{LAST}"
+
+    def _check_places(self) -> None:
+        """Raises NotLowered where a stride can neither be cut out nor folded."""
+        stride, _, dilation = (max(map(self.module.largest, along)) for along in self.places)
+        if stride > 2 and dilation > 1:
+            raise NotLowered("its convolution of float32 has a long stride and a dilation")
+
     @staticmethod
     def _last(value: LoweredValue) -> LoweredValue:
         shape, strides = (tuple(numbers[dim] for dim in LAST) for numbers in (value.shape, value.strides))
@@ -218,6 +235,10 @@ class Product:
         if not self.filters:
             return -1
         shape = LoweredValue.of("", fake).shape
+        if self.scaled:
+            if storage_order(fake) != (0, 1, 2, 3) or shape[1] != self.filters:
+                raise NotLowered("it is not channels first")
+            return -3
         moving = tuple(dim for dim, size in enumerate(shape) if size != 1)
         order = moving if len(moving) == 1 else storage_order(fake)
         if order not in (moving[:1], LAST, (0, 1, 2, 3)) or shape[order[-1]] != self.filters:
@@ -281,6 +302,8 @@ class Product:
             text = "tl.load({0}_ptr + cols, mask=cols < n, other=0.0)[None, :]"
         elif len(strides) == 2 and moving == [0] and strides[0] == 1:
             text = "tl.load({0}_ptr + rows, mask=rows < m, other=0.0)[:, None]"
+        elif self.scaled and self.filters and len(moving) == len(strides) and value.contiguous:
+            text = "tl.load(({0}_ptr + above)[:, None] + (cols * area)[None, :], mask=inside, other=0.0)"
         elif len(moving) == len(strides) and (self._last(value) if last == 1 and self.filters else value).contiguous:
             self.tiled = True
             inside = "mask=(rows < m)[:, None] & (cols < n)[None, :]"
@@ -305,14 +328,14 @@ class Product:
 
     def text(self, form: Form, places: str = "") -> str:
         """Kernels and `run`. `places`: of a convolution, the body of a function."""
-        kernel = GATHER if self.filters else KERNEL if form == "triton" else ""
+        kernel = GATHER * (not self.scaled) + SHAPED if self.filters else KERNEL if form == "triton" else ""
         text = self.filled(kernel, self.statements)
         if form == "gluon":
-            host = CUT if self.filters else PARTED + PRODUCT if self.scaled else PRODUCT
+            host = PLANES * self.scaled + CUT if self.filters else PARTED * self.scaled + PRODUCT
             text += self.filled(GLUON + host, [in_gluon(line) for line in self.statements])
         flat = self.rank == 2 or bool(self.filters)
         whole = [*self.extras] + [self.a] * (self.scaled and not flat)
-        turn = self.scaled and not self.b_transposed
+        turn = self.scaled and not self.b_transposed and not self.filters
         return text + (CONVOLVE if self.filters else RUN).format(
             arguments=", ".join(self.traced.names), left=self.a if flat else f"{self.a}.flatten(0, -2)",
             right=f"{self.b}.T" if turn else self.b,
@@ -333,11 +356,15 @@ class Product:
             flags=re.MULTILINE,
         )
         parted = self.scaled and self.module.precision == "ieee"
+        planes = self.scaled and bool(self.filters)
         kept = {
             "MATRIX": not self.filters,
             "WINDOWS": self.filters,
             "SCALED": self.scaled,
+            "WHOLE": not parted,
             "PARTED": parted,
+            "BOXES": not planes,
+            "PLANES": planes,
             "HALVED": self.scaled and not parted,
             "TURNED": (self.b_transposed or self.scaled) and not self.filters and not parted,
             "STRAIGHT": not self.b_transposed and not self.filters and not self.scaled,
@@ -346,14 +373,16 @@ class Product:
         lines = []
         for line in text.splitlines(keepends=True):
             code, _, marks = line.rstrip().rpartition("  # ")
-            if not kept.keys() >= {*marks.split()} or not marks:
+            if not kept.keys() >= {*marks.replace("+", " ").split()} or not marks:
                 lines.append(line)
-            elif any(kept[mark] for mark in marks.split()):
+            elif any(all(kept[mark] for mark in both.split("+")) for both in marks.split()):
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
         pointers = "a_inverse_ptr, b_inverse_ptr, " * self.scaled + pointers
-        text = text if self.filters else re.sub(r", (PHASES|BOX|GEOMETRY)(: gl.constexpr)?\b", "", text)
+        if planes:
+            text = re.sub(r"\b(c_smem|stage), ", "", text.replace("c_desc", "c_ptr"))
+        text = text if self.filters else re.sub(r", (PHASES|BOX|GEOMETRY|SIDES)(: gl.constexpr)?\b", "", text)
         text = re.sub(
             rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
             lambda found: ", ".join(f"{name}{found[2]}" for name in NAMES[found[1]]),

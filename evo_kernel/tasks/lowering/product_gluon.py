@@ -1,7 +1,8 @@
 """The text of a template in Gluon, of matrices or of windows: a warp that loads by TMA, warp groups with wgmma.
 
-Lines end with the operands that they are for: MATRIX or WINDOWS; of matrices, TURNED or STRAIGHT, as the right one
-lies, or PARTED, where each lies in two parts. SCALED: both were float32; HALVED: as one part, as exact as TF32.
+Lines end with the operands that they are for: MATRIX or WINDOWS; WHOLE ones, or PARTED, where each lies in two parts;
+of whole matrices, TURNED or STRAIGHT, as the right one lies. SCALED: both were float32; HALVED: as one part, as exact
+as TF32. A result is stored by TMA from BOXES, or, of windows of float32, by pointers as PLANES.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def place(tile, row_tiles, col_tiles, GROUP_M: gl.constexpr):
 
 @gluon.jit
 def produce(
-    a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+    a_desc, PHASES, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps, SIDES,
     ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
     GROUP_M: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
@@ -100,11 +101,11 @@ def produce(
     for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
         row, col = place(tile, row_tiles, col_tiles, GROUP_M)
         first = row * GROUPS  # WINDOWS
-        corners = corner_of(first, c_desc, BOX), corner_of(first + GROUPS - 1, c_desc, BOX)  # WINDOWS
+        corners = corner_of(first, SIDES, BOX), corner_of(first + GROUPS - 1, SIDES, BOX)  # WINDOWS
         tap, channel = 0, 0  # WINDOWS
-        for j in range(steps):  # TURNED STRAIGHT WINDOWS
+        for j in range(steps):  # WHOLE
         for j in range(3 * steps):  # PARTED
-            step = j % steps  # PARTED
+            step = j % steps  # MATRIX+PARTED
             lower_a = gl.where(j // steps == 1, a_desc.shape[0] // 2, 0)  # PARTED
             lower_b = gl.where(j // steps == 0, b_desc.shape[0] // 2, 0)  # PARTED
             barrier, b = full.index(slot), b_smem.index(slot)
@@ -113,41 +114,52 @@ def produce(
             for g in gl.static_range(GROUPS):
                 a = a_smem.index(slot * GROUPS + g)
                 load_tile(a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], barrier, a)  # TURNED STRAIGHT
-                load_tile(a_desc, [lower_a + (row * GROUPS + g) * ROWS, step * BLOCK_K], barrier, a)  # PARTED
-                load_window((a_desc, PHASES), barrier, a, corners[g], tap, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
+                load_tile(a_desc, [lower_a + (row * GROUPS + g) * ROWS, step * BLOCK_K], barrier, a)  # MATRIX+PARTED
+                picture, top, left = corners[g]  # WINDOWS
+                picture += lower_a  # WINDOWS+PARTED
+                corner = picture, top, left  # WINDOWS
+                load_window((a_desc, PHASES), barrier, a, corner, tap, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
             load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], barrier, b)  # TURNED
-            load_tile(b_desc, [lower_b + col * BLOCK_N, step * BLOCK_K], barrier, b)  # PARTED
+            load_tile(b_desc, [lower_b + col * BLOCK_N, step * BLOCK_K], barrier, b)  # MATRIX+PARTED
             load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], barrier, b)  # STRAIGHT
-            load_tile(b_desc, [col * BLOCK_N, tap, channel], barrier, b.reshape([BLOCK_N, 1, BLOCK_K]))  # WINDOWS
+            b_row = col * BLOCK_N  # WINDOWS
+            b_row += lower_b  # WINDOWS+PARTED
+            load_tile(b_desc, [b_row, tap, channel], barrier, b.reshape([BLOCK_N, 1, BLOCK_K]))  # WINDOWS
             channel += BLOCK_K  # WINDOWS
             tap = gl.where(channel >= b_desc.shape[2], tap + 1, tap)  # WINDOWS
             channel = gl.where(channel >= b_desc.shape[2], 0, channel)  # WINDOWS
+            tap = gl.where(tap == b_desc.shape[1], 0, tap)  # WINDOWS+PARTED
             slot, phase = following(slot, phase, SLOTS)
 
 
 @gluon.jit
 def finish(
-    acc, c_desc, POINTERS, c_smem, box, col, m, n,
+    acc, c_desc, POINTERS, c_smem, box, col, m, n, SIDES,
     OUTS: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr, BOX: gl.constexpr
 ):
     """A part of the result: what follows the product, and its store."""
     rows = box * acc.shape[0] + gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT))  # MATRIX
-    place, i, j = corner_of(box, c_desc, BOX)  # WINDOWS
-    rows = outputs(place, i, j, gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT)), m, c_desc, BOX)  # WINDOWS
+    place, i, j = corner_of(box, SIDES, BOX)  # WINDOWS
+    rows = outputs(place, i, j, gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT)), m, SIDES, BOX)  # WINDOWS
     cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
-    acc *= gl.load(a_inverse_ptr + rows, mask=rows < m, other=0.0)[:, None]  # SCALED
+    area = out_high * out_wide  # PLANES
+    acc *= gl.load(a_inverse_ptr + rows, mask=rows < m, other=0.0)[:, None]  # MATRIX+SCALED
+    acc *= gl.load(a_inverse_ptr + rows // area, mask=rows < m, other=0.0)[:, None]  # PLANES
     acc *= gl.load(b_inverse_ptr + cols, mask=cols < n, other=0.0)[None, :]  # SCALED
+    above = rows + (rows // area).to(gl.int64) * (n - 1) * area  # PLANES
+    inside = (rows < m)[:, None] & (cols < n)[None, :]  # PLANES
     EPILOGUE
-    tma.store_wait(OUTS - 1)
-    c_smem.store(RESULT.to(c_desc.dtype))
-    fence_async_shared()
+    gl.store((c_ptr + above)[:, None] + (cols * area)[None, :], RESULT.to(c_ptr.dtype.element_ty), mask=inside)  # PLANES
+    tma.store_wait(OUTS - 1)  # BOXES
+    c_smem.store(RESULT.to(c_desc.dtype))  # BOXES
+    fence_async_shared()  # BOXES
     store_tile(c_desc, [box * acc.shape[0], col], c_smem)  # MATRIX
-    store_tile(c_desc, [place, i, j, col], c_smem.reshape([BOX, WIDTH]))  # WINDOWS
+    store_tile(c_desc, [place, i, j, col], c_smem.reshape([BOX, WIDTH]))  # WINDOWS+BOXES
 
 
 @gluon.jit
 def consume(
-    c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+    c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES,
     G: gl.constexpr, ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, SLOTS: gl.constexpr,
     GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr
 ):
@@ -160,7 +172,7 @@ def consume(
         row, col = place(tile, row_tiles, col_tiles, GROUP_M)
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, MMA)
         before = slot + 0
-        for j in range(steps):  # TURNED STRAIGHT WINDOWS
+        for j in range(steps):  # WHOLE
         for j in range(2 * steps):  # PARTED
             mbarrier.wait(full.index(slot), phase)
             b = b_smem.index(slot).permute((1, 0))  # TURNED WINDOWS PARTED
@@ -183,22 +195,22 @@ def consume(
             acc += high  # PARTED
             slot, phase = following(slot, phase, SLOTS)  # PARTED
         box = row * GROUPS + G
-        out = c_smem.index(G * OUTS)
+        stage = c_smem.index(G * OUTS)  # BOXES
         if PARTS == 1:
-            finish(acc, c_desc, POINTERS, out, box, col * BLOCK_N, m, n, OUTS, BLOCK_N, MMA, BOX)
+            finish(acc, c_desc, POINTERS, stage, box, col * BLOCK_N, m, n, SIDES, OUTS, BLOCK_N, MMA, BOX)
         else:
             left, right = gl.split(acc.reshape([ROWS, 2, BLOCK_N // 2]).permute((0, 2, 1)))
             left, right = gl.convert_layout(left, PART), gl.convert_layout(right, PART)
-            finish(left, c_desc, POINTERS, out, box, col * BLOCK_N, m, n, OUTS, BLOCK_N // 2, PART, BOX)
+            finish(left, c_desc, POINTERS, stage, box, col * BLOCK_N, m, n, SIDES, OUTS, BLOCK_N // 2, PART, BOX)
             right_col = col * BLOCK_N + BLOCK_N // 2
-            out = c_smem.index(G * OUTS + OUTS - 1)
-            finish(right, c_desc, POINTERS, out, box, right_col, m, n, OUTS, BLOCK_N // 2, PART, BOX)
-    tma.store_wait(0)
+            stage = c_smem.index(G * OUTS + OUTS - 1)  # BOXES
+            finish(right, c_desc, POINTERS, stage, box, right_col, m, n, SIDES, OUTS, BLOCK_N // 2, PART, BOX)
+    tma.store_wait(0)  # BOXES
 
 
 @gluon.jit
 def product_kernel(
-    a_desc, PHASES, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n,
+    a_desc, PHASES, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n, SIDES,
     ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
     GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
@@ -206,11 +218,11 @@ def product_kernel(
     A: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_K], a_desc.dtype)
     B: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_K], a_desc.dtype)  # TURNED WINDOWS PARTED
     B: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_K, BLOCK_N], a_desc.dtype)  # STRAIGHT
-    C: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_N // PARTS], c_desc.dtype)
+    C: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_N // PARTS], c_desc.dtype)  # BOXES
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [SLOTS * GROUPS, ROWS, BLOCK_K], A)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_N, BLOCK_K], B)  # TURNED WINDOWS PARTED
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [SLOTS, BLOCK_K, BLOCK_N], B)  # STRAIGHT
-    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS * OUTS, ROWS, BLOCK_N // PARTS], C)
+    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS * OUTS, ROWS, BLOCK_N // PARTS], C)  # BOXES
     full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
     empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barriers)
     for i in gl.static_range(SLOTS):
@@ -220,26 +232,26 @@ def product_kernel(
     if GROUPS == 2:
         gl.warp_specialize([
             (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES,
                 0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
             )),
             (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES,
                 1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
             )),
             (produce, (
-                a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+                a_desc, PHASES, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps, SIDES,
                 ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M, BOX, GEOMETRY
             )),
         ], [4, 1], [232, 24])
     else:
         gl.warp_specialize([
             (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n,
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES,
                 0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
             )),
             (produce, (
-                a_desc, PHASES, b_desc, c_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps,
+                a_desc, PHASES, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps, SIDES,
                 ROWS, GROUPS, BLOCK_N, BLOCK_K, SLOTS, GROUP_M, BOX, GEOMETRY
             )),
         ], [1], [24])

@@ -10,9 +10,10 @@ IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
 NAMES = {
     "PHASES": ("phase_1", "phase_2", "phase_3"),
     "BOX": ("BOX_N", "BOX_H", "BOX_W"),
+    "SIDES": ("out_high", "out_wide"),
     "GEOMETRY": ("WIDE", "DOWN", "RIGHT", "TOP", "LEFT", "STEP_DOWN", "STEP_RIGHT"),
 }
-"""What these stand for: other phases of x; a box's pictures, rows and columns; a filter's columns, then stride, padding
+"""What these stand for: other phases of x; a box's pictures, rows and columns; the result's; a filter's columns, then stride, padding
 and dilation, each of rows and of columns."""
 
 GATHER = '''
@@ -66,17 +67,6 @@ def gather(x, w, EXTRAS, out, geometry):
         C=channels, HIGH=f_high, **geometry, BLOCK_M=GATHER_M, BLOCK_N=block_n, BLOCK_K=GATHER_K,
         UNROLL=steps if steps <= 8 else 1, num_warps=GATHER_WARPS,
     )
-
-
-def convolve(multiply, x, w, EXTRAS, geometry, dtype):
-    """x is (pictures, rows, columns, channels), w (filters, rows, columns, channels), the result as x is."""
-    sides = [
-        (x.shape[dim] + 2 * geometry[before] - geometry[step] * (w.shape[dim] - 1) - 1) // geometry[stride] + 1
-        for dim, stride, before, step in ((1, "DOWN", "TOP", "STEP_DOWN"), (2, "RIGHT", "LEFT", "STEP_RIGHT"))
-    ]
-    out = torch.empty((len(x), *sides, len(w)), dtype=dtype, device=x.device)
-    multiply(x, w, EXTRAS, out, dict(geometry, WIDE=w.shape[2]))
-    return out
 '''
 
 CUT = '''
@@ -87,18 +77,17 @@ EXTRA_STEPS = 3  # what a tile takes beyond its products
 
 
 @gluon.jit
-def corner_of(box, c_desc, BOX: gl.constexpr):
+def corner_of(box, SIDES, BOX: gl.constexpr):
     """First picture, row and column of a box of outputs."""
-    high, wide = gl.cdiv(c_desc.shape[1], BOX_H), gl.cdiv(c_desc.shape[2], BOX_W)
+    high, wide = gl.cdiv(out_high, BOX_H), gl.cdiv(out_wide, BOX_W)
     return box // (wide * high) * BOX_N, box // wide % high * BOX_H, box % wide * BOX_W
 
 
 @gluon.jit
-def outputs(place, i, j, at, m, c_desc, BOX: gl.constexpr):
+def outputs(place, i, j, at, m, SIDES, BOX: gl.constexpr):
     """The flat indices of a box of outputs; m for those beyond a border."""
     place, i, j = place + at // (BOX_H * BOX_W), i + at // BOX_W % BOX_H, j + at % BOX_W
-    high, wide = c_desc.shape[1], c_desc.shape[2]
-    return gl.where((i < high) & (j < wide), (place * high + i) * wide + j, m)
+    return gl.where((i < out_high) & (j < out_wide), (place * out_high + i) * out_wide + j, m)
 
 
 @gluon.jit
@@ -136,10 +125,11 @@ def count(box, out):
 
 
 def cut(x, w, EXTRAS, out, geometry):
+    (x, a_inverse), (w, b_inverse), geometry = in_parts(x, w, geometry)  # PLANES
     down, right = geometry["DOWN"], geometry["RIGHT"]
-    channels, n, taps = x.shape[3], w.shape[0], w.shape[1] * w.shape[2]
-    if channels % 8 or channels < 16 or n % 8 or down > min(2, x.shape[1]) or right > min(2, x.shape[2]):
-        return gather(x, w, EXTRAS, out, geometry)
+    channels, n, taps = x.shape[3], out.shape[3], w.shape[1] * w.shape[2]
+    if channels % 8 or channels < 16 or n % 8 or down > min(2, x.shape[1]) or right > min(2, x.shape[2]):  # BOXES
+        return gather(x, w, EXTRAS, out, geometry)  # BOXES
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count
 
     def tiles(form):
@@ -155,17 +145,128 @@ def cut(x, w, EXTRAS, out, geometry):
 
     form = min(FORMS, key=cycles)
     rows, groups, block_n, full_depth, slots, parts, outs, _ = form
-    if out.dtype == torch.float32:
-        slots, outs = slots - 1, 1
+    if out.dtype == torch.float32:  # BOXES
+        slots, outs = slots - 1, 1  # BOXES
+    slots = 226 * 1024 // ((groups * rows + block_n) * full_depth * 2)  # PLANES
+    out_high, out_wide = out.shape[1:3]
     box = box_of(rows, x, out)
     a, *phases = [descriptor(x[:, i::down, j::right], [*box, depth]) for i in range(down) for j in range(right)]
     product_kernel[(min(processors, tiles(form)),)](
-        a, *(phases + 3 * [a])[:3], descriptor(w.view(n, taps, channels), [block_n, 1, depth]),
-        descriptor(out, [*box, block_n // parts]), EXTRAS, triton.cdiv(count(box, out), groups),
-        triton.cdiv(n, block_n), steps, out.numel() // n, n, BOX_N=box[0], BOX_H=box[1], BOX_W=box[2], **geometry,
+        a, *(phases + 3 * [a])[:3], descriptor(w.flatten(1, 2), [block_n, 1, depth]),
+        descriptor(out, [*box, block_n // parts]),  # BOXES
+        out, a_inverse, b_inverse,  # PLANES
+        EXTRAS, triton.cdiv(count(box, out), groups), triton.cdiv(n, block_n), steps, out.numel() // n, n, SIDES,
+        BOX_N=box[0], BOX_H=box[1], BOX_W=box[2], **geometry,
         ROWS=rows, GROUPS=groups, BLOCK_N=block_n, BLOCK_K=depth, SLOTS=slots * full_depth // depth, GROUP_M=GROUP_M,
         PARTS=parts, OUTS=outs, num_warps=4,
     )
+'''
+
+PLANES = '''
+
+@triton.jit
+def largest_kernel(x_ptr, largest_ptr, size, BLOCK: tl.constexpr):
+    """The largest finite magnitude in each of several parts of a picture."""
+    piece, pieces, picture = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    largest = tl.zeros([BLOCK], tl.float32)
+    for first in range(piece * BLOCK, size, pieces * BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        x = tl.abs(tl.load(x_ptr + picture * size + at, mask=at < size, other=0.0))
+        largest = tl.maximum(largest, tl.where(x < float("inf"), x, 0.0))
+    tl.store(largest_ptr + picture * pieces + piece, tl.max(largest, axis=0))
+
+
+@triton.jit
+def planes_kernel(
+    x_ptr, largest_ptr, parts_ptr, inverse_ptr, channels, high, wide, folded_high, folded_wide, depth,
+    FOLD_H: tl.constexpr, FOLD_W: tl.constexpr, TAKEN_H: tl.constexpr, TAKEN_W: tl.constexpr,
+    TOP: tl.constexpr, LEFT: tl.constexpr, PIECES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+):
+    """A picture times the power of two that brings it to at most 2^15, channels last, in parts, and the power's inverse.
+
+    Of each FOLD_H rows and FOLD_W columns, the first so many are further channels. The first part is what a value
+    rounds to, the second one 2^11 times the rest.
+    """
+    picture = tl.program_id(1).to(tl.int64)
+    largest = tl.max(tl.load(largest_ptr + picture * PIECES + tl.arange(0, PIECES)), axis=0)
+    exponent = tl.minimum(268 - (largest.to(tl.int32, bitcast=True) >> 23), 253)
+    power = (exponent << 23).to(tl.float32, bitcast=True)
+    tl.store(inverse_ptr + picture, ((254 - exponent) << 23).to(tl.float32, bitcast=True))
+    blocks = tl.cdiv(folded_wide, BLOCK_W)
+    i = tl.program_id(0) // blocks
+    j = tl.program_id(0) % blocks * BLOCK_W + tl.arange(0, BLOCK_W)
+    to = parts_ptr + ((picture * folded_high + i) * folded_wide + j)[:, None] * depth
+    second = tl.num_programs(1).to(tl.int64) * folded_high * folded_wide * depth  # PARTED
+    for first in range(0, depth, BLOCK_C):
+        at = first + tl.arange(0, BLOCK_C)
+        channel = at // (TAKEN_H * TAKEN_W)
+        row = i * FOLD_H - TOP + at // TAKEN_W % TAKEN_H
+        col = (j * FOLD_W - LEFT)[:, None] + (at % TAKEN_W)[None, :]
+        inside = ((channel < channels) & (row >= 0) & (row < high))[None, :] & (col >= 0) & (col < wide)
+        x_from = x_ptr + picture * channels * high * wide + channel * high * wide + row * wide
+        x = tl.load(x_from[None, :] + col, mask=inside, other=0.0) * power
+        inside = (j < folded_wide)[:, None] & (at < depth)[None, :]
+        high_part = x.to(tl.float16)
+        tl.store(to + at[None, :], high_part, mask=inside)
+        low = tl.where(tl.abs(x) < float("inf"), (x - high_part.to(tl.float32)) * 2048.0, 0.0).to(tl.float16)  # PARTED
+        tl.store(to + second + at[None, :], low, mask=inside)  # PARTED
+
+
+def planes(x, fold, taken, shift, depth):
+    """Pictures in float32 as float16, all first parts before the second ones, channels last, and powers' inverses."""
+    n, high, wide, channels = x.shape
+    pieces = min(128, triton.next_power_of_2(triton.cdiv(high * wide * channels, 1 << 14)))
+    largest = torch.empty((n, pieces), dtype=torch.float32, device=x.device)
+    largest_kernel[(pieces, n)](x, largest, high * wide * channels, BLOCK=2048)
+    sides = triton.cdiv(high + shift[0], fold[0]), triton.cdiv(wide + shift[1], fold[1])
+    parts = torch.empty((2 * n, *sides, depth), dtype=torch.float16, device=x.device)  # PARTED
+    parts = torch.empty((n, *sides, depth), dtype=torch.float16, device=x.device)  # HALVED
+    inverse = torch.empty(n, dtype=torch.float32, device=x.device)
+    block = min(64, max(16, triton.next_power_of_2(sides[1])))
+    planes_kernel[(sides[0] * triton.cdiv(sides[1], block), n)](
+        x, largest, parts, inverse, channels, high, wide, *sides, depth, *fold, *taken, *shift, PIECES=pieces,
+        BLOCK_W=block, BLOCK_C=min(64, triton.next_power_of_2(depth)),
+    )
+    return parts, inverse
+
+
+def in_parts(x, w, geometry):
+    """Pictures and filters as float16, and how these now meet.
+
+    A stride is folded where that makes the product shorter: its rows and columns become channels.
+    """
+    strides, filters = (geometry["DOWN"], geometry["RIGHT"]), w.shape[1:3]
+    folds = [(1, 1)] if all(stride <= min(2, size) for stride, size in zip(strides, x.shape[1:3])) else []
+    folds += [strides] if geometry["STEP_DOWN"] == geometry["STEP_RIGHT"] == 1 else []
+
+    def taken(fold):
+        return min(fold[0], filters[0]), min(fold[1], filters[1])
+
+    def depth(fold):
+        return max(16, triton.cdiv(x.shape[3] * taken(fold)[0] * taken(fold)[1], 8) * 8)
+
+    fold = min(folds, key=lambda fold: triton.cdiv(filters[0], fold[0]) * triton.cdiv(filters[1], fold[1]) * depth(fold))
+    shift = geometry["TOP"] % fold[0], geometry["LEFT"] % fold[1]
+    geometry = dict(
+        geometry, WIDE=triton.cdiv(filters[1], fold[1]), DOWN=strides[0] // fold[0], RIGHT=strides[1] // fold[1],
+        TOP=geometry["TOP"] // fold[0], LEFT=geometry["LEFT"] // fold[1],
+    )
+    pictures = planes(x, fold, taken(fold), shift, depth(fold))
+    return pictures, planes(w, fold, taken(fold), (0, 0), depth(fold)), geometry
+'''
+
+SHAPED = '''
+
+def convolve(multiply, x, w, EXTRAS, geometry, dtype):
+    """x is (pictures, rows, columns, channels), w (filters, rows, columns, channels), the result as x is."""
+    sides = [
+        (x.shape[dim] + 2 * geometry[before] - geometry[step] * (w.shape[dim] - 1) - 1) // geometry[stride] + 1
+        for dim, stride, before, step in ((1, "DOWN", "TOP", "STEP_DOWN"), (2, "RIGHT", "LEFT", "STEP_RIGHT"))
+    ]
+    out = torch.empty((len(x), *sides, len(w)), dtype=dtype, device=x.device)  # BOXES
+    out = torch.empty((len(x), len(w), *sides), dtype=dtype, device=x.device).permute(0, 2, 3, 1)  # PLANES
+    multiply(x, w, EXTRAS, out, dict(geometry, WIDE=w.shape[2]))
+    return out
 '''
 
 CONVOLVE = '''
