@@ -12,19 +12,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
+from evo_kernel.tasks.lowering.contraction import LEAST, viewed
 from evo_kernel.tasks.lowering.indexing import copy_into
 from evo_kernel.tasks.lowering.layout import LoweredValue, product
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.trace import Expr
 from evo_kernel.tasks.lowering.views import materialise
+from evo_kernel.tasks.lowering.windows import NAMES
 
 aten = torch.ops.aten
 FEW = 4  # channels: with fewer, a tile goes over taps and channels at once, for a tile of channels would be empty
@@ -119,6 +121,13 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
+    if not transposed and groups == 1 and _pays_in_parts(module, x, bias, y, stride, dilation):
+        module.functions["cut"] = module.products["cut"]
+        shown = {name: _last(module, name, value) for name, value in (("x", x), ("filters", w), ("results", y))}
+        numbers = [w.shape[3], *stride, *padding, *dilation]
+        places = ", ".join(f"{name}={module.size(one)}" for name, one in zip(NAMES["GEOMETRY"], numbers, strict=True))
+        module.line(f"cut({shown['x']}, {shown['filters']}, {bias.name}, {shown['results']}, dict({places}))")
+        return y
     plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
     phases = _phases(stride, padding, dilation) if transposed else [plain]
     if len(phases) > PHASES:
@@ -126,6 +135,29 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     for phase in phases:
         _launch(module, x, w, bias, y, phase, groups, bool(transposed))
     return y
+
+
+def _pays_in_parts(
+    module: LoweredModule,
+    x: LoweredValue,
+    bias: LoweredValue | None,
+    y: LoweredValue,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> bool:
+    """Whether to multiply as float16, where `cut` of `product` can: a long stride becomes channels, if taps touch."""
+    served = module.serves("cut") and bias is not None and bias.contiguous and len(x.shape) == 4 and x.dtype == torch.float32
+    return (
+        served
+        and (max(stride) <= 2 or max(dilation) == 1)
+        and module.largest(y.shape[0] * y.shape[2] * y.shape[3]) >= LEAST
+    )
+
+
+def _last(module: LoweredModule, name: str, value: LoweredValue) -> str:
+    """A variable with the tensor, channels last."""
+    shape, strides = (tuple(numbers[dim] for dim in (0, 2, 3, 1)) for numbers in (value.shape, value.strides))
+    return viewed(module, name, replace(value, shape=shape, strides=strides))
 
 
 def _phases(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[list[Along]]:

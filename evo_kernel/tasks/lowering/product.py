@@ -59,13 +59,20 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     return Source(plain + product.text(form))
 
 
-def _in_parts(precision: str) -> str:
-    """The text of `fits` and `product` for float32 matrices, with nothing that follows."""
-    matrix = torch.empty(256, 256, device="meta")
-    traced = trace(torch.mm, [matrix, matrix])
-    product = Product(traced, LoweredModule(traced, [[matrix, matrix]], precision))
-    product.read()
-    return product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
+def _in_parts(precision: str) -> dict[str, str]:
+    """The texts of `fits` and `product` for float32 matrices, and of `cut` for a convolution of float32 with a bias."""
+    shapes = (256, 256), (2, 64, 32, 32), (48, 64, 3, 3), (48,)
+    matrix, picture, filters, bias = (torch.empty(shape, device="meta") for shape in shapes)
+    texts = {}
+    for name, function, inputs, host in (
+        ("product", torch.mm, [matrix, matrix], PARTED + PRODUCT + FITS.format(fits=PAYS)),
+        ("cut", torch.conv2d, [picture, filters, bias], PLANES + CUT),
+    ):
+        traced = trace(function, inputs)
+        product = Product(traced, LoweredModule(traced, [inputs], precision))
+        product.read()
+        texts[name] = product.filled(GLUON + host, [in_gluon(line) for line in product.statements]).strip()
+    return texts
 
 
 def _read(task: Task, inputs: Sequence[Any]) -> Product:
