@@ -151,6 +151,45 @@ def test_matrices_of_float32_are_multiplied_as_float16(tmp_path, followed, preci
     assert evaluation.status is Status.PASSED, evaluation.reason
 
 
+PLANES = """
+import torch
+import torch.nn.functional as F
+
+CASES = {"check": [{"n": 1, "c": 3, "f": 5}], "search": [{"n": 3, "c": 20, "f": 72}]}
+
+
+def inputs(case, generator, device):
+    n, c, f = case.values()
+    x, w, bias = (torch.randn(*one, generator=generator, device=device) for one in ((n, c, 31, 38), (f, c, 3, 4), (f,)))
+    spread = torch.linspace(-40, 40, n, device=device).exp2()[:, None, None, None]
+    return x * spread, w * 1e-20, bias * 1e-20, F.conv2d(x, w, None, PLACES) * 1e-20
+
+
+def reference(x, w, bias, rest):
+    return F.relu(F.conv2d(x, w, bias, PLACES) + rest)
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "precision"),
+    [("2, 1", "ieee"), ("(3, 2), (2, 1)", "ieee"), ("1, 2, 2", "tf32"), ("3, 1, 2", "refused"), ("9", "refused")],
+)
+def test_convolutions_of_float32_are_multiplied_as_float16(tmp_path, places, precision):
+    path = tmp_path / "planes_task.py"
+    path.write_text(PLANES.replace("PLACES", places) + f"PRECISION = {precision.replace('refused', 'ieee')!r}\n")
+    one = load(path)
+    setattr(one.reference_function, "compiled_baseline", False)
+    source = template_of(one, "gluon")
+    if precision == "refused":
+        assert source is None
+        return
+    assert source is not None and "planes_kernel[" in source.text and template_of(one) is None
+    assert ("3 * steps" in source.text) == (precision == "ieee")
+    with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
+        evaluation = judge.evaluate(source, Purpose.SCORE)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+
+
 def test_only_products_of_16_bits_have_one_in_triton(tmp_path):
     assert template_of(task(tmp_path, "wide", *SERVED["product"], dtype="float()")) is None
     assert template_of(task(tmp_path, "small", *SERVED["product"], dtype="float()"), "gluon") is None

@@ -36,7 +36,8 @@ LAST = (0, 2, 3, 1)
 
 def product_template(task: Task, form: Form = "triton") -> Source:
     """A first kernel for a reference that is one product of 16-bit matrices, or one convolution of 16 bits that is
-    channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied as float16.
+    channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied as float16, and so are
+    float32 convolutions that are channels first.
 
     Where other operations come before or follow, `lower` writes them, if there are products of float32.
     Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
@@ -228,7 +229,7 @@ class Product:
 
     def _check_places(self) -> None:
         """Raises NotLowered where a stride can neither be cut out nor folded."""
-        stride, _, dilation = (max(map(self.module.largest, along)) for along in self.places)
+        stride, _, dilation = (max(self.module.largest(sympy.sympify(one)) for one in along) for along in self.places)
         if stride > 2 and dilation > 1:
             raise NotLowered("its convolution of float32 has a long stride and a dilation")
 

@@ -149,7 +149,8 @@ def finish(
     above = rows + (rows // area).to(gl.int64) * (n - 1) * area  # PLANES
     inside = (rows < m)[:, None] & (cols < n)[None, :]  # PLANES
     EPILOGUE
-    gl.store((c_ptr + above)[:, None] + (cols * area)[None, :], RESULT.to(c_ptr.dtype.element_ty), mask=inside)  # PLANES
+    to = (c_ptr + above)[:, None] + (cols * area)[None, :]  # PLANES
+    gl.store(to, RESULT.to(c_ptr.dtype.element_ty), mask=inside)  # PLANES
     tma.store_wait(OUTS - 1)  # BOXES
     c_smem.store(RESULT.to(c_desc.dtype))  # BOXES
     fence_async_shared()  # BOXES

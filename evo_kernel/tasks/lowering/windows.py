@@ -1,9 +1,9 @@
 """The texts of a convolution's template: windows that TMA cuts out, a product in Gluon; and a kernel that gathers them.
 
-Everything lies channels last. The product is that of `product_gluon`, of windows (outputs by taps and channels) and
-filters: a tile has a box of outputs (pictures, rows, columns) for each warp group, so that what it needs for one tap is
-a box of x too, one copy. A stride's phases are views of x with a descriptor each. TMA reads zeros beyond x's borders,
-and leaves out what lies beyond y's.
+Everything lies channels last; float32 that is channels first is copied so, as parts of float16. The product is that of
+`product_gluon`, of windows (outputs by taps and channels) and filters: a tile has a box of outputs (pictures, rows,
+columns) for each warp group, so that what it needs for one tap is a box of x too, one copy. A stride's phases are views
+of x with a descriptor each. TMA reads zeros beyond x's borders, and leaves out what lies beyond y's.
 """
 
 IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
@@ -13,8 +13,8 @@ NAMES = {
     "SIDES": ("out_high", "out_wide"),
     "GEOMETRY": ("WIDE", "DOWN", "RIGHT", "TOP", "LEFT", "STEP_DOWN", "STEP_RIGHT"),
 }
-"""What these stand for: other phases of x; a box's pictures, rows and columns; the result's; a filter's columns, then stride, padding
-and dilation, each of rows and of columns."""
+"""What these stand for: other phases of x; a box's pictures, rows and columns; the result's rows and columns; a
+filter's columns, then stride, padding and dilation, each of rows and of columns."""
 
 GATHER = '''
 
@@ -72,7 +72,7 @@ def gather(x, w, EXTRAS, out, geometry):
 CUT = '''
 
 SLACK = 102  # % of the fewest boxes that cover the outputs
-LARGE = 100  # MB of x from which boxes are of few pictures
+LARGE = 100  # MB of x from which boxes are of few pictures  # BOXES
 EXTRA_STEPS = 3  # what a tile takes beyond its products
 
 
@@ -109,13 +109,15 @@ def load_window(
 def box_of(rows, x, out):
     """Pictures, rows and columns of a box of so many outputs: boxes that cover the outputs with little waste.
 
-    They are of all pictures at one place; where x is larger than L2, of few, whose windows overlap while in L2.
+    They are of all pictures at one place, or, where x is larger than L2, of few: windows overlap while in L2.  # BOXES
+    They are of few pictures and of many columns, which lie side by side.  # PLANES
     """
-    sides = [(h, w) for h in (1, 2, 4, 8, 16) for w in (1, 2, 4, 8, 16) if h * w <= rows]
+    sides = [(h, w) for h in (1, 2, 4, 8, 16) for w in (1, 2, 4, 8, 16) if h * w <= rows]  # BOXES
+    sides = [(h, w) for h in (1, 2, 4, 8, 16) for w in (1, 2, 4, 8, 16, 32, 64) if h * w <= rows]  # PLANES
     boxes = [(rows // (h * w), h, w) for h, w in sides]
     most = min(count(box, out) for box in boxes)
-    if 2 * x.numel() < LARGE * 1000000:
-        return max((box for box in boxes if count(box, out) == most), key=lambda box: box[0])
+    if 2 * x.numel() < LARGE * 1000000:  # BOXES
+        return max((box for box in boxes if count(box, out) == most), key=lambda box: box[0])  # BOXES
     near = (box for box in boxes if 100 * count(box, out) <= SLACK * most)
     return min(near, key=lambda box: (box[0], -box[2]))
 
@@ -182,10 +184,10 @@ def planes_kernel(
     FOLD_H: tl.constexpr, FOLD_W: tl.constexpr, TAKEN_H: tl.constexpr, TAKEN_W: tl.constexpr,
     TOP: tl.constexpr, LEFT: tl.constexpr, PIECES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):
-    """A picture times the power of two that brings it to at most 2^15, channels last, in parts, and the power's inverse.
+    """A picture times the power of two that brings it to at most 2^15, channels last, in parts, and its inverse.
 
-    Of each FOLD_H rows and FOLD_W columns, the first so many are further channels. The first part is what a value
-    rounds to, the second one 2^11 times the rest.
+    The first ones of each FOLD_H rows and FOLD_W columns become channels. The first part is what a value rounds to, the
+    second one 2^11 times the rest.
     """
     picture = tl.program_id(1).to(tl.int64)
     largest = tl.max(tl.load(largest_ptr + picture * PIECES + tl.arange(0, PIECES)), axis=0)
@@ -206,10 +208,10 @@ def planes_kernel(
         x_from = x_ptr + picture * channels * high * wide + channel * high * wide + row * wide
         x = tl.load(x_from[None, :] + col, mask=inside, other=0.0) * power
         inside = (j < folded_wide)[:, None] & (at < depth)[None, :]
-        high_part = x.to(tl.float16)
-        tl.store(to + at[None, :], high_part, mask=inside)
-        low = tl.where(tl.abs(x) < float("inf"), (x - high_part.to(tl.float32)) * 2048.0, 0.0).to(tl.float16)  # PARTED
-        tl.store(to + second + at[None, :], low, mask=inside)  # PARTED
+        first_part = x.to(tl.float16)
+        tl.store(to + at[None, :], first_part, mask=inside)
+        rest = tl.where(tl.abs(x) < float("inf"), x - first_part.to(tl.float32), 0.0) * 2048.0  # PARTED
+        tl.store(to + second + at[None, :], rest.to(tl.float16), mask=inside)  # PARTED
 
 
 def planes(x, fold, taken, shift, depth):
@@ -225,7 +227,7 @@ def planes(x, fold, taken, shift, depth):
     block = min(64, max(16, triton.next_power_of_2(sides[1])))
     planes_kernel[(sides[0] * triton.cdiv(sides[1], block), n)](
         x, largest, parts, inverse, channels, high, wide, *sides, depth, *fold, *taken, *shift, PIECES=pieces,
-        BLOCK_W=block, BLOCK_C=min(64, triton.next_power_of_2(depth)),
+        BLOCK_W=block, BLOCK_C=min(64, triton.next_power_of_2(depth)), num_warps=8,
     )
     return parts, inverse
 
@@ -235,20 +237,23 @@ def in_parts(x, w, geometry):
 
     A stride is folded where that makes the product shorter: its rows and columns become channels.
     """
-    strides, filters = (geometry["DOWN"], geometry["RIGHT"]), w.shape[1:3]
+    strides, sides = (geometry["DOWN"], geometry["RIGHT"]), w.shape[1:3]
     folds = [(1, 1)] if all(stride <= min(2, size) for stride, size in zip(strides, x.shape[1:3])) else []
     folds += [strides] if geometry["STEP_DOWN"] == geometry["STEP_RIGHT"] == 1 else []
 
     def taken(fold):
-        return min(fold[0], filters[0]), min(fold[1], filters[1])
+        return min(fold[0], sides[0]), min(fold[1], sides[1])
 
     def depth(fold):
         return max(16, triton.cdiv(x.shape[3] * taken(fold)[0] * taken(fold)[1], 8) * 8)
 
-    fold = min(folds, key=lambda fold: triton.cdiv(filters[0], fold[0]) * triton.cdiv(filters[1], fold[1]) * depth(fold))
+    def taps(fold):
+        return triton.cdiv(sides[0], fold[0]) * triton.cdiv(sides[1], fold[1])
+
+    fold = min(folds, key=lambda fold: taps(fold) * depth(fold))
     shift = geometry["TOP"] % fold[0], geometry["LEFT"] % fold[1]
     geometry = dict(
-        geometry, WIDE=triton.cdiv(filters[1], fold[1]), DOWN=strides[0] // fold[0], RIGHT=strides[1] // fold[1],
+        geometry, WIDE=triton.cdiv(sides[1], fold[1]), DOWN=strides[0] // fold[0], RIGHT=strides[1] // fold[1],
         TOP=geometry["TOP"] // fold[0], LEFT=geometry["LEFT"] // fold[1],
     )
     pictures = planes(x, fold, taken(fold), shift, depth(fold))
