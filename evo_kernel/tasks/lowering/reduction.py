@@ -69,9 +69,10 @@ def reduce(module: LoweredModule, node: AtenNode, kind: str) -> LoweredValue:
     """A reduction over any dimensions: by columns where those lie next to each other, by rows otherwise."""
     source = materialise(module, node.value(0))
     reduced = _dims(node, source)
-    dtype = _accumulator(kind, source.dtype, node.result.dtype)
+    result = node.result if isinstance(node.result, torch.Tensor) else node.result[0]
+    dtype = _accumulator(kind, source.dtype, result.dtype)
     how = _reduction(kind, dtype)
-    out = module.empty(node.name, node.result)
+    out = module.empty(node.name, result)
     x, y = align("x", source, source.shape), keep("out", out, source.shape, reduced)
     kept = collapse(source.shape, kept_dims(source, reduced), (x, y))
     walked = collapse(source.shape, reduced, (x,))
@@ -155,7 +156,9 @@ def argmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
 
 
 @lowers(aten.max.dim, aten.min.dim)
-def max_dim(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredValue]:
+def max_dim(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredValue | None]:
+    if not any(user.args[1] == 1 for user in node.fx.users):  # nobody asks where
+        return reduce(module, node, "amax" if "max" in node.operation else "amin"), None
     values, indices = node.result
     out, index = module.empty(f"{node.name}_values", values), module.empty(f"{node.name}_indices", indices)
     _arg(module, node, {"out": out, "index": index})
