@@ -66,7 +66,7 @@ def matmul(
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
     if parted:
         left, right = _viewed(module, "left", a), _viewed(module, "right", _turned(b))
-        module.functions["product"] = module.products
+        module.functions["product"] = module.products["product"]
         for line in (f"if fits({left}, {right}):", f"    product({left}, {right}, {out.name})", "else:"):
             module.line(line)
     module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})", depth=int(parted))
@@ -78,7 +78,7 @@ def matmul(
 def _pays_in_parts(module: LoweredModule, a: LoweredValue, b: LoweredValue) -> bool:
     """Whether to multiply as float16: by sizes as `fits` in `product`."""
     sizes = a.shape[0], b.shape[-1]
-    served = bool(module.products) and a.dtype == b.dtype == torch.float32
+    served = module.takes("product") and a.dtype == b.dtype == torch.float32
     return served and len(a.shape) == 2 and min(map(module.largest, sizes)) >= LEAST
 
 

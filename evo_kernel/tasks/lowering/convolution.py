@@ -19,12 +19,14 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
+from evo_kernel.tasks.lowering.contraction import LEAST
 from evo_kernel.tasks.lowering.indexing import copy_into
 from evo_kernel.tasks.lowering.layout import LoweredValue, product
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.trace import Expr
 from evo_kernel.tasks.lowering.views import materialise
+from evo_kernel.tasks.lowering.windows import NAMES
 
 aten = torch.ops.aten
 FEW = 4  # channels: with fewer, a tile goes over taps and channels at once, for a tile of channels would be empty
@@ -119,6 +121,9 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
+    if not transposed and groups == 1 and _pays_in_parts(module, x, w, y, stride, dilation):
+        _cut(module, x, w, bias, y, (*stride, *padding, *dilation))
+        return y
     plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
     phases = _phases(stride, padding, dilation) if transposed else [plain]
     if len(phases) > PHASES:
@@ -126,6 +131,37 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     for phase in phases:
         _launch(module, x, w, bias, y, phase, groups, bool(transposed))
     return y
+
+
+def _pays_in_parts(
+    module: LoweredModule,
+    x: LoweredValue,
+    w: LoweredValue,
+    y: LoweredValue,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> bool:
+    """Whether to convolve as float16: as `product_template` does."""
+    if not module.takes("cut") or len(y.shape) != 4 or {x.dtype, w.dtype} != {torch.float32}:
+        return False
+    outputs = module.largest(cast(Expr, y.shape[0] * product(y.shape[2:])))
+    cuts = max(stride) <= 2 or max(dilation) == 1
+    return cuts and outputs >= LEAST and x.contiguous and w.contiguous and y.contiguous
+
+
+def _cut(
+    module: LoweredModule,
+    x: LoweredValue,
+    w: LoweredValue,
+    bias: LoweredValue | None,
+    y: LoweredValue,
+    places: Sequence[int],
+) -> None:
+    module.functions["cut"] = module.products["cut"]
+    geometry = ", ".join(f"{name}={place}" for name, place in zip(NAMES["GEOMETRY"][1:], places, strict=True))
+    views = [f"{one.name}.permute(0, 2, 3, 1)" for one in (x, w, y)]
+    views.insert(2, bias.name if bias else "None")
+    module.line(f"cut({', '.join(views)}, dict({geometry}))")
 
 
 def _phases(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[list[Along]]:

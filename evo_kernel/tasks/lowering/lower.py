@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -39,11 +39,12 @@ NETWORK = 40
 """Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
 
 
-def lower(task: Task, products: str = "") -> Source:
+def lower(task: Task, products: Mapping[str, str] = {}) -> Source:
     """A first kernel for `task`, written from its reference.
 
     One naive Triton kernel per operation; the same module serves all cases (sizes are read from the inputs).
-    `products`: the text of functions that multiply large matrices of float32, in place of such a kernel.
+    `products`: the texts of functions that multiply large matrices of float32, and that convolve, in place of such
+    kernels: those of the first that is met.
 
     Raises LoweringError where nothing calls them, and, naming every operation that has no lowering, unless the task
     allows aten calls (`ALLOW = "mixed"`).
@@ -67,7 +68,7 @@ def lower_function(
     name: str = "",
     allow_aten: bool = False,
     precision: str = "ieee",
-    products: str = "",
+    products: Mapping[str, str] = {},
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules, functions = [], dict[str, str]()
@@ -85,8 +86,8 @@ def lower_function(
         _write_graph(module, allow_aten, check)
         functions |= module.functions
         modules.append((module, served))
-    if products and products not in functions.values():
-        raise LoweringError("The reference has no large product of float32 matrices.")
+    if products and len(products.keys() & functions.keys()) != 1:
+        raise LoweringError("The reference has no large product or convolution of float32, or both in turn.")
     label = name or getattr(reference, "__name__", "reference")
     title = f"First kernels of {label}, one an operation, written from its reference."
     text = render(title, modules, list(functions.values()))

@@ -39,7 +39,7 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied as float16, and so are
     float32 convolutions that are channels first.
 
-    Where other operations come before or follow, `lower` writes them, if there are products of float32.
+    Where other operations come before or follow, `lower` writes them, if there are such products of float32.
     Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
     Raises LoweringError for other references, and for operations that a form lacks.
     """
@@ -60,13 +60,20 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     return Source(plain + product.text(form))
 
 
-def _in_parts(precision: str) -> str:
-    """The text of `fits` and `product` for float32 matrices, with nothing that follows."""
-    matrix = torch.empty(256, 256, device="meta")
-    traced = trace(torch.mm, [matrix, matrix])
-    product = Product(traced, LoweredModule(traced, [[matrix, matrix]], precision))
-    product.read()
-    return product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
+def _in_parts(precision: str) -> dict[str, str]:
+    """The texts of `fits` and `product` for float32 matrices, and of `cut`, with nothing that follows but a bias."""
+    texts = {}
+    for name, function, sides in (("product", torch.mm, ()), ("cut", torch.conv2d, (16, 16))):
+        inputs = [torch.empty(256, 256, *sides, device="meta")] * 2
+        traced = trace(function, inputs)
+        product = Product(traced, LoweredModule(traced, [inputs], precision))
+        product.read()
+        if name == "product":
+            texts[name] = product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
+        else:
+            product.extras["bias"] = "bias"
+            texts[name] = product.filled(GLUON + PLANES + CUT, BIAS).strip()
+    return texts
 
 
 def _read(task: Task, inputs: Sequence[Any]) -> Product:
@@ -398,6 +405,8 @@ SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multipl
     return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))'''
 PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough for its operands to be parted."""
     return len(b) % 8 == 0 and min(len(a), len(b)) >= {LEAST}'''
+
+BIAS = ("if bias_ptr is not None:", "    acc += gl.load(bias_ptr + cols, mask=cols < n, other=0.0)[None, :]")
 
 FITS = """
 
