@@ -91,7 +91,7 @@ def beside_first(task: Task, first: First) -> Source | None:
 
 def template_of(task: Task, form: Form = "triton") -> Source | None:
     """A kernel for Hopper where the reference is one product or convolution of 16 bits and what follows it; in Gluon
-    also where it has large products of float32, or is one convolution of it.
+    also where it has large products or convolutions of float32.
 
     None for other references, and for what follows that `form` lacks.
     """

@@ -166,17 +166,26 @@ def inputs(case, generator, device):
 
 
 def reference(x, w, bias, rest):
-    return F.relu(F.conv2d(x, w, bias, PLACES) + rest)
+    return FOLLOWED(F.conv2d(x, w, bias, PLACES) + rest)
 """
 
 
 @pytest.mark.parametrize(
-    ("places", "precision"),
-    [("2, 1", "ieee"), ("(3, 2), (2, 1)", "ieee"), ("1, 2, 2", "tf32"), ("3, 1, 2", "refused"), ("9", "refused")],
+    ("places", "followed", "precision"),
+    [
+        ("2, 1", "F.relu", "ieee"),
+        ("(3, 2), (2, 1)", "F.relu", "ieee"),
+        ("1, 2, 2", "F.relu", "tf32"),
+        ("2, 1", "F.normalize", "tf32"),
+        ("3, 1, 2", "F.relu", "refused"),
+        ("9", "F.relu", "refused"),
+        ("9", "F.normalize", "refused"),
+    ],
 )
-def test_convolutions_of_float32_are_multiplied_as_float16(tmp_path, places, precision):
+def test_convolutions_of_float32_are_multiplied_as_float16(tmp_path, places, followed, precision):
     path = tmp_path / "planes_task.py"
-    path.write_text(PLANES.replace("PLACES", places) + f"PRECISION = {precision.replace('refused', 'ieee')!r}\n")
+    text = PLANES.replace("PLACES", places).replace("FOLLOWED", followed)
+    path.write_text(text + f"PRECISION = {precision.replace('refused', 'ieee')!r}\n")
     one = load(path)
     setattr(one.reference_function, "compiled_baseline", False)
     source = template_of(one, "gluon")

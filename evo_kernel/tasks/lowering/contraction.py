@@ -65,7 +65,7 @@ def matmul(
     kernel.body += _epilogue(kernel, extra, target, alpha, beta, triangle)
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
     if parted:
-        left, right = viewed(module, "left", a), viewed(module, "right", _turned(b))
+        left, right = _viewed(module, "left", a), _viewed(module, "right", _turned(b))
         module.functions["product"] = module.products["product"]
         for line in (f"if fits({left}, {right}):", f"    product({left}, {right}, {out.name})", "else:"):
             module.line(line)
@@ -78,7 +78,7 @@ def matmul(
 def _pays_in_parts(module: LoweredModule, a: LoweredValue, b: LoweredValue) -> bool:
     """Whether to multiply as float16: by sizes as `fits` in `product`."""
     sizes = a.shape[0], b.shape[-1]
-    served = module.serves("product") and a.dtype == b.dtype == torch.float32
+    served = module.takes("product") and a.dtype == b.dtype == torch.float32
     return served and len(a.shape) == 2 and min(map(module.largest, sizes)) >= LEAST
 
 
@@ -86,7 +86,7 @@ def _turned(matrix: LoweredValue) -> LoweredValue:
     return replace(matrix, shape=matrix.shape[::-1], strides=matrix.strides[::-1])
 
 
-def viewed(module: LoweredModule, name: str, value: LoweredValue) -> str:
+def _viewed(module: LoweredModule, name: str, value: LoweredValue) -> str:
     """A variable with a tensor of the value's shape and strides."""
     return module.named(name, f"{value.name}.as_strided({module.shape(value.shape)}, {module.shape(value.strides)})")
 

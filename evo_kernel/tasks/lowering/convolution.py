@@ -12,14 +12,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from evo_kernel.tasks.lowering.contraction import LEAST, viewed
+from evo_kernel.tasks.lowering.contraction import LEAST
 from evo_kernel.tasks.lowering.indexing import copy_into
 from evo_kernel.tasks.lowering.layout import LoweredValue, product
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
@@ -121,12 +121,8 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
-    if not transposed and groups == 1 and _pays_in_parts(module, x, bias, y, stride, dilation):
-        module.functions["cut"] = module.products["cut"]
-        shown = {name: _last(module, name, value) for name, value in (("x", x), ("filters", w), ("results", y))}
-        numbers = [w.shape[3], *stride, *padding, *dilation]
-        places = ", ".join(f"{name}={module.size(one)}" for name, one in zip(NAMES["GEOMETRY"], numbers, strict=True))
-        module.line(f"cut({shown['x']}, {shown['filters']}, {bias.name}, {shown['results']}, dict({places}))")
+    if not transposed and groups == 1 and _pays_in_parts(module, x, w, y, stride, dilation):
+        _cut(module, x, w, bias, y, (*stride, *padding, *dilation))
         return y
     plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
     phases = _phases(stride, padding, dilation) if transposed else [plain]
@@ -140,24 +136,32 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
 def _pays_in_parts(
     module: LoweredModule,
     x: LoweredValue,
-    bias: LoweredValue | None,
+    w: LoweredValue,
     y: LoweredValue,
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> bool:
-    """Whether to multiply as float16, where `cut` of `product` can: a long stride becomes channels, if taps touch."""
-    served = module.serves("cut") and bias is not None and bias.contiguous and len(x.shape) == 4 and x.dtype == torch.float32
-    return (
-        served
-        and (max(stride) <= 2 or max(dilation) == 1)
-        and module.largest(y.shape[0] * y.shape[2] * y.shape[3]) >= LEAST
-    )
+    """Whether to convolve as float16: as `product_template` does."""
+    if not module.takes("cut") or len(y.shape) != 4 or {x.dtype, w.dtype} != {torch.float32}:
+        return False
+    outputs = module.largest(cast(Expr, y.shape[0] * product(y.shape[2:])))
+    cuts = max(stride) <= 2 or max(dilation) == 1
+    return cuts and outputs >= LEAST and x.contiguous and w.contiguous and y.contiguous
 
 
-def _last(module: LoweredModule, name: str, value: LoweredValue) -> str:
-    """A variable with the tensor, channels last."""
-    shape, strides = (tuple(numbers[dim] for dim in (0, 2, 3, 1)) for numbers in (value.shape, value.strides))
-    return viewed(module, name, replace(value, shape=shape, strides=strides))
+def _cut(
+    module: LoweredModule,
+    x: LoweredValue,
+    w: LoweredValue,
+    bias: LoweredValue | None,
+    y: LoweredValue,
+    places: Sequence[int],
+) -> None:
+    module.functions["cut"] = module.products["cut"]
+    geometry = ", ".join(f"{name}={place}" for name, place in zip(NAMES["GEOMETRY"][1:], places, strict=True))
+    views = [f"{one.name}.permute(0, 2, 3, 1)" for one in (x, w, y)]
+    views.insert(2, bias.name if bias else "None")
+    module.line(f"cut({', '.join(views)}, dict({geometry}))")
 
 
 def _phases(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[list[Along]]:

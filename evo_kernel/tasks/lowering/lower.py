@@ -39,11 +39,12 @@ NETWORK = 40
 """Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
 
 
-def lower(task: Task, products: Mapping[str, str] | None = None) -> Source:
+def lower(task: Task, products: Mapping[str, str] = {}) -> Source:
     """A first kernel for `task`, written from its reference.
 
     One naive Triton kernel per operation; the same module serves all cases (sizes are read from the inputs).
-    `products`: texts of functions for large products and convolutions of float32, in place of such kernels.
+    `products`: the texts of functions that multiply large matrices of float32, and that convolve, in place of such
+    kernels: those of the first that is met.
 
     Raises LoweringError where nothing calls them, and, naming every operation that has no lowering, unless the task
     allows aten calls (`ALLOW = "mixed"`).
@@ -67,7 +68,7 @@ def lower_function(
     name: str = "",
     allow_aten: bool = False,
     precision: str = "ieee",
-    products: Mapping[str, str] | None = None,
+    products: Mapping[str, str] = {},
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules, functions = [], dict[str, str]()
@@ -86,7 +87,7 @@ def lower_function(
         functions |= module.functions
         modules.append((module, served))
     if products and len(products.keys() & functions.keys()) != 1:
-        raise LoweringError("The reference has no large product of float32, or products of several kinds.")
+        raise LoweringError("The reference has no large product or convolution of float32, or both in turn.")
     label = name or getattr(reference, "__name__", "reference")
     title = f"First kernels of {label}, one an operation, written from its reference."
     text = render(title, modules, list(functions.values()))

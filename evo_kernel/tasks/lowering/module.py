@@ -113,25 +113,27 @@ class Branch:
 class LoweredModule(Branch):
     """Collects what the lowerings of all nodes write; `render` prints the module."""
 
-    def __init__(self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str, products: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str, products: Mapping[str, str] = {}
+    ) -> None:
         super().__init__(traced)
         self.cases = cases  # concrete inputs (or their metadata) of every case that this graph serves
         self.precision = precision  # "ieee" | "tf32"
-        self.products = products or {}  # functions for products of float32: name → text
+        self.products = products  # "product": `fits` and `product`, for float32 in parts; "cut": `cut`, to convolve it
         self.taken: set[str] = {
             *traced.names,
             *traced.size_names,
             *RESERVED,
-            *(("fits", *self.products) if products else ()),
+            *(("fits", "product", "cut") if products else ()),
         }
         self.device = traced.device
         self.functions: dict[str, str] = {}  # jitted functions that kernels call: name → text
         self.triangles: dict[str, fx.Node] = {}  # products → the operation whose triangle of them was computed alone
         self.inline: Callable[[Any, Any], LoweredValue] | None = None  # takes pointwise jobs, in place of a kernel each
 
-    def serves(self, name: str) -> bool:
-        """Whether a function of `products` may be called: one of them, as their texts share names."""
-        return name in self.products and not (self.products.keys() - {name}) & self.functions.keys()
+    def takes(self, name: str) -> bool:
+        """Whether to compute with these of `products`, which share names: those of the first that is met."""
+        return name in self.products and self.functions.keys().isdisjoint(self.products.keys() - {name})
 
     # -- expressions over sizes -------------------------------------------------------------------------------------
     def size(self, expression: Expr | float) -> str:

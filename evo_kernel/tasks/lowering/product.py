@@ -39,7 +39,7 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied as float16, and so are
     float32 convolutions that are channels first.
 
-    Where other operations come before or follow, `lower` writes them, if there are products of float32.
+    Where other operations come before or follow, `lower` writes them, if there are such products of float32.
     Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
     Raises LoweringError for other references, and for operations that a form lacks.
     """
@@ -61,18 +61,18 @@ def product_template(task: Task, form: Form = "triton") -> Source:
 
 
 def _in_parts(precision: str) -> dict[str, str]:
-    """The texts of `fits` and `product` for float32 matrices, and of `cut` for a convolution of float32 with a bias."""
-    shapes = (256, 256), (2, 64, 32, 32), (48, 64, 3, 3), (48,)
-    matrix, picture, filters, bias = (torch.empty(shape, device="meta") for shape in shapes)
+    """The texts of `fits` and `product` for float32 matrices, and of `cut`, with nothing that follows but a bias."""
     texts = {}
-    for name, function, inputs, host in (
-        ("product", torch.mm, [matrix, matrix], PARTED + PRODUCT + FITS.format(fits=PAYS)),
-        ("cut", torch.conv2d, [picture, filters, bias], PLANES + CUT),
-    ):
+    for name, function, sides in (("product", torch.mm, ()), ("cut", torch.conv2d, (16, 16))):
+        inputs = [torch.empty(256, 256, *sides, device="meta")] * 2
         traced = trace(function, inputs)
         product = Product(traced, LoweredModule(traced, [inputs], precision))
         product.read()
-        texts[name] = product.filled(GLUON + host, [in_gluon(line) for line in product.statements]).strip()
+        if name == "product":
+            texts[name] = product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
+        else:
+            product.extras["bias"] = "bias"
+            texts[name] = product.filled(GLUON + PLANES + CUT, BIAS).strip()
     return texts
 
 
@@ -405,6 +405,8 @@ SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multipl
     return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))'''
 PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough: parting pays, and tiles keep a GPU busy."""
     return len(b) % 8 == 0 and min(len(a), len(b)) >= {LEAST} and len(a) * len(b) >= a.shape[1]'''
+
+BIAS = ("if bias_ptr is not None:", "    acc += gl.load(bias_ptr + cols, mask=cols < n, other=0.0)[None, :]")
 
 FITS = """
 
