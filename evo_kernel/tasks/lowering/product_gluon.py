@@ -303,7 +303,7 @@ def parted(x):
     parts = torch.empty((2 * rows, wide), dtype=torch.float16, device=device)  # PARTED
     parts = torch.empty((rows, wide), dtype=torch.float16, device=device)  # HALVED
     inverse = torch.empty(rows, dtype=torch.float32, device=device)
-    tile = (8, 256, 4) if x.stride(1) == 1 else (32, 128, 8)
+    tile = (1, 4096, 8) if x.stride(1) == 1 else (8, 1024, 8)
     parted_kernel[(triton.cdiv(rows, tile[0]),)](
         x, parts, inverse, rows, depth, wide, *x.stride(), ROWS=tile[0], BLOCK=tile[1], num_warps=tile[2],
     )
