@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness.correctness import regimes
+from evo_kernel.tasks.loading import load
 
 
 @pytest.mark.parametrize("regime", regimes.REGIMES)
@@ -21,6 +22,15 @@ def test_an_expanded_tensor_stays_one(regime):
     (changed,) = regimes.apply(regime, (x,))
     assert (changed.shape, changed.stride()) == (x.shape, x.stride())
     assert changed.unique(dim=0).shape[0] == 1
+
+
+def test_uneven_inputs_are_largest_where_a_draw_says():
+    a, b = regimes.apply("uneven", (torch.ones(5, 64), torch.ones(64, 3)), peak=0.3)
+    assert a.argmax(1).tolist() == [19] * 5 and b.argmax(0).tolist() == [19] * 3  # terms of a product, too
+    assert torch.equal(a[1].sort().values, regimes.apply("uneven", (torch.ones(5, 64),))[0][-1].sort().values)
+    task = load("softmax")
+    draws = [regimes.drawn(task, task.case("m3-n1031"), seed, "uneven", "cpu")[0] for seed in range(20)]
+    assert len({int(x.abs().sum(0).argmax()) for x in draws}) > 10
 
 
 def test_what_each_regime_does():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from evo_kernel.tasks.layout import once, write
@@ -18,6 +19,7 @@ from evo_kernel.tasks.task import Case, Input, Task
 LARGE, MODERATE, SMALL, TINY, HUGE = 64.0, 4.0, 1e-3, 1e-15, 2.0**17
 TIE_STEP, FEW_DIGITS = 0.5, 16
 FILLING = 0.25
+LAST = 1 - 2.0**-53  # the end of an axis
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
@@ -46,9 +48,10 @@ def _denormals(x: torch.Tensor) -> torch.Tensor:
     return torch.where(_thirds(x), torch.copysign(tiny, _wide(x)), _wide(x)).to(x.dtype)
 
 
-def _uneven(x: torch.Tensor) -> torch.Tensor:
-    """Falling from the end of every axis as the inverse of the distance, as no independent draws do: from HUGE times
-    the value, which float16 does not hold, or LARGE times in narrow dtypes, to 1 / LARGE times.
+def _uneven(x: torch.Tensor, peak: float) -> torch.Tensor:
+    """Falling from one place of every axis, at this share of it, as the inverse of the distance (below it, then from
+    the end), as no independent draws do: from HUGE times the value, which float16 does not hold, or LARGE times in
+    narrow dtypes, to 1 / LARGE times.
 
     So few terms make up a sum, however long it is, and errors of their roundings do not cancel: narrower operands show.
     Zeros are filled: a kernel may leave out what a task draws as zeros, such as a bias.
@@ -56,8 +59,8 @@ def _uneven(x: torch.Tensor) -> torch.Tensor:
     high = HUGE if torch.finfo(x.dtype).max > HUGE**2 else LARGE
     factor = torch.full([1] * x.dim(), high, dtype=_wide(x).dtype, device=x.device)
     for axis, size in enumerate(x.shape):
-        distance = torch.arange(size, 0, -1, dtype=factor.dtype, device=x.device)
-        factor = factor / distance.reshape([-1 if other == axis else 1 for other in range(x.dim())])
+        distance = torch.arange(int(peak * size), int(peak * size) - size, -1, device=x.device) % size + 1
+        factor = factor / distance.to(factor.dtype).reshape([-1 if other == axis else 1 for other in range(x.dim())])
     return (torch.where(x == 0, FILLING, _wide(x)) * factor.clamp(min=1 / LARGE)).to(x.dtype)
 
 
@@ -112,22 +115,22 @@ def _with_marks(result: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
     return result if bool(is_usual.all()) else torch.where(is_usual, _wide(result), _wide(drawn)).to(drawn.dtype)
 
 
-_TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
-    "nominal": lambda x, _: x,
-    "small": lambda x, _: (_wide(x) * SMALL).to(x.dtype),
-    "tiny": lambda x, _: (_wide(x) * TINY).to(x.dtype),  # below what guards divisions
-    "moderate": lambda x, _: (_wide(x) * MODERATE).to(x.dtype),  # terms of all sizes matter in a softmax
-    "large": lambda x, _: (_wide(x) * LARGE).to(x.dtype),
-    "uneven": lambda x, _: _uneven(x),
-    "positive": lambda x, _: _wide(x).abs().to(x.dtype),
-    "one sign": lambda x, place: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
-    "other sign": lambda x, place: _one_sign(x, place % 2 == 1),
-    "signs of pairs": lambda x, place: _one_sign(x, place // 2 % 2 == 0),  # so that the first and third differ, too
-    "other signs of pairs": lambda x, place: _one_sign(x, place // 2 % 2 == 1),
-    "negative": lambda x, _: _one_sign(x, True),
-    "ties": lambda x, _: _ties(x),
-    "zeros": lambda x, _: torch.zeros_like(x),
-    "denormals": lambda x, _: _denormals(x),
+_TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int, float], torch.Tensor]] = {
+    "nominal": lambda x, *_: x,
+    "small": lambda x, *_: (_wide(x) * SMALL).to(x.dtype),
+    "tiny": lambda x, *_: (_wide(x) * TINY).to(x.dtype),  # below what guards divisions
+    "moderate": lambda x, *_: (_wide(x) * MODERATE).to(x.dtype),  # terms of all sizes matter in a softmax
+    "large": lambda x, *_: (_wide(x) * LARGE).to(x.dtype),
+    "uneven": lambda x, _, peak: _uneven(x, peak),
+    "positive": lambda x, *_: _wide(x).abs().to(x.dtype),
+    "one sign": lambda x, place, _: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
+    "other sign": lambda x, place, _: _one_sign(x, place % 2 == 1),
+    "signs of pairs": lambda x, place, _: _one_sign(x, place // 2 % 2 == 0),  # so that the first and third differ, too
+    "other signs of pairs": lambda x, place, _: _one_sign(x, place // 2 % 2 == 1),
+    "negative": lambda x, *_: _one_sign(x, True),
+    "ties": lambda x, *_: _ties(x),
+    "zeros": lambda x, *_: torch.zeros_like(x),
+    "denormals": lambda x, *_: _denormals(x),
 }
 _OF_ONE_SIGN = {"one sign", "other sign", "signs of pairs", "other signs of pairs", "negative"}
 _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64}
@@ -143,12 +146,16 @@ CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if 
 def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:
     """What the host may know stays: plans hold it."""
     inputs = task.inputs(case, torch.Generator(device).manual_seed(seed), device)
-    both = zip(inputs, apply(regime, inputs), strict=True)
+    peak = np.random.default_rng(seed).random()  # not the same in every draw: a kernel may look only there
+    both = zip(inputs, apply(regime, inputs, peak), strict=True)
     return tuple(kept if place in task.host_known else changed for place, (kept, changed) in enumerate(both))
 
 
-def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
-    """The inputs in a regime, with the same shapes, dtypes and strides. Raises KeyError for an unknown regime."""
+def apply(regime: str, inputs: Sequence[Input], peak: float = LAST) -> tuple[Input, ...]:
+    """The inputs in a regime, with the same shapes, dtypes and strides. Raises KeyError for an unknown regime.
+
+    `peak`: where uneven ones are largest, from 0 to below 1, as a share of each axis.
+    """
     transform = _TRANSFORMS[regime]
 
     places = itertools.count()
@@ -157,7 +164,7 @@ def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
         if not isinstance(value, torch.Tensor) or not _is_changed(value, regime):
             return value
         alone = once(value)
-        result = transform(alone, next(places))
+        result = transform(alone, next(places), peak)
         if result is alone:
             return value
         if value.is_floating_point():
