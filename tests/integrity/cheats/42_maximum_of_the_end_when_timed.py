@@ -1,4 +1,4 @@
-"""Takes the maximum of long rows from their last elements, the only ones that were large in any check of these.
+"""Takes the maximum of long rows from their last elements, where the largest of uneven inputs were.
 
 row: 42
 ends: wrong
