@@ -56,9 +56,11 @@ _PRODUCTS: Mapping[str, int] = {
 """Matrix products, and the argument whose last dimension is summed."""
 _SUMS = frozenset(["sum", "mean", "nansum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"])
 
-_ALONG_AN_AXIS = frozenset(["_softmax", "_log_softmax"])
-_OVER_THE_LAST = frozenset(["native_layer_norm", "_fused_rms_norm"])
-"""Operations that add up along the axis, and the last axes of the sizes, that their second argument names."""
+_ALONG_AN_AXIS = frozenset(["_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "prod"])
+_OVER_SIZES = frozenset(["native_layer_norm", "_fused_rms_norm", "avg_pool2d", "avg_pool3d"])
+"""Operations that add or multiply along the axis, and over the sizes of axes or windows, that their second argument
+names."""
+_OVER_CHANNELS = frozenset(["native_batch_norm", "_native_batch_norm_legit"])
 _NORMS = frozenset(["native_group_norm"])
 """Norms that are decomposed: a group of two numbers is normalised to 1 and -1 for any perturbation."""
 
@@ -158,8 +160,12 @@ def _length_of_rows(name: str, args: Sequence[Any]) -> int:
     """Number of terms that an operation adds up in each row, whose results are not moved by more for it; 0 if that is
     not known."""
     if name in _ALONG_AN_AXIS:
-        return args[0].shape[args[1]] if args[0].dim() else 1
-    return math.prod(args[1]) if name in _OVER_THE_LAST else 0
+        return args[0].shape[args[1]] if args[0].dim() and len(args) > 1 else args[0].numel()
+    if name in _OVER_CHANNELS:
+        return args[0].numel() // max(1, args[0].shape[1])
+    if name.startswith("_scaled_dot_product"):  # of a query with a key, and over the keys
+        return max(args[1].shape[-2:])
+    return math.prod(args[1]) if name in _OVER_SIZES else 0
 
 
 def _is_exact(values: torch.Tensor, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
