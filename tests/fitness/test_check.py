@@ -133,8 +133,22 @@ def test_a_matmul_of_eight_bit_integers_fails_in_bfloat16(k):
     assert not result.passed and result.error > 1
 
 
+def attention(x):
+    heads = x.view(-1, 8, 32)
+    return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
 @pytest.mark.parametrize(
-    "after", [lambda x: torch.log_softmax(x, -1), lambda x: torch.nn.functional.layer_norm(x, x.shape[1:])]
+    "after",
+    [
+        lambda x: torch.log_softmax(x, -1),
+        lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
+        lambda x: torch.logcumsumexp(x, -1),
+        lambda x: torch.nn.functional.avg_pool1d(x[:, None], 4),
+        lambda x: torch.nn.functional.instance_norm(x.view(-1, 8, 32)),
+        attention,
+    ],
+    ids=["log_softmax", "layer_norm", "logcumsumexp", "avg_pool", "instance_norm", "attention"],
 )
 def test_rows_after_a_product_are_as_long_as_they_are(after):
     def halved(x):

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness.correctness import regimes
+from evo_kernel.tasks.loading import load
 
 
 @pytest.mark.parametrize("regime", regimes.REGIMES)
@@ -23,6 +24,18 @@ def test_an_expanded_tensor_stays_one(regime):
     assert changed.unique(dim=0).shape[0] == 1
 
 
+def test_uneven_inputs_are_large_where_a_draw_says():
+    a, b = regimes.apply("uneven", (torch.ones(5, 64), torch.ones(64, 3)), seed=7)
+    assert torch.equal(a[0].argsort(), b[:, 0].argsort())  # terms of a product, too
+    assert regimes.apply("uneven", (torch.ones(0, 1),))[0].numel() == 0
+    task = load("softmax")
+    draws = [regimes.drawn(task, task.case("m3-n1031"), seed, "uneven", "cpu")[0] for seed in range(20)]
+    assert len({int(x.abs().sum(0).argmax()) for x in draws}) > 10
+    sizes = regimes.apply("uneven", (torch.ones(1 << 16),), seed=7)[0]
+    near = sizes[int(sizes.argmax()) - 8 :][:17].sort().values
+    assert near[-1] == 2**17 and near[-2] < 2**17 / 8  # what is near the largest does not tell of it
+
+
 def test_what_each_regime_does():
     x = torch.randn(1000)
 
@@ -31,9 +44,10 @@ def test_what_each_regime_does():
 
     assert torch.equal(of("nominal"), x)
     assert torch.equal(of("large"), x * 64)
-    assert torch.allclose(of("uneven")[[0, -1]], x[[0, -1]] * torch.tensor([2**17 / 1000, 2**17]))
+    steps = (of("uneven") / x).sort(descending=True).values
+    assert torch.allclose(steps, 2**17 / torch.arange(1, 1001))
     filled = regimes.apply("uneven", (torch.zeros(3, 4000, dtype=torch.float16),))[0]
-    assert filled[0, 0] == 0.25 / 64 and filled[-1, -1] == 16 and filled[-2, -1] == filled[-1, -2] == 8
+    assert filled.min() == 0.25 / 64 and filled.flatten().sort().values[-3:].tolist() == [8, 8, 16]
     assert of("positive").min() >= 0
     assert not of("zeros").any()
     assert of("ties").unique().numel() < 300 and of("ties")[torch.arange(1000) % 3 != 0].unique().numel() < 20

@@ -317,3 +317,42 @@ def test_zero_points_are_added_exactly():
     (expected,) = error_bounds.expect(task, (x,))
     assert 1 <= expected.frobenius < 0.01 * x.numel()
     assert ratio(task, (x,), quantised(x, lambda a, b: a * (1.0 / b))) <= 1.0
+
+
+def nibbles(x, quotient):
+    groups = x.view(-1, 32)
+    steps = torch.round(quotient(groups, groups.abs().amax(1, keepdim=True) / 7.0)).int().view(x.shape) & 15
+    return (steps[:, ::2] | steps[:, 1::2] << 4).to(torch.uint8)
+
+
+def with_zero_points(x, quotient):
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    scale = (high - low) / 255.0
+    steps = torch.round(quotient(x, scale)) + torch.round(quotient(-low, scale))
+    return steps.clamp(0, 255).to(torch.uint8)
+
+
+@pytest.mark.parametrize("quantised", [nibbles, with_zero_points])
+@pytest.mark.parametrize("convert", [lambda x: x, lambda x: x.float()])
+@pytest.mark.parametrize("seed", range(4))
+def test_where_ties_decide_what_is_inexact_may_fall_on_either_side(quantised, convert, seed):
+    x = regimes.apply("ties", draw((33, 1024), seed=seed))[0]
+    task = task_of(lambda x: quantised(convert(x), torch.div))
+    (expected,) = error_bounds.expect(task, (x,))
+    assert expected.frobenius == 0.0  # so many are next to ties
+    for quotient in (lambda a, b: a * (1.0 / b), lambda a, b: (a.double() / b.double()).float()):
+        assert ratio(task, (x,), quantised(x, quotient)) <= 1.0
+    other = quantised(x, torch.div)
+    place = int((expected.undecided == 0).flatten().int().argmax())
+    other.view(-1)[place] ^= 1
+    assert ratio(task, (x,), other) > 1.0
+    assert ratio(task, (x,), quantised(x, lambda a, b: a * (1.0 - 2.0**-7) / b)) > 1.0
+
+
+@pytest.mark.parametrize("convert", [lambda x: x, lambda x: x.float()])
+@pytest.mark.parametrize("scale", [lambda x: 0.125, lambda x: x.abs().amax(-1, keepdim=True).clamp(max=0.5) / 4])
+def test_exact_ties_decide(convert, scale):
+    task = task_of(lambda x: torch.round(convert(x) / scale(x)).to(torch.int16))
+    x = regimes.apply("ties", draw((33, 1024)))[0]
+    assert ratio(task, (x,), torch.round(x / scale(x)).to(torch.int16)) <= 1.0
+    assert ratio(task, (x,), torch.floor(x / scale(x) + 0.5).to(torch.int16)) > 1.0

@@ -86,6 +86,8 @@ def _integer_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) ->
         where = _first(odd)
         return f"has the byte {got.view(torch.uint8)[where].item()} at {where}, where booleans are 0 or 1", math.inf
     wrong = (got != wanted.honest) & (got != wanted.truth.to(got.dtype)) & wanted.compared
+    if wanted.undecided is not None:
+        wrong &= (got.double() - wanted.honest.double()).abs() > wanted.undecided
     if wanted.selection is not None and bool(wrong.any()):
         same, near = wanted.selection.ties(got, wanted.honest, tolerance.relative_multiple / 2)
         if not bool((wrong & ~near).any()):

@@ -18,7 +18,8 @@ units of float64.
 
 Of an output of integers, such as a quantised tensor, it is how many elements differ in these computations, and by how
 much. Where the reference rounds to a narrow dtype first, most may: then it is how many are neither what the reference
-gives in its own dtypes nor what it gives in float64, since an element may be either.
+gives in its own dtypes nor what it gives in float64, since an element may be either. Where ties decide many, each that
+is next to one by what is rounded inside the reference may differ by as much as there, the others not at all.
 
 An element much smaller than the largest of its output may have the absolute error allowed for that one. So beside the
 largest norm of an honest error, that of the smaller elements is told, and of the smaller ones of these.
@@ -76,15 +77,13 @@ class Recipe:
     small: int = 1 << 12
     rounded_patterns: int = 4  # the same for roundings inside the reference; 0: none
     rounded_small: int = 1 << 16  # the same for them, unless inputs are nominal
+    undecided_patterns: int = 24  # the same to find integers next to ties: sums of several differ where all do
     narrow_elements: int = 1 << 18  # at most, of which narrow roundings take several patterns until an integer differs
 
 
 RECIPE = Recipe()
 UNSURE = 0.01
 """Share of integers that may differ between honest computations; where more do, they decide ties, and must be equal."""
-UNSURE_TIES = 0.04
-"""The same where they differ by one, since they are next to ties by chance, such as halves of the largest of a row of
-few digits: then no more count than `UNSURE`."""
 UNSURE_TF32 = 0.1
 """The same where honest computations differ by TF32 operands, and by one at most: then half of them may."""
 TIES = 2.0**-14
@@ -111,6 +110,7 @@ class Expected:
     compared: torch.Tensor  # bool: elements that are compared; see `expect`
     frobenius: float  # of integers: the number of elements that differ
     largest: float
+    undecided: torch.Tensor | None = None  # float32: by how much integers next to ties may differ, beside these
     narrow: NarrowBounds | None = None  # of 8-bit floats, beside these
     small: tuple[SmallElements, ...] = ()  # each holds the next; none of 8-bit floats
     selection: Selection | None = None  # of indices
@@ -122,16 +122,18 @@ class Expected:
             self.truth,
             self.honest,
             self.compared,
+            *(() if self.undecided is None else (self.undecided,)),
             *((selection.values, selection.rows, selection.errors) if selection else ()),
         )
 
     def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Expected:
         """The same with others in place of `tensors`."""
         truth, honest, compared, *selected = tensors
+        undecided = None if self.undecided is None else selected.pop(0)
         selection = self.selection and Selection(
             *selected, is_open=self.selection.is_open, are_sums=self.selection.are_sums
         )
-        return replace(self, truth=truth, honest=honest, compared=compared, selection=selection)
+        return replace(self, truth=truth, honest=honest, compared=compared, undecided=undecided, selection=selection)
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,7 @@ def expect_by(
     integers = [number for number, part in enumerate(own) if not part.is_floating_point()]
     if integers and any(torch.finfo(dtype).bits < 32 for dtype in dtypes):
         _add_narrow_ties(run, estimates, integers, recipe, recipe.patterns if elements < recipe.narrow_elements else 1)
+    _add_undecided(run, estimates, selections, recipe)
     positive = run(_positive)
     terms = max((v.numel() for v in inputs if isinstance(v, torch.Tensor)), default=1)
     return tuple(
@@ -358,6 +361,26 @@ def _add_narrow_ties(
         return
 
 
+def _add_undecided(
+    run: Callable[[Change], Sequence[torch.Tensor]],
+    estimates: Sequence[_Estimate],
+    selections: Sequence[Selection | None],
+    recipe: Recipe,
+) -> None:
+    """Add which integers, where many differ, are next to ties by what is inexact inside the reference, such as a row's
+    largest over 127: another honest computation rounds them to the other side. Of what float32 holds ties decide."""
+    both = zip(estimates, selections, strict=True)
+    chosen = [selection is None and one.has_many_differences for one, selection in both]
+    try:
+        for pattern in range(recipe.undecided_patterns if any(chosen) else 0):
+            with Rounding(recipe.perturbation * _unit(torch.float32), 0.0, 1, pattern, inexact=True):
+                outputs = run(_double)
+            for estimate, output in itertools.compress(zip(estimates, outputs, strict=True), chosen):
+                estimate.add_undecided(output)
+    except TaskError:  # it succeeded before: it does not allow the dispatch mode
+        return
+
+
 class _Estimate:
     """One output and the largest errors of honest computations so far."""
 
@@ -368,6 +391,7 @@ class _Estimate:
         self._compared = torch.ones_like(own, dtype=torch.bool)
         self._errors = (0.0, 0.0)
         self._unsure = torch.zeros_like(own, dtype=torch.bool)  # integers that differ
+        self._undecided: torch.Tensor | None = None
         self._is_narrow, self._other = own.dtype in EIGHT_BITS, torch.zeros_like(own, dtype=torch.bool)
         self._beyond = 0.0
         self._small_errors: list[float] = []  # by group of small elements
@@ -390,6 +414,11 @@ class _Estimate:
     @property
     def has_differed(self) -> bool:
         return self._errors[0] > 0
+
+    @property
+    def has_many_differences(self) -> bool:
+        """Whether so many integers differ that ties decide them."""
+        return self.is_integer and self._errors[0] > UNSURE * self._own.numel()
 
     @property
     def has_few_differences(self) -> bool:
@@ -428,6 +457,10 @@ class _Estimate:
             step = (other[differs].double() - self._own[differs].double()).abs().max()
             self._errors = (float(self._unsure.sum()), max(self._errors[1], float(step)))
             self._neither = max(self._neither, float((differs & (other != self._truth)).sum()))
+
+    def add_undecided(self, other: torch.Tensor) -> None:
+        steps = (other.double() - self._own.double()).abs().float()
+        self._undecided = steps if self._undecided is None else torch.maximum(self._undecided, steps)
 
     @cached_property
     def _small(self) -> list[tuple[float, torch.Tensor]]:
@@ -480,11 +513,8 @@ class _Estimate:
                 differ /= 2
             elif differ > (most := UNSURE * own.numel()):
                 rounds_first = float((own != truth).sum()) > most
-                if rounds_first and self._neither <= most:
-                    differ = max(self._neither, TIES * own.numel())
-                else:
-                    differ = most if step <= 1 and differ <= UNSURE_TIES * own.numel() else 0.0
-            return Expected(truth, own, compared, differ, step if differ else 0.0)
+                differ = max(self._neither, TIES * own.numel()) if rounds_first and self._neither <= most else 0.0
+            return Expected(truth, own, compared, differ, step if differ else 0.0, undecided=self._undecided)
         rounding = torch.finfo(own.dtype).eps / 2
         inner = min(rounding, torch.finfo(torch.float32).eps / 2)
         growth = recipe.growth * math.sqrt(length)

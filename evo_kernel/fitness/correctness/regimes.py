@@ -8,8 +8,10 @@ after the plan exists, so no kernel can be specialised to them.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from evo_kernel.tasks.layout import once, write
@@ -46,19 +48,29 @@ def _denormals(x: torch.Tensor) -> torch.Tensor:
     return torch.where(_thirds(x), torch.copysign(tiny, _wide(x)), _wide(x)).to(x.dtype)
 
 
-def _uneven(x: torch.Tensor) -> torch.Tensor:
-    """Falling from the end of every axis as the inverse of the distance, as no independent draws do: from HUGE times
-    the value, which float16 does not hold, or LARGE times in narrow dtypes, to 1 / LARGE times.
+def _uneven(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """Times the inverse of each place's number along every axis, as no independent draws are: from HUGE times the
+    value, which float16 does not hold, or LARGE times in narrow dtypes, to 1 / LARGE times.
 
     So few terms make up a sum, however long it is, and errors of their roundings do not cancel: narrower operands show.
-    Zeros are filled: a kernel may leave out what a task draws as zeros, such as a bias.
+    No part of a row tells what the others are. Zeros are filled: a kernel may leave out what a task draws as zeros,
+    such as a bias.
     """
     high = HUGE if torch.finfo(x.dtype).max > HUGE**2 else LARGE
     factor = torch.full([1] * x.dim(), high, dtype=_wide(x).dtype, device=x.device)
     for axis, size in enumerate(x.shape):
-        distance = torch.arange(size, 0, -1, dtype=factor.dtype, device=x.device)
-        factor = factor / distance.reshape([-1 if other == axis else 1 for other in range(x.dim())])
+        numbers = _numbers(size, seed, x.device).to(factor.dtype)
+        factor = factor / numbers.reshape([-1 if other == axis else 1 for other in range(x.dim())])
     return (torch.where(x == 0, FILLING, _wide(x)) * factor.clamp(min=1 / LARGE)).to(x.dtype)
+
+
+def _numbers(size: int, seed: int, device: torch.device) -> torch.Tensor:
+    """From 1 to the size, neighbours far apart: the same for axes of one size, so that a product's terms differ."""
+    generator = np.random.default_rng((seed, size))
+    first, step = generator.integers(size, size=2).tolist() if size else (0, 1)
+    while math.gcd(step, size) > 1:
+        step += 1
+    return torch.arange(size, device=device).mul_(step).add_(first).remainder_(size).add_(1)
 
 
 _BOTH_SIGNS = 0.25
@@ -112,22 +124,22 @@ def _with_marks(result: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
     return result if bool(is_usual.all()) else torch.where(is_usual, _wide(result), _wide(drawn)).to(drawn.dtype)
 
 
-_TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
-    "nominal": lambda x, _: x,
-    "small": lambda x, _: (_wide(x) * SMALL).to(x.dtype),
-    "tiny": lambda x, _: (_wide(x) * TINY).to(x.dtype),  # below what guards divisions
-    "moderate": lambda x, _: (_wide(x) * MODERATE).to(x.dtype),  # terms of all sizes matter in a softmax
-    "large": lambda x, _: (_wide(x) * LARGE).to(x.dtype),
-    "uneven": lambda x, _: _uneven(x),
-    "positive": lambda x, _: _wide(x).abs().to(x.dtype),
-    "one sign": lambda x, place: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
-    "other sign": lambda x, place: _one_sign(x, place % 2 == 1),
-    "signs of pairs": lambda x, place: _one_sign(x, place // 2 % 2 == 0),  # so that the first and third differ, too
-    "other signs of pairs": lambda x, place: _one_sign(x, place // 2 % 2 == 1),
-    "negative": lambda x, _: _one_sign(x, True),
-    "ties": lambda x, _: _ties(x),
-    "zeros": lambda x, _: torch.zeros_like(x),
-    "denormals": lambda x, _: _denormals(x),
+_TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
+    "nominal": lambda x, *_: x,
+    "small": lambda x, *_: (_wide(x) * SMALL).to(x.dtype),
+    "tiny": lambda x, *_: (_wide(x) * TINY).to(x.dtype),  # below what guards divisions
+    "moderate": lambda x, *_: (_wide(x) * MODERATE).to(x.dtype),  # terms of all sizes matter in a softmax
+    "large": lambda x, *_: (_wide(x) * LARGE).to(x.dtype),
+    "uneven": lambda x, _, seed: _uneven(x, seed),
+    "positive": lambda x, *_: _wide(x).abs().to(x.dtype),
+    "one sign": lambda x, place, _: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
+    "other sign": lambda x, place, _: _one_sign(x, place % 2 == 1),
+    "signs of pairs": lambda x, place, _: _one_sign(x, place // 2 % 2 == 0),  # so that the first and third differ, too
+    "other signs of pairs": lambda x, place, _: _one_sign(x, place // 2 % 2 == 1),
+    "negative": lambda x, *_: _one_sign(x, True),
+    "ties": lambda x, *_: _ties(x),
+    "zeros": lambda x, *_: torch.zeros_like(x),
+    "denormals": lambda x, *_: _denormals(x),
 }
 _OF_ONE_SIGN = {"one sign", "other sign", "signs of pairs", "other signs of pairs", "negative"}
 _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64}
@@ -143,12 +155,15 @@ CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if 
 def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[Input, ...]:
     """What the host may know stays: plans hold it."""
     inputs = task.inputs(case, torch.Generator(device).manual_seed(seed), device)
-    both = zip(inputs, apply(regime, inputs), strict=True)
+    both = zip(inputs, apply(regime, inputs, seed), strict=True)
     return tuple(kept if place in task.host_known else changed for place, (kept, changed) in enumerate(both))
 
 
-def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
-    """The inputs in a regime, with the same shapes, dtypes and strides. Raises KeyError for an unknown regime."""
+def apply(regime: str, inputs: Sequence[Input], seed: int = 0) -> tuple[Input, ...]:
+    """The inputs in a regime, with the same shapes, dtypes and strides. Raises KeyError for an unknown regime.
+
+    `seed`: of the places where uneven ones are large.
+    """
     transform = _TRANSFORMS[regime]
 
     places = itertools.count()
@@ -157,7 +172,7 @@ def apply(regime: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
         if not isinstance(value, torch.Tensor) or not _is_changed(value, regime):
             return value
         alone = once(value)
-        result = transform(alone, next(places))
+        result = transform(alone, next(places), seed)
         if result is alone:
             return value
         if value.is_floating_point():

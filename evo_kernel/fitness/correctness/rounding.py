@@ -56,18 +56,24 @@ _PRODUCTS: Mapping[str, int] = {
 """Matrix products, and the argument whose last dimension is summed."""
 _SUMS = frozenset(["sum", "mean", "nansum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"])
 
-_ALONG_AN_AXIS = frozenset(["_softmax", "_log_softmax"])
-_OVER_THE_LAST = frozenset(["native_layer_norm", "_fused_rms_norm"])
-"""Operations that add up along the axis, and the last axes of the sizes, that their second argument names."""
+_ALONG_AN_AXIS = frozenset(["_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "prod"])
+_OVER_SIZES = frozenset(["native_layer_norm", "_fused_rms_norm", "avg_pool2d", "avg_pool3d"])
+"""Operations that add or multiply along the axis, and over the sizes of axes or windows, that their second argument
+names."""
+_OVER_CHANNELS = frozenset(["native_batch_norm", "_native_batch_norm_legit"])
 _NORMS = frozenset(["native_group_norm"])
 """Norms that are decomposed: a group of two numbers is normalised to 1 and -1 for any perturbation."""
 
 
 class Rounding(TorchDispatchMode):
-    """While active, perturbs floating-point results of operations by roundings of `unit` (relative)."""
+    """While active, perturbs floating-point results of operations by roundings of `unit` (relative).
 
-    def __init__(self, unit: float, growth: float, longest: int, pattern: int = 0) -> None:
+    `inexact`: those alone that float32 does not hold; float64 is not converted to it then, which would hide them.
+    """
+
+    def __init__(self, unit: float, growth: float, longest: int, pattern: int = 0, inexact: bool = False) -> None:
         super().__init__()
+        self._inexact = inexact
         self._unit, self._growth, self._longest, self._pattern = unit, growth, longest, pattern
         self._signs: dict[torch.device, torch.Tensor] = {}
         self._moved = 0  # operations so far: each uses another offset in the signs
@@ -85,6 +91,8 @@ class Rounding(TorchDispatchMode):
     ) -> Any:
         if (steps := _steps(func)) is not None:
             return self._by_steps(steps, args, kwargs or {})
+        if self._inexact and _name(func) == "_to_copy" and args[0].dtype == torch.float64:
+            kwargs = {key: value for key, value in (kwargs or {}).items() if value != torch.float32}
         result = func(*args, **(kwargs or {}))
         length = self._length(func, args, result)
         known = length or _length_of_rows(_name(func), args)
@@ -95,7 +103,10 @@ class Rounding(TorchDispatchMode):
         amount = self._unit * (1.0 + self._growth * math.sqrt(length))
         for part in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(part, torch.Tensor) and part.is_floating_point() and part.numel():
+                kept = part.clone() if self._inexact else None
                 self._move(part, amount)
+                if kept is not None:
+                    part.copy_(torch.where(_is_exact(kept, func, args, kwargs or {}), kept, part))
         return result
 
     def _by_steps(self, steps: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -149,8 +160,21 @@ def _length_of_rows(name: str, args: Sequence[Any]) -> int:
     """Number of terms that an operation adds up in each row, whose results are not moved by more for it; 0 if that is
     not known."""
     if name in _ALONG_AN_AXIS:
-        return args[0].shape[args[1]] if args[0].dim() else 1
-    return math.prod(args[1]) if name in _OVER_THE_LAST else 0
+        return args[0].shape[args[1]] if args[0].dim() and len(args) > 1 else args[0].numel()
+    if name in _OVER_CHANNELS:
+        return args[0].numel() // max(1, args[0].shape[1])
+    if name.startswith("_scaled_dot_product"):  # of a query with a key, and over the keys
+        return max(args[1].shape[-2:])
+    return math.prod(args[1]) if name in _OVER_SIZES else 0
+
+
+def _is_exact(values: torch.Tensor, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """Where float32 holds the results of an operation, and a kernel has them too: of a division only by a power of two,
+    since others are multiplications by the reciprocal."""
+    exact = values.float() == values
+    if _name(func) == "div" and kwargs.get("rounding_mode") is None:
+        exact &= torch.frexp(torch.as_tensor(args[1]).double()).mantissa.abs() == 0.5
+    return exact
 
 
 def _are_whole(values: Sequence[Any]) -> bool:

@@ -272,6 +272,7 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
         truth=truth,
         honest=full.honest.flatten()[places],
         compared=full.compared.flatten()[places],
+        undecided=None if full.undecided is None else full.undecided.flatten()[places],
         frobenius=full.frobenius * min(1.0, _SLACK * share),
         narrow=full.narrow and full.narrow.of_part(min(1.0, _SLACK * count)),
         selection=full.selection and full.selection.of_part(places),
