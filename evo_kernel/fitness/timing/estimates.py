@@ -24,7 +24,7 @@ import numpy as np
 
 from evo_kernel.types import NOTICEABLE, SAME
 
-JUDGE_VERSION = 35
+JUDGE_VERSION = 36
 
 
 @dataclass(frozen=True)
