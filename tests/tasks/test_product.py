@@ -119,7 +119,7 @@ def test_other_references_have_no_template(tmp_path, name):
 PARTED = """
 import torch
 
-CASES = {"check": [{"m": 20, "n": 30, "k": 5}], "search": [{"m": 264, "n": 256, "k": 200}]}
+CASES = {"check": [{"m": 20, "n": 30, "k": 5}], "search": [{"m": 264, "n": 256, "k": 72}]}
 
 
 def inputs(case, generator, device):
@@ -155,12 +155,12 @@ PLANES = """
 import torch
 import torch.nn.functional as F
 
-CASES = {"check": [{"n": 1, "c": 3, "f": 5}], "search": [{"n": 3, "c": 20, "f": 72}]}
+CASES = {"check": [{"n": 1, "c": 3, "f": 5}], "search": [{"n": 4, "c": 20, "f": 40}]}
 
 
 def inputs(case, generator, device):
     n, c, f = case.values()
-    x, w, bias = (torch.randn(*one, generator=generator, device=device) for one in ((n, c, 31, 38), (f, c, 3, 4), (f,)))
+    x, w, bias = (torch.randn(*one, generator=generator, device=device) for one in ((n, c, 19, 22), (f, c, 3, 4), (f,)))
     spread = torch.linspace(-40, 40, n, device=device).exp2()[:, None, None, None]
     return x * spread, w * 1e-20, bias * 1e-20, F.conv2d(x, w, None, PLACES) * 1e-20
 
