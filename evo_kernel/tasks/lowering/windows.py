@@ -217,17 +217,18 @@ def planes_kernel(
 def planes(x, fold, taken, shift, depth):
     """Pictures in float32 as float16, all first parts before the second ones, channels last, and powers' inverses."""
     n, high, wide, channels = x.shape
-    pieces = min(128, triton.next_power_of_2(triton.cdiv(high * wide * channels, 1 << 14)))
+    pieces = triton.next_power_of_2(min(512, triton.cdiv(2048, n), triton.cdiv(high * wide * channels, 1 << 14)))
     largest = torch.empty((n, pieces), dtype=torch.float32, device=x.device)
     largest_kernel[(pieces, n)](x, largest, high * wide * channels, BLOCK=2048)
     sides = triton.cdiv(high + shift[0], fold[0]), triton.cdiv(wide + shift[1], fold[1])
     parts = torch.empty((2 * n, *sides, depth), dtype=torch.float16, device=x.device)  # PARTED
     parts = torch.empty((n, *sides, depth), dtype=torch.float16, device=x.device)  # HALVED
     inverse = torch.empty(n, dtype=torch.float32, device=x.device)
-    block = min(64, max(16, triton.next_power_of_2(sides[1])))
+    block_c = min(64, triton.next_power_of_2(depth))
+    block = min(4096 // block_c, max(16, triton.next_power_of_2(sides[1])))
     planes_kernel[(sides[0] * triton.cdiv(sides[1], block), n)](
         x, largest, parts, inverse, channels, high, wide, *sides, depth, *fold, *taken, *shift, PIECES=pieces,
-        BLOCK_W=block, BLOCK_C=min(64, triton.next_power_of_2(depth)), num_warps=8,
+        BLOCK_W=block, BLOCK_C=block_c, num_warps=8,
     )
     return parts, inverse
 
