@@ -18,8 +18,8 @@ units of float64.
 
 Of an output of integers, such as a quantised tensor, it is how many elements differ in these computations, and by how
 much. Where the reference rounds to a narrow dtype first, most may: then it is how many are neither what the reference
-gives in its own dtypes nor what it gives in float64, since an element may be either. Where ties decide many, each that
-is next to one by what is rounded inside the reference may differ by as much as there, the others not at all.
+gives in its own dtypes nor what it gives in float64, since an element may be either. Beside these, each that is next to
+a tie by what is rounded inside the reference may differ by as much as there; where ties decide many, no others.
 
 An element much smaller than the largest of its output may have the absolute error allowed for that one. So beside the
 largest norm of an honest error, that of the smaller elements is told, and of the smaller ones of these.
@@ -77,7 +77,7 @@ class Recipe:
     small: int = 1 << 12
     rounded_patterns: int = 4  # the same for roundings inside the reference; 0: none
     rounded_small: int = 1 << 16  # the same for them, unless inputs are nominal
-    undecided_patterns: int = 24  # the same to find integers next to ties: sums of several differ where all do
+    undecided_patterns: int = 16  # the same to find integers next to ties: all combinations of four roundings
     narrow_elements: int = 1 << 18  # at most, of which narrow roundings take several patterns until an integer differs
 
 
@@ -367,13 +367,14 @@ def _add_undecided(
     selections: Sequence[Selection | None],
     recipe: Recipe,
 ) -> None:
-    """Add which integers, where many differ, are next to ties by what is inexact inside the reference, such as a row's
-    largest over 127: another honest computation rounds them to the other side. Of what float32 holds ties decide."""
+    """Add which integers are next to ties by what is inexact inside the reference, such as a row's largest over 127:
+    another honest computation rounds them to the other side. Of what float32 holds ties decide."""
     both = zip(estimates, selections, strict=True)
-    chosen = [selection is None and one.has_many_differences for one, selection in both]
+    chosen = [selection is None and one.is_integer for one, selection in both]
     try:
         for pattern in range(recipe.undecided_patterns if any(chosen) else 0):
-            with Rounding(recipe.perturbation * _unit(torch.float32), 0.0, 1, pattern, inexact=True):
+            # Twice as far as elsewhere: a kernel may round where the reference does not, as before a reciprocal.
+            with Rounding(2 * recipe.perturbation * _unit(torch.float32), 0.0, 1, pattern, inexact=True):
                 outputs = run(_double)
             for estimate, output in itertools.compress(zip(estimates, outputs, strict=True), chosen):
                 estimate.add_undecided(output)
@@ -414,11 +415,6 @@ class _Estimate:
     @property
     def has_differed(self) -> bool:
         return self._errors[0] > 0
-
-    @property
-    def has_many_differences(self) -> bool:
-        """Whether so many integers differ that ties decide them."""
-        return self.is_integer and self._errors[0] > UNSURE * self._own.numel()
 
     @property
     def has_few_differences(self) -> bool:

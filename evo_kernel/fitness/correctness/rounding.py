@@ -25,6 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 PATTERN = 1_000_003
+_CODES = sorted(range(1, 32), key=int.bit_count)
+"""An operation's direction in a pattern is the parity of what both have in common: of five, all combinations occur."""
 """Elements after which the signs repeat: a prime, so that no row or column has the same signs all along."""
 _EXACT_NAMES = """
     arange bernoulli empty empty_like empty_strided exponential eye fill full full_like lift_fresh linspace new_empty
@@ -68,7 +70,8 @@ _NORMS = frozenset(["native_group_norm"])
 class Rounding(TorchDispatchMode):
     """While active, perturbs floating-point results of operations by roundings of `unit` (relative).
 
-    `inexact`: those alone that float32 does not hold; float64 is not converted to it then, which would hide them.
+    `inexact`: those alone that float32 does not hold, each operation's in one direction: patterns 0 to 15 are all
+    combinations of the first four. float64 is not converted to it then, which would hide them.
     """
 
     def __init__(self, unit: float, growth: float, longest: int, pattern: int = 0, inexact: bool = False) -> None:
@@ -76,7 +79,7 @@ class Rounding(TorchDispatchMode):
         self._inexact = inexact
         self._unit, self._growth, self._longest, self._pattern = unit, growth, longest, pattern
         self._signs: dict[torch.device, torch.Tensor] = {}
-        self._moved = 0  # operations so far: each uses another offset in the signs
+        self._moved = 0  # operations so far: each uses another offset in the signs, or another code
         self.length = 0.0  # of the longest sum so far whose length is known
         self.sums = False  # whether an operation may have added up elements in a number that is not known
 
@@ -103,10 +106,10 @@ class Rounding(TorchDispatchMode):
         amount = self._unit * (1.0 + self._growth * math.sqrt(length))
         for part in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(part, torch.Tensor) and part.is_floating_point() and part.numel():
-                kept = part.clone() if self._inexact else None
-                self._move(part, amount)
-                if kept is not None:
-                    part.copy_(torch.where(_is_exact(kept, func, args, kwargs or {}), kept, part))
+                if self._inexact:
+                    self._shift(part, ~_is_exact(part, func, args, kwargs or {}), amount)
+                else:
+                    self._move(part, amount)
         return result
 
     def _by_steps(self, steps: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -117,6 +120,14 @@ class Rounding(TorchDispatchMode):
                 return steps(*args, **kwargs)
         finally:
             self._growth = growth
+
+    def _shift(self, values: torch.Tensor, places: torch.Tensor, amount: float) -> None:
+        if any(stride == 0 and size > 1 for stride, size in zip(values.stride(), values.shape, strict=True)):
+            return
+        if places.any():
+            odd = (self._pattern & _CODES[self._moved % len(_CODES)]).bit_count() % 2
+            self._moved += 1
+            values.copy_(torch.where(places, values * (1.0 + (-amount if odd else amount)), values))
 
     def _move(self, values: torch.Tensor, amount: float) -> None:
         """In place, with little extra memory: intermediate results may fill most of a GPU."""
