@@ -244,7 +244,8 @@ def expect_by(
     integers = [number for number, part in enumerate(own) if not part.is_floating_point()]
     if integers and any(torch.finfo(dtype).bits < 32 for dtype in dtypes):
         _add_narrow_ties(run, estimates, integers, recipe, recipe.patterns if elements < recipe.narrow_elements else 1)
-    _add_undecided(run, estimates, selections, recipe)
+    if precision == "ieee":  # TF32 decides more of them
+        _add_undecided(run, estimates, selections, recipe)
     positive = run(_positive)
     terms = max((v.numel() for v in inputs if isinstance(v, torch.Tensor)), default=1)
     return tuple(

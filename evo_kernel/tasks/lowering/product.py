@@ -403,7 +403,7 @@ class Product:
 
 SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multiples of 16 bytes."""
     return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))'''
-PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough for parts to pay and tiles to keep a GPU busy."""
+PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough for parts, and to keep a GPU busy."""
     return len(b) % 8 == 0 and min(len(a), len(b)) >= {LEAST} and len(a) * len(b) >= a.shape[1]'''
 
 BIAS = ("if bias_ptr is not None:", "    acc += gl.load(bias_ptr + cols, mask=cols < n, other=0.0)[None, :]")

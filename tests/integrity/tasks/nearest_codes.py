@@ -4,7 +4,7 @@ import torch
 
 CASES = {
     "check": [{"m": 40, "k": 50, "d": 64}, {"m": 1000, "k": 512, "d": 64}],
-    "search": [{"m": 4096, "k": 1024, "d": 64}],
+    "search": [{"m": 2048, "k": 1024, "d": 64}],
     "confirm": [{"m": 700, "k": 300, "d": 96}],
 }
 TOLERANCE = {"precision": "tf32"}
