@@ -94,10 +94,13 @@ class Court:
 
     def _score(self, honest: str, purpose: Purpose) -> float | None:
         """The score of an honest file, by the judge that is open: once, whoever may not beat it."""
+        entry = read(_honest(honest))
+        asked = self._found.get(entry.name)  # it came first, if this process has it
+        if asked is not None and (entry.task, entry.deadline_s) == self._sitting and entry.purpose == purpose:
+            return asked.result().evaluation.score
         with self._lock:
             if (honest, purpose) not in self._scores:
-                source = read(_honest(honest)).source
-                self._scores[honest, purpose] = self._judge.evaluate(source, purpose).score
+                self._scores[honest, purpose] = self._judge.evaluate(entry.source, purpose).score
             return self._scores[honest, purpose]
 
     def _plans(self, path: Path) -> dict[str, str]:
