@@ -65,7 +65,7 @@ def matmul(
     kernel.body += _epilogue(kernel, extra, target, alpha, beta, triangle)
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
     if parted:
-        left, right = _viewed(module, "left", a), _viewed(module, "right", _turned(b))
+        left, right = viewed(module, "left", a), viewed(module, "right", _turned(b))
         module.functions["product"] = module.products["product"]
         for line in (f"if fits({left}, {right}):", f"    product({left}, {right}, {out.name})", "else:"):
             module.line(line)
@@ -86,7 +86,7 @@ def _turned(matrix: LoweredValue) -> LoweredValue:
     return replace(matrix, shape=matrix.shape[::-1], strides=matrix.strides[::-1])
 
 
-def _viewed(module: LoweredModule, name: str, value: LoweredValue) -> str:
+def viewed(module: LoweredModule, name: str, value: LoweredValue) -> str:
     """A variable with a tensor of the value's shape and strides."""
     return module.named(name, f"{value.name}.as_strided({module.shape(value.shape)}, {module.shape(value.strides)})")
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from evo_kernel.tasks.lowering.contraction import LEAST
+from evo_kernel.tasks.lowering.contraction import LEAST, viewed
 from evo_kernel.tasks.lowering.indexing import copy_into
 from evo_kernel.tasks.lowering.layout import LoweredValue, product
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
@@ -121,7 +121,11 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
-    if not transposed and groups == 1 and _pays_in_parts(module, x, w, y, stride, dilation):
+    if (
+        not transposed
+        and groups == 1
+        and _pays_in_parts(module, (x, w, y, *([bias] if bias else [])), stride, dilation)
+    ):
         _cut(module, x, w, bias, y, (*stride, *padding, *dilation))
         return y
     plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
@@ -135,18 +139,17 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
 
 def _pays_in_parts(
     module: LoweredModule,
-    x: LoweredValue,
-    w: LoweredValue,
-    y: LoweredValue,
+    tensors: Sequence[LoweredValue],
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> bool:
-    """Whether to convolve as float16: as `product_template` does."""
-    if not module.takes("cut") or len(y.shape) != 4 or {x.dtype, w.dtype} != {torch.float32}:
+    """Whether to convolve as float16: as `product_template` does. `tensors`: x, w, the result and the bias."""
+    y = tensors[2]
+    if not module.takes("cut") or len(y.shape) != 4 or any(one.dtype != torch.float32 for one in tensors):
         return False
     outputs = module.largest(cast(Expr, y.shape[0] * product(y.shape[2:])))
     cuts = max(stride) <= 2 or max(dilation) == 1
-    return cuts and outputs >= LEAST and x.contiguous and w.contiguous and y.contiguous
+    return cuts and outputs >= LEAST and all(one.contiguous for one in tensors)
 
 
 def _cut(
@@ -159,9 +162,14 @@ def _cut(
 ) -> None:
     module.functions["cut"] = module.products["cut"]
     geometry = ", ".join(f"{name}={place}" for name, place in zip(NAMES["GEOMETRY"][1:], places, strict=True))
-    views = [f"{one.name}.permute(0, 2, 3, 1)" for one in (x, w, y)]
-    views.insert(2, bias.name if bias else "None")
-    module.line(f"cut({', '.join(views)}, dict({geometry}))")
+    pictures, filters, results = (_last(module, name, one) for name, one in (("x", x), ("filters", w), ("results", y)))
+    module.line(f"cut({pictures}, {filters}, {bias.name if bias else 'None'}, {results}, dict({geometry}))")
+
+
+def _last(module: LoweredModule, name: str, value: LoweredValue) -> str:
+    """A variable with the tensor, channels last."""
+    shape, strides = (tuple(numbers[dim] for dim in (0, 2, 3, 1)) for numbers in (value.shape, value.strides))
+    return viewed(module, name, replace(value, shape=shape, strides=strides))
 
 
 def _phases(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> list[list[Along]]:
