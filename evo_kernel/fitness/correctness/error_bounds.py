@@ -244,8 +244,10 @@ def expect_by(
     integers = [number for number, part in enumerate(own) if not part.is_floating_point()]
     if integers and any(torch.finfo(dtype).bits < 32 for dtype in dtypes):
         _add_narrow_ties(run, estimates, integers, recipe, recipe.patterns if elements < recipe.narrow_elements else 1)
-    if precision == "ieee":  # TF32 decides more of them
-        _add_undecided(run, estimates, selections, recipe)
+    if precision == "ieee":  # TF32 decides more of them, a reference that computes in float64 leaves none
+        decided = [wide or selection is not None for wide, selection in zip(in_doubles, selections, strict=True)]
+        # Twice as far as elsewhere: a kernel may round where the reference does not, as before a reciprocal.
+        _add_undecided(run, estimates, decided, 2 * recipe.perturbation * min(unit, _unit(torch.float32)), recipe)
     positive = run(_positive)
     terms = max((v.numel() for v in inputs if isinstance(v, torch.Tensor)), default=1)
     return tuple(
@@ -365,17 +367,16 @@ def _add_narrow_ties(
 def _add_undecided(
     run: Callable[[Change], Sequence[torch.Tensor]],
     estimates: Sequence[_Estimate],
-    selections: Sequence[Selection | None],
+    decided: Sequence[bool],
+    amount: float,
     recipe: Recipe,
 ) -> None:
     """Add which integers are next to ties by what is inexact inside the reference, such as a row's largest over 127:
     another honest computation rounds them to the other side. Of what float32 holds ties decide."""
-    both = zip(estimates, selections, strict=True)
-    chosen = [selection is None and one.is_integer for one, selection in both]
+    chosen = [one.is_integer and not known for one, known in zip(estimates, decided, strict=True)]
     try:
         for pattern in range(recipe.undecided_patterns if any(chosen) else 0):
-            # Twice as far as elsewhere: a kernel may round where the reference does not, as before a reciprocal.
-            with Rounding(2 * recipe.perturbation * _unit(torch.float32), 0.0, 1, pattern, inexact=True):
+            with Rounding(amount, 0.0, 1, pattern, inexact=True):
                 outputs = run(_double)
             for estimate, output in itertools.compress(zip(estimates, outputs, strict=True), chosen):
                 estimate.add_undecided(output)
