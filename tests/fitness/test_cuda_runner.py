@@ -306,7 +306,7 @@ def test_who_comes_again_at_once_does_not_get_the_gpu_twice_in_a_row():
         for _ in range(10):
             with gpus.turn("GPU-three", bool):
                 turns.append(name)
-                time.sleep(0.01)
+                time.sleep(0.05)  # long enough for the other to ask again, on busy cores too
 
     with ThreadPoolExecutor(2) as threads:
         for done in [threads.submit(take, name) for name in "ab"]:
