@@ -163,6 +163,27 @@ def test_rows_after_a_product_are_as_long_as_they_are(after):
     assert not verdict(task, inputs, by_three_products).passed
 
 
+def test_two_rows_that_are_normalised_over_rows():
+    """Their difference is small beside their mean, whose rounding alone then moves the result."""
+
+    def normalised(product):
+        return lambda x, w: torch.softmax(
+            4 * torch.nn.functional.batch_norm(product(x, w), None, None, training=True), -1
+        )
+
+    def fused(a, b):
+        total = torch.zeros(a.shape[0], b.shape[1])
+        for k in range(a.shape[1]):
+            total = (total.double() + a[:, k : k + 1].double() * b[k].double()).float()
+        return total
+
+    x, w = draw((2, 64), (64, 32), seed=28)
+    inputs = (torch.stack([4 * x[0], 4 * x[0] + x[1] / 4]), w)
+    task = task_of(normalised(torch.matmul))
+    assert verdict(task, inputs, normalised(fused)).passed
+    assert not verdict(task, inputs, normalised(lambda x, w: x.bfloat16().float() @ w.bfloat16().float())).passed
+
+
 def test_integers_next_to_ties_by_chance():
     """Halves of a row's largest, 63.5 steps: bfloat16 numbers of one sign have many."""
 

@@ -62,9 +62,8 @@ _ALONG_AN_AXIS = frozenset(["_softmax", "_log_softmax", "cumsum", "cumprod", "lo
 _OVER_SIZES = frozenset(["native_layer_norm", "_fused_rms_norm", "avg_pool2d", "avg_pool3d"])
 """Operations that add or multiply along the axis, and over the sizes of axes or windows, that their second argument
 names."""
-_OVER_CHANNELS = frozenset(["native_batch_norm", "_native_batch_norm_legit"])
-_NORMS = frozenset(["native_group_norm"])
-"""Norms that are decomposed: a group of two numbers is normalised to 1 and -1 for any perturbation."""
+_NORMS = frozenset(["native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"])
+"""Norms that are decomposed: two numbers are normalised to 1 and -1 for any perturbation but that of their mean."""
 
 
 class Rounding(TorchDispatchMode):
@@ -114,7 +113,7 @@ class Rounding(TorchDispatchMode):
 
     def _by_steps(self, steps: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Sums inside a norm have one rounding: the output's bound includes the growth with their length."""
-        growth, self._growth, self.sums = self._growth, 0.0, True
+        growth, self._growth = self._growth, 0.0
         try:
             with self:
                 return steps(*args, **kwargs)
@@ -172,8 +171,6 @@ def _length_of_rows(name: str, args: Sequence[Any]) -> int:
     not known."""
     if name in _ALONG_AN_AXIS:
         return args[0].shape[args[1]] if args[0].dim() and len(args) > 1 else args[0].numel()
-    if name in _OVER_CHANNELS:
-        return args[0].numel() // max(1, args[0].shape[1])
     if name.startswith("_scaled_dot_product"):  # of a query with a key, and over the keys
         return max(args[1].shape[-2:])
     return math.prod(args[1]) if name in _OVER_SIZES else 0
