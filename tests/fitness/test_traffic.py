@@ -298,6 +298,23 @@ def test_requests_of_the_line_that_most_are_of_are_counted(rows: int, update: st
     assert seen.crowd == pytest.approx(max(4.0, requests * rows), rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("places", "lines"),
+    [
+        ("columns", 8),
+        ("columns * 8", 64),
+        ("columns * 32", 256),
+        ("columns // 4 * 32", 64),
+        ("columns // 8 * 8 + columns % 8", 8),
+    ],
+)
+def test_lines_that_warps_store_to_are_counted(places: str, lines: int):
+    for how in (f"atomic_add(y_ptr + {places}, e", f"store(y_ptr + {places}, 0.0"):
+        text = SOFTMAX.replace(STORE, f"    tl.{how}, mask=mask)\n")
+        (seen,) = counted_traffic(softmax_plan(64, 256, text=text))
+        assert seen.store_lines == lines
+
+
 def test_rows_that_begin_inside_a_line_lose_that_line_alone():
     (seen,) = counted_traffic(softmax_plan(64, 1000, text=SOFTMAX.replace(STORE, STORE + OTHER)))
     assert 0.95 * 64 * 4000 < seen.own_load_bytes < 64 * 4000

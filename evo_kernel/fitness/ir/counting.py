@@ -36,7 +36,7 @@ PARTED = frozenset(["tf32", "tf32x3", "bf16x3", "bf16x6"])
 """Ways to give tensor cores operands of float32, in as many products as the name says."""
 _SMALL, _MOST_WAITING = 1 << 12, 1 << 16
 """Runs of an access that waits for others; runs that wait."""
-_WARP = 32
+_WARP, _VECTOR_BYTES = 32, 16
 _PLACES = 1_000_003
 """Lines, or addresses, that are told apart: a prime, so that no columns of a matrix share one."""
 _SHARED = 16
@@ -243,6 +243,10 @@ class Counter:
                 self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
         times = scattering(self._memory, pointer, mask, item, shape, layout) if layout and self._sectors else 1.0
+        if count and kind == "store" and self._sectors:
+            each = (runs.lengths.clamp(max=_VECTOR_BYTES) // item).clamp(min=1)  # elements that a lane stores at once
+            owners, lines = sectors_of(runs._replace(lanes=runs.lanes // each), LINE_BYTES)
+            self._by_program["store_lines"].index_add_(0, owners, lines.double() * times)
         if count > _SMALL or (count and times > 1.0):
             self._settle()
             self._count_sectors(kind, runs, times)
