@@ -32,6 +32,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "l2_usable": (0.2, 1.0),
     "hiding_warps": (4.0, 64.0),
     "atomics_per_us": (2e4, 2e6),
+    "store_cycles": (1.0, 4.0),
+    "crowd_cycles": (1.3, 6.0),
     "ragged_share": (0.02, 1.0),
     "uneven_share": (0.05, 1.0),
     "mix": (1.5, 16.0),

@@ -355,11 +355,15 @@ def embedding_inputs(case, generator, device):
 FIRST_ROW = Case("first row", CaseKind.CHECK, {"rows": 1})
 
 
-def gather_plan() -> Plan:
+GATHERED = "tl.store(y_ptr + at * WIDTH + columns, tl.load(t_ptr + row * WIDTH + columns))"
+SCATTERED = "tl.atomic_add(y_ptr + row % 4096 * WIDTH + columns, tl.load(t_ptr + at * WIDTH + columns))"
+
+
+def gather_plan(last: str = GATHERED) -> Plan:
     text = (
         HEADER + "@triton.jit\ndef gather_kernel(t_ptr, i_ptr, y_ptr, WIDTH: tl.constexpr):\n"
         "    at = tl.program_id(0)\n    row = tl.load(i_ptr + at)\n    columns = tl.arange(0, WIDTH)\n"
-        "    tl.store(y_ptr + at * WIDTH + columns, tl.load(t_ptr + row * WIDTH + columns))\n"
+        f"    {last}\n"
     )
     kinds = (("t_ptr", "*fp32"), ("i_ptr", "*i64"), ("y_ptr", "*fp32"), ("WIDTH", "constexpr"))
     kernel = lowered(text, "gather_kernel", kinds, (WIDTH,), (), ())
@@ -389,6 +393,18 @@ def test_a_gather_reads_the_rows_that_its_indices_name():
         drawing.close()
     assert real.grid_load_bytes > 0.9 * 4096 * WIDTH * 4
     assert zeros.grid_load_bytes < 0.2 * real.grid_load_bytes  # every program would read row 0
+
+
+def test_updates_of_one_row_crowd_unless_its_indices_are_unknown(monkeypatch):
+    task = task_of(lambda t, i: torch.zeros(4096, WIDTH).index_add(0, i % 4096, t[:4096]), embedding_inputs)
+    for case, most_bytes, most in ((FIRST_ROW, 1 << 20, 4.0 * 4096), (CASE, 1 << 20, 4.0 * 16), (CASE, 0, 0.0)):
+        monkeypatch.setattr(cpu_references, "MOST_BYTES", most_bytes)
+        drawing = CpuRunner(task, 90, 20.0)
+        try:
+            (seen,) = drawing.traffic(executed(gather_plan(SCATTERED)), case)
+        finally:
+            drawing.close()
+        assert seen.crowd == most or 4.0 < seen.crowd < most < 4096
 
 
 def test_index_inputs_are_drawn_without_the_floats():

@@ -53,7 +53,7 @@ def test_strided_rows_cost_more_than_contiguous_ones(softmax):
 
 @pytest.mark.parametrize(
     "field", ["grid_load_bytes", "grid_store_bytes", "load_sector_bytes", "iterations", "rounds", "imbalance",
-              "wave_load_bytes", "atomic_elements"],
+              "wave_load_bytes", "atomic_elements", "crowd", "store_lines"],
 )  # fmt: skip
 def test_more_of_anything_is_never_faster(softmax, matmul, field):
     for compiled, (seen,) in (softmax, matmul):

@@ -281,6 +281,40 @@ def test_what_a_program_stored_before_it_loads_it_is_told_apart(body: str, own: 
     assert seen.grid_load_bytes == pytest.approx((2 if OTHER in body else 1) * 64 * 4096, rel=0.01) or "atomic" in body
 
 
+@pytest.mark.parametrize("rows", [64, 40_000])
+@pytest.mark.parametrize(
+    ("update", "requests"),
+    [
+        ("y_ptr + columns, e, mask=mask", 4.0),  # sectors of a line, by each program
+        ("y_ptr + columns * 0, e, mask=mask", 64.0),
+        ("y_ptr, tl.sum(e, axis=0)", 1.0),
+        ("y_ptr + row * y_stride + columns, e, mask=mask", 0.0),
+    ],
+)
+def test_requests_of_the_line_that_most_are_of_are_counted(rows: int, update: str, requests: float):
+    """All programs update the same lines, or each its own: of the many, a part is counted."""
+    body = f"    tl.atomic_add({update})\n"
+    (seen,) = counted_traffic(softmax_plan(rows, 64, text=SOFTMAX.replace(STORE, body)))
+    assert seen.crowd == pytest.approx(max(4.0, requests * rows), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("places", "lines"),
+    [
+        ("columns", 8),
+        ("columns * 8", 64),
+        ("columns * 32", 256),
+        ("columns // 4 * 32", 64),
+        ("columns // 8 * 8 + columns % 8", 8),
+    ],
+)
+def test_lines_that_warps_store_to_are_counted(places: str, lines: int):
+    for how in (f"atomic_add(y_ptr + {places}, e", f"store(y_ptr + {places}, 0.0"):
+        text = SOFTMAX.replace(STORE, f"    tl.{how}, mask=mask)\n")
+        (seen,) = counted_traffic(softmax_plan(64, 256, text=text))
+        assert seen.store_lines == lines
+
+
 def test_rows_that_begin_inside_a_line_lose_that_line_alone():
     (seen,) = counted_traffic(softmax_plan(64, 1000, text=SOFTMAX.replace(STORE, STORE + OTHER)))
     assert 0.95 * 64 * 4000 < seen.own_load_bytes < 64 * 4000

@@ -3,13 +3,13 @@
 For each launch, with `slots` = SMs × blocks resident on one (occupancy), and counts per program from counted traffic:
 
     dram     distinct lines read (again, as far as L2 cannot hold them) + written, ÷ copy bandwidth
-    l2       sectors of all accesses ÷ L2 bandwidth
+    l2       sectors of all accesses ÷ L2 bandwidth, or lines that warps store to ÷ the rate of SMs
     tensor   flops of tl.dot ÷ the rate of its instructions (wgmma, mma, or none), with a partial last wave over SMs
     issue    warp instructions ÷ 4 per clock and SM, from the machine code: code outside loops once, code in loops as
              often as facts.py tells; what takes longer in its unit than to issue, at the unit's rate
     latency  dependent rounds of loads × memory latency × waves of programs over the slots; divided by the number of
              iterations by which copies (cp.async or TMA in a loop) are issued ahead
-    atomics  atomic elements ÷ their rate at L2
+    atomics  atomic elements ÷ their rate at L2, or requests of one line ÷ its rate
 
     time = (sum of terms^mix)^(1/mix) + exposed latency + partial last wave + launch overhead
 
@@ -18,7 +18,7 @@ The time is at least that of the busiest program alone on an SM, plus the launch
 `mix` describes how well the terms overlap: not at all at 1; the larger it is, the more the longest term dominates.
 Without prefetching and with few resident warps, latency is exposed: it adds to the time. Not modeled: bank conflicts,
 L1 hits, DRAM pages and refresh, power capping, instruction cache, dependent launches, multicast, the real order of
-waves, contention of atomics on one address. See `Constants` for the sources of the constants.
+waves. See `Constants` for the sources of the constants.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Constants:
     l2_usable: float = 0.998  # share of L2 available before reused lines are evicted
     hiding_warps: float = 57.3  # resident warps per SM that hide the latency of loads without prefetching
     atomics_per_us: float = 2.4e5  # elements, whole GPU: about one per clock and L2 slice; an estimate
+    store_cycles: float = 3.7  # of an SM for each line that a warp stores to: random places on an H200
+    crowd_cycles: float = 1.3  # of L2 for each atomic request of one line; the least seen on an H200, mostly 5
     ragged_share: float = 0.0763  # share of the idle slots in the last wave of programs that adds to the time
     uneven_share: float = 0.561  # share of the busiest program's extra work that adds to the time
     mix: float = 1.5  # exponent of the mean; at its bound
@@ -123,11 +125,14 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     blocks = max(1, fits.blocks_per_sm)
     terms = {
         "dram": _dram_us(traffic, target.sm_count * blocks / launch.num_ctas, target, c),
-        "l2": traffic.programs * (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c),
+        "l2": traffic.programs * _l2_us(traffic, target, c),
         "tensor": _tensor_us(launch, walked, target, blocks, c),
         "issue": _issue_us(launch, walked, target, blocks, c),
         "latency": _latency_us(launch, takes, target, blocks, c),
-        "atomics": traffic.programs * traffic.atomic_elements / c.atomics_per_us,
+        "atomics": max(
+            traffic.programs * traffic.atomic_elements / c.atomics_per_us,
+            traffic.crowd * c.crowd_cycles / target.clock_mhz,
+        ),
     }
     busy = sum(us**c.mix for us in terms.values()) ** (1 / c.mix)
     resident = min(blocks, max(1.0, launch.blocks / target.sm_count))
@@ -159,6 +164,12 @@ def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target:
 def _l2_rate(target: Target, c: Constants) -> float:
     """L2 bandwidth in bytes per µs."""
     return c.l2_bytes_per_us * target.l2_bytes_per_s / H200.l2_bytes_per_s
+
+
+def _l2_us(traffic: LaunchTraffic, target: Target, c: Constants) -> float:
+    """Of one program at the rate of the whole GPU, whose SMs store a line at a time."""
+    sectors = (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c)
+    return max(sectors, traffic.store_lines * c.store_cycles / target.sm_count / target.clock_mhz)
 
 
 def _dram_us(traffic: LaunchTraffic, resident: float, target: Target, c: Constants) -> float:

@@ -17,7 +17,6 @@ from evo_kernel.fitness.ir.memory import PADDING, DeviceMemory, MemoryAccess
 
 _WARP_BITS = 5  # of its 32 lanes
 _LANE_BITS = 32  # more than of any access
-_SECTOR_BITS = SECTOR_BYTES.bit_length() - 1
 
 
 class Runs(NamedTuple):
@@ -145,14 +144,14 @@ def _stretches(on: torch.Tensor, starts: torch.Tensor, programs: torch.Tensor, i
     return Runs(starts[tuple(rows)] + first * item, (last - first + 1) * item, programs[rows[0]], lanes)
 
 
-def sectors_of(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
-    """(programs, sectors) that accesses request, in parts.
+def sectors_of(runs: Runs, size: int = SECTOR_BYTES) -> tuple[torch.Tensor, torch.Tensor]:
+    """(programs, sectors) that accesses request, in parts. `size`: of a sector, or of a line in place of it.
 
     Runs shorter than a sector share sectors within their warp, in any order of its 32 lanes.
     """
-    runs = Runs(*(column.reshape(-1) for column in runs))
-    first, last = runs.starts >> _SECTOR_BITS, (runs.starts + runs.lengths - 1) >> _SECTOR_BITS
-    short = runs.lengths < SECTOR_BYTES
+    runs, bits = Runs(*(column.reshape(-1) for column in runs)), size.bit_length() - 1
+    first, last = runs.starts >> bits, (runs.starts + runs.lengths - 1) >> bits
+    short = runs.lengths < size
     if not bool(short.any()):
         return runs.owners, last - first + 1
     whole = ~short

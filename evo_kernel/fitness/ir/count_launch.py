@@ -168,6 +168,8 @@ def _summary(
         load_sector_bytes=load * _sector_share(near, sample, "load"),
         store_sector_bytes=store * _sector_share(near, sample, "store"),
         atomic_elements=mean_of(everyone, "atomic", counted),
+        store_lines=mean_of(near, "store_lines", sample),
+        crowd=everyone.crowd(counted.numel(), total),
         wave_load_bytes=wave_load_bytes,
         grid_load_bytes=grid_load_bytes,
         rereads=reuse.again,

@@ -16,7 +16,7 @@ import torch
 from evo_kernel.fitness.ir.coalescing import Runs, runs_of, scattering, sectors_of, together
 from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
-from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, ProgramWork, work_of
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, ProgramWork, work_of
 from evo_kernel.fitness.ir.layouts import expanded
 from evo_kernel.fitness.ir.memory import DeviceMemory
 from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
@@ -36,6 +36,11 @@ PARTED = frozenset(["tf32", "tf32x3", "bf16x3", "bf16x6"])
 """Ways to give tensor cores operands of float32, in as many products as the name says."""
 _SMALL, _MOST_WAITING = 1 << 12, 1 << 16
 """Runs of an access that waits for others; runs that wait."""
+_WARP, _VECTOR_BYTES = 32, 16
+_PLACES = 1_000_003
+"""Lines, or addresses, that are told apart: a prime, so that no columns of a matrix share one."""
+_SHARED = 16
+"""Counted programs that update a line, of which more are taken for a share of all."""
 _Note = Callable[[Operation, Type | None, torch.Tensor, int], None]
 
 
@@ -82,6 +87,7 @@ class Counter:
             lambda: torch.zeros(programs, dtype=torch.float64)
         )
         self._elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
+        self._crowds = torch.zeros(2, _PLACES, dtype=torch.int64)  # requests of lines, and updates of addresses
         self._rounds = RoundCounter(module, programs)
         self._by_program["rounds"], self._by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
         self.waits = WaitCounter(module, self._of_one)
@@ -185,9 +191,36 @@ class Counter:
         atomic = "atomic" in operation.name or operation.name == "tt.descriptor_reduce"
         if atomic:
             self._by_program["atomic"][programs] += lanes
+            self._crowd(pointer, mask, programs, shape)
         if self.keeps_lines:
             layout = expanded(operation.types[0], self._layouts) if operation.types else ""
             self._keep(kind, pointer, mask, programs, item, shape, kind == "store" and not atomic, layout)
+
+    def _crowd(self, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, shape: tuple[int, ...]) -> None:
+        """Count what atomic operations ask of lines and of addresses, which L2 does one after the other: sectors of
+        each warp, and updates, of integers by all lanes of a warp together one."""
+        full, width = (programs.numel(), *shape), min(_WARP, math.prod(shape))
+        warps = pointer.data.expand(full).reshape(-1, width)
+        active = (torch.ones(1, dtype=torch.bool) if mask is None else mask.data).expand(full).reshape(-1, width)
+        sectors = torch.where(active, warps // SECTOR_BYTES, -1).sort(1).values
+        asked = sectors >= 0
+        asked[:, 1:] &= sectors.diff(dim=1) != 0
+        lines = sectors[asked] * SECTOR_BYTES // LINE_BYTES % _PLACES
+        if pointer.type.pointee and pointer.type.pointee.is_integer:
+            least, most = torch.where(active, warps, 1 << 62).amin(1), torch.where(active, warps, -1).amax(1)
+            one = least == most
+            updated = torch.cat([warps[~one][active[~one]], least[one]])
+        else:
+            updated = warps[active]
+        for counts, places in zip(self._crowds, (lines, updated % _PLACES), strict=True):
+            counts.index_add_(0, places, torch.ones_like(places))
+
+    def crowd(self, programs: int, total: int) -> float:
+        """Requests of the line, or updates of the address, that most are of, by `total` programs, of which so many were
+        counted: what few of these share may be shared by no others."""
+        most = float(self._crowds.max())
+        few = _SHARED * float(self._by_program["atomic"].sum()) / programs
+        return most + max(0.0, most - few) * (total / programs - 1.0)
 
     # --- footprints -----------------------------------------------------------------------------------------------
 
@@ -210,6 +243,10 @@ class Counter:
                 self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
         times = scattering(self._memory, pointer, mask, item, shape, layout) if layout and self._sectors else 1.0
+        if count and kind == "store" and self._sectors:
+            each = (runs.lengths.clamp(max=_VECTOR_BYTES) // item).clamp(min=1)  # elements that a lane stores at once
+            owners, lines = sectors_of(runs._replace(lanes=runs.lanes // each), LINE_BYTES)
+            self._by_program["store_lines"].index_add_(0, owners, lines.double() * times)
         if count > _SMALL or (count and times > 1.0):
             self._settle()
             self._count_sectors(kind, runs, times)

@@ -87,6 +87,8 @@ class LaunchTraffic:
     library: Mapping[str, Amount] = field(
         default_factory=dict
     )  # instructions of a warp in loops of library functions, for 32 elements, by the elements of their tensors
+    store_lines: Amount = 0.0  # that each warp asks for, of stores and atomic operations; missing in old data
+    crowd: Amount = 0.0  # atomic requests of the line that most are of, by the whole launch; missing in old data
     latencies: Amount | None = (
         None  # of memory, of the program that waits most for copies into shared memory: waits that cannot overlap
     )

@@ -285,10 +285,16 @@ REAL_ELEMENTS = 1 << 28
 """Largest case, in elements, that is drawn completely if its `inputs` needs floating-point values."""
 
 
+def integers_among(task: Task, case: Case) -> frozenset[int]:
+    """Positions of a case's integer inputs."""
+    specs = enumerate(task.input_specs(case))
+    return frozenset(n for n, spec in specs if isinstance(spec, TensorSpec) and is_integer(getattr(torch, spec.dtype)))
+
+
 def index_inputs(task: Task, case: Case, seed: int) -> Mapping[int, torch.Tensor]:
     """Integer inputs of a case by position, as far as they are cheap to draw."""
     specs = {n: spec for n, spec in enumerate(task.input_specs(case)) if isinstance(spec, TensorSpec)}
-    wanted = {n for n, spec in specs.items() if is_integer(getattr(torch, spec.dtype))}
+    wanted = integers_among(task, case)
     if not wanted:
         return {}
     if task.host_known:

@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -37,7 +38,7 @@ from evo_kernel.fitness.runners.base import (
     TimePart,
     environment_here,
 )
-from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, index_inputs
+from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, index_inputs, integers_among
 from evo_kernel.fitness.runners.executor import Blobs, Executor, LargeExecution, malformed
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict
@@ -265,6 +266,8 @@ class CpuRunner(Runner):
         if isinstance(counted, Checked) and counted.status is Status.WRONG:  # addresses depend on floating-point data
             drawn = self._references.inputs((case, self._secret_seed("inputs", case.name), "nominal"))
             counted = self._executor.count(plan, dict(enumerate(drawn)), seed, complete=True)
+        elif not isinstance(counted, Checked) and integers_among(self._task, case) - self.counted_indices(case).keys():
+            counted = [replace(launch, crowd=0.0) for launch in counted]  # zeros as indices are all one place
         if isinstance(counted, Checked):
             return counted
         with self._lock:
