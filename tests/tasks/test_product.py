@@ -173,7 +173,7 @@ def reference(x, w, bias, rest):
 @pytest.mark.parametrize(
     ("places", "followed", "precision"),
     [
-        ("(3, 2), (2, 1)", "F.relu", "ieee"),
+        ("(3, 2), (2, 1)", "F.mish", "ieee"),
         ("2, 1, 2", "F.normalize", "tf32"),
         ("3, 1, 2", "F.relu", "refused"),
         ("9", "F.relu", "refused"),

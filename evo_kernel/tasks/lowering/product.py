@@ -311,7 +311,7 @@ class Product:
         elif len(strides) == 2 and moving == [0] and strides[0] == 1:
             text = "tl.load({0}_ptr + rows, mask=rows < m, other=0.0)[:, None]"
         elif self.scaled and self.filters and len(moving) == len(strides) and value.contiguous:
-            text = "tl.load(({0}_ptr + above)[:, None] + (cols * area)[None, :], mask=inside, other=0.0)"
+            text = "tl.load(({0}_ptr + offsets)[:, None] + (cols * area)[None, :], mask=inside, other=0.0)"
         elif len(moving) == len(strides) and (self._last(value) if last == 1 and self.filters else value).contiguous:
             self.tiled = True
             inside = "mask=(rows < m)[:, None] & (cols < n)[None, :]"

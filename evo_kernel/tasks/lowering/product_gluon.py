@@ -146,10 +146,10 @@ def finish(
     acc *= gl.load(a_inverse_ptr + rows, mask=rows < m, other=0.0)[:, None]  # MATRIX+SCALED
     acc *= gl.load(a_inverse_ptr + rows // area, mask=rows < m, other=0.0)[:, None]  # PLANES
     acc *= gl.load(b_inverse_ptr + cols, mask=cols < n, other=0.0)[None, :]  # SCALED
-    above = rows + (rows // area).to(gl.int64) * (n - 1) * area  # PLANES
+    offsets = rows + (rows // area).to(gl.int64) * (n - 1) * area  # PLANES
     inside = (rows < m)[:, None] & (cols < n)[None, :]  # PLANES
     EPILOGUE
-    to = (c_ptr + above)[:, None] + (cols * area)[None, :]  # PLANES
+    to = (c_ptr + offsets)[:, None] + (cols * area)[None, :]  # PLANES
     gl.store(to, RESULT.to(c_ptr.dtype.element_ty), mask=inside)  # PLANES
     tma.store_wait(OUTS - 1)  # BOXES
     c_smem.store(RESULT.to(c_desc.dtype))  # BOXES
