@@ -149,6 +149,12 @@ def test_a_child_gets_what_it_was_given(children) -> None:
     assert b'"said": "given"' in found.data and b'"files": ["given.bin"]' in found.data
 
 
+def test_new_memory_of_a_child_comes_in_small_pages(children) -> None:
+    if "THP_enabled" not in Path("/proc/self/status").read_text():
+        pytest.skip("no huge pages here")
+    assert b'"said": "0"' in children.do("pages").data
+
+
 def test_calls_that_matter_are_denied() -> None:
     children = Wild("bare")
     try:

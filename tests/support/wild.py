@@ -135,6 +135,12 @@ def _own(folder: Path) -> str:
     return (folder / "given.bin").read_text()
 
 
+def _pages(folder: Path) -> str:
+    """Whether new memory may come in huge pages."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("THP_enabled")).split()[1]
+
+
 def _fill(write: Callable[[], object], times: int) -> str:
     for count in range(times):
         try:
@@ -158,7 +164,8 @@ def _tried(what: Callable[[Path], object], places: tuple[Path, ...]) -> str:
 _DEEDS: dict[str, Callable[[Path], str]] = {
     "hide": _hide, "hide and go": _hide_and_go, "fill one": _fill_one, "fill many": _fill_many,
     "fill deleted": _fill_deleted, "many files": _many_files, "deep": _deep, "print": _print,
-    "elsewhere": _elsewhere, "kill group": _kill_group, "processes": _processes, "calls": _calls, "own": _own, "long answer": lambda folder: "x" * (256 << 20),
+    "elsewhere": _elsewhere, "kill group": _kill_group, "processes": _processes, "calls": _calls, "own": _own,
+    "pages": _pages, "long answer": lambda folder: "x" * (256 << 20),
     "endless answer": lambda folder: "x" * (1 << 40), "nothing": lambda folder: "",
 }  # fmt: skip
 

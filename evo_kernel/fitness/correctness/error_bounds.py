@@ -457,8 +457,10 @@ class _Estimate:
             self._neither = max(self._neither, float((differs & (other != self._truth)).sum()))
 
     def add_undecided(self, other: torch.Tensor) -> None:
-        steps = (other.double() - self._own.double()).abs().float()
-        self._undecided = steps if self._undecided is None else torch.maximum(self._undecided, steps)
+        if self._undecided is None:
+            self._undecided = torch.zeros(self._own.shape, dtype=torch.float32, device=self._own.device)
+        for most, part, own in in_parts(self._undecided, other, self._own):
+            torch.maximum(most, (part.double() - own.double()).abs().float(), out=most)
 
     @cached_property
     def _small(self) -> list[tuple[float, torch.Tensor]]:

@@ -175,6 +175,7 @@ def _child(folder: str, module: str, limits: guards.SandboxLimits, spaces: Names
     status, answer = 71, -1
     try:
         guards.die_with_parent()
+        guards.take_small_pages()
         answer = _open_answer(folder, confinement_fd)
         _confine(folder, limits, spaces)
         with open(os.path.join(folder, REQUEST), "rb") as file:
