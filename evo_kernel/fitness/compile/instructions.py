@@ -152,7 +152,8 @@ def waits_first(cubin: bytes, entry: str) -> bool:
     return True
 
 
-def _with_functions(cubin: bytes) -> list[Instruction]:
+@lru_cache(maxsize=16)  # counts and loops want the same one, one after the other
+def _with_functions(cubin: bytes) -> Sequence[Instruction]:
     """Every instruction, and those of always executed functions where they are called: each call executes them.
 
     All are at the address of the call, and none is a branch from there. Integer divisions count as integer
