@@ -20,6 +20,7 @@ def compiler():
 def test_too_much_shared_memory_is_a_sentence_with_both_numbers(compiler):
     fits = matmul_plan(512, 512, 512, (128, 128, 64), num_warps=8).kernels[0]
     many = dict(fits.options) | {"num_stages": 9}
+    assert fits.key == fits.model_copy().key
     large = fits.model_copy(update={"options": tuple(many.items())})
     small, told = compiler.compile([fits, large])
     assert isinstance(small, Binary) and small.shared_bytes < 232448
