@@ -24,7 +24,7 @@ demo: $(READY) ## Search softmax and matmul with the embedded default (2 minutes
 
 # With compiled modules on disk, the second process of the tests that needs one loads it.
 test: $(READY) ## Run the tests (no GPU needed)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist=worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist=worksteal
 
 lint: $(READY) ## ruff, pyright and the import contracts
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports

@@ -95,8 +95,8 @@ class _Data(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """As pydantic's, without what properties have cached: a copy has a key of its own."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in copied.__dict__.keys() - type(self).model_fields.keys():
-            del copied.__dict__[name]
+        for name in vars(copied).keys() - type(self).model_fields.keys():
+            del vars(copied)[name]
         return copied
 
 
