@@ -216,6 +216,15 @@ def test_products_and_sums_are_worth_more():
     assert abs(float(total / a.sum()) - 1.0) / UNIT == pytest.approx(1.0 + 0.25 * 10, rel=1e-3)
 
 
+@pytest.mark.parametrize("norm", [torch.native_batch_norm, torch.ops.aten.cudnn_batch_norm.default])
+def test_the_mean_of_two_rows_is_rounded_in_their_norm(norm):
+    """cuDNN's operation, which a GPU has for doubles too, is decomposed before it is looked for."""
+    x = torch.tensor([[1000.0], [1000.5]], dtype=torch.float64)
+    ones, zeros = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    made = rounded(lambda x: norm(x, ones, zeros, None, None, True, 0.1, 1e-12)[0], x)
+    assert 100 * UNIT < abs(float(made.sum())) < 1e5 * UNIT
+
+
 def test_a_reference_that_cannot_be_watched_is_believed():
     def reference(x):
         if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:

@@ -63,7 +63,7 @@ _OVER_SIZES = frozenset(["native_layer_norm", "_fused_rms_norm", "avg_pool2d", "
 """Operations that add or multiply along the axis, and over the sizes of axes or windows, that their second argument
 names."""
 _NORMS = frozenset(["native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"])
-"""Norms that are decomposed: two numbers are normalised to 1 and -1 for any perturbation but that of their mean."""
+"""Norms that are decomposed: two numbers become 1 and -1 however they are perturbed, unless their mean is."""
 
 
 class Rounding(TorchDispatchMode):
