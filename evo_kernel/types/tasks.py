@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -20,7 +20,7 @@ class CaseCard:
 
     name: str
     kind: CaseKind
-    sizes: Mapping[str, Any]
+    sizes: Mapping[str, Any] = field(hash=False)
     inputs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()  # (dtype, shape, strides) per tensor input
     flops: float | None = None  # that the computation needs; None where the task does not say
     moved: float | None = None  # bytes that must move at least; None where the task does not say

@@ -28,6 +28,7 @@ from operators.micro.syntax import (
     mapped,
     names_read,
     names_written,
+    own_part,
     self_root,
     spell,
     statements,
@@ -186,7 +187,7 @@ def _functions_of_classes(source: ParsedText) -> Iterator[Edit]:
 
 def _defined_in(kind: ast.ClassDef) -> dict[str, ast.stmt]:
     """The statements of a class by the names that they define."""
-    found = {name: statement for statement in kind.body for name in names_written(_own(statement))}
+    found = {name: statement for statement in kind.body for name in names_written(own_part(statement))}
     return found | {s.name: s for s in kind.body if isinstance(s, ast.FunctionDef | ast.ClassDef)}
 
 
@@ -268,11 +269,11 @@ def _given(part: ast.AST) -> Iterator[str]:
 
 def _only_value(host: HostFunction, name: str) -> ast.expr | None:
     """What a name of a function is assigned, where that is one expression of names that are assigned nowhere else."""
-    places = [s for s in statements(host.node.body) if _gives(s, name)]
+    places = host.assigned.get(name, [])
     match places:
         case [ast.Assign(targets=[ast.Name()], value=value)]:
             later = [s for s in statements(host.node.body) if s.lineno > places[0].lineno]
-            return value if not names_read(value) & names_written(*map(_own, later)) else None
+            return value if not names_read(value) & names_written(*map(own_part, later)) else None
     return None
 
 
@@ -435,7 +436,7 @@ def _grid(node: ast.expr, host: HostFunction, launch: SourceLaunch, given: Mappi
 
 def _named_grid(name: str, host: HostFunction, launch: SourceLaunch, given: Mapping[str, ast.expr]) -> ast.Tuple | None:
     """The grid that a name holds where it is launched: what its last assignment before gives it."""
-    places = [s for s in statements(host.node.body) if _gives(s, name) and s.lineno < launch.statement.lineno]
+    places = [s for s in host.assigned.get(name, ()) if s.lineno < launch.statement.lineno]
     if not places or not any(any(places[-1] is s for s in suite) for suite in _around(host.node.body, launch)):
         return None
     match places[-1]:
@@ -454,27 +455,8 @@ def _named_grid(name: str, host: HostFunction, launch: SourceLaunch, given: Mapp
         case _:
             return None
     later = [s for s in statements(host.node.body) if places[-1].lineno < s.lineno <= launch.statement.lineno]
-    fixed = isinstance(node, ast.Lambda) or not names_read(node) & names_written(*map(_own, later))
+    fixed = isinstance(node, ast.Lambda) or not names_read(node) & names_written(*map(own_part, later))
     return _grid(node, host, launch, given) if fixed and not isinstance(node, ast.Name) else None
-
-
-def _own(statement: ast.stmt) -> ast.AST:
-    """What a statement itself assigns, without the statements inside it."""
-    return ast.Module([], []) if hasattr(statement, "body") else statement
-
-
-def _gives(statement: ast.stmt, name: str) -> bool:
-    if isinstance(statement, ast.FunctionDef):
-        return statement.name == name
-    return name in names_written(_own(statement)) or (
-        isinstance(statement, ast.For | ast.With) and name in names_written(*_targets(statement))
-    )
-
-
-def _targets(statement: ast.For | ast.With) -> list[ast.expr]:
-    if isinstance(statement, ast.For):
-        return [statement.target]
-    return [item.optional_vars for item in statement.items if item.optional_vars is not None]
 
 
 def _around(body: list[ast.stmt], launch: SourceLaunch) -> Iterator[list[ast.stmt]]:

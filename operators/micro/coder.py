@@ -22,7 +22,7 @@ from operators.micro.module import KernelModule, SourceError
 from operators.micro.rewrites import REWRITES, Rewrite, RewriteFailed
 from operators.micro.rewrites.base import kernels_of
 
-PARSED = 512  # sources kept parsed: parents return, and a few kilobytes each is cheap
+PARSED = 512  # sources whose offers are kept
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,8 @@ class StepWalk:
             )
             return {through for s in fusions if (through := fused_through(s))}
 
-        return sorted(buffers(self.source) - buffers(source))
+        before = buffers(self.source)
+        return sorted(before - buffers(source)) if before else []
 
     def _carry_out(self, strategy: Strategy, passing: bool) -> tuple[Source | None, str]:
         """The new source, or None and the reason."""

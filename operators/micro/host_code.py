@@ -11,6 +11,7 @@ import ast
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,12 +33,17 @@ class HostLaunch:
 
 def launches_for(module: KernelModule, task: TaskCard, kernel: SourceKernel | None = None) -> list[HostLaunch]:
     """Every launch (of one kernel, if given) of every case that the card shows, in order."""
-    found = [one for case in task.cases for one in _evaluated(module, case)[0]]
+    found = [one for launches, _ in _evaluated(module, task) for one in launches]
     return [one for one in found if kernel is None or one.launch.kernel == kernel.name]
 
 
-def _evaluated(module: KernelModule, case: CaseCard) -> tuple[list[HostLaunch], set[ast.AST]]:
-    """The launches of one case, and the functions that were walked."""
+@lru_cache(maxsize=64)
+def _evaluated(module: KernelModule, task: TaskCard) -> list[tuple[list[HostLaunch], set[ast.AST]]]:
+    """The launches of each case, and the functions that were walked. Kept: every rewrite asks for them."""
+    return [_walked(module, case) for case in task.cases]
+
+
+def _walked(module: KernelModule, case: CaseCard) -> tuple[list[HostLaunch], set[ast.AST]]:
     launches = {id(launch.statement): launch for launch in module.launches}
     found = list[HostLaunch]()
 
@@ -57,7 +63,7 @@ def _evaluated(module: KernelModule, case: CaseCard) -> tuple[list[HostLaunch], 
 
 def live_kernels(module: KernelModule, task: TaskCard) -> list[SourceKernel]:
     """The kernels that some case launches, as far as can be told: rewriting another one changes no plan."""
-    walked = [_evaluated(module, case) for case in task.cases]
+    walked = _evaluated(module, task)
     seen = {one.launch.kernel for launches, _ in walked for one in launches}
     entered = {node for _, nodes in walked for node in nodes}
     open_ones = {one.kernel for one in module.reached if module.host_of(one.call).node not in entered}

@@ -4,6 +4,7 @@ with their launches and buffers."""
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,7 @@ from operators.micro.syntax import (
     int_value,
     names_read,
     names_written,
+    own_part,
     self_root,
     spell,
     statements,
@@ -180,6 +182,24 @@ class HostFunction:
                 if isinstance(value, ast.Call) and called(value).split(".")[-1] in ALLOCATIONS:
                     name = statement.targets[0].id
                     found[name] = SourceBuffer(name, statement, value, name in returned)
+        return found
+
+    @cached_property
+    def assigned(self) -> Mapping[str, list[ast.stmt]]:
+        """What gives each name its value, in text order: assignments, loops, `with` and functions."""
+        found = defaultdict[str, list[ast.stmt]](list)
+        for statement in statements(self.node.body):
+            match statement:
+                case ast.FunctionDef(name=name):
+                    names = {name}
+                case ast.For(target=target):
+                    names = names_written(target)
+                case ast.With(items=items):
+                    names = names_written(*[item.optional_vars for item in items if item.optional_vars is not None])
+                case _:
+                    names = names_written(own_part(statement))
+            for name in names:
+                found[name].append(statement)
         return found
 
     @cached_property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from operators.micro import kernels as parts
 from operators.micro.canonical import canonical
@@ -44,8 +44,9 @@ class KernelModule(TextMap):
     launches: tuple[SourceLaunch, ...]  # of all hosts
 
     @staticmethod
+    @lru_cache(maxsize=512)  # parents return, and a few kilobytes each is cheap
     def parse(text: str) -> KernelModule:
-        """The text, in the canonical form that rewrites read, as a structure.
+        """The text, in the canonical form that rewrites read, as a structure. One text gives one module.
 
         Raises SourceError when the text does not parse or has no `run`.
         """
@@ -134,7 +135,8 @@ class KernelModule(TextMap):
             seen |= names_read(part)
         return True
 
-    def tensors(self, launch: SourceLaunch, kind: str) -> dict[str, str]:
+    @lru_cache(maxsize=4096)  # noqa: B019  fusions ask for every pair of launches
+    def tensors(self, launch: SourceLaunch, kind: str) -> Mapping[str, str]:
         """Pointer parameter → tensor root, for parameters that the launch's kernel reads ("load") or writes
         ("store", atomics included). Roots that cannot be told come as "?"."""
         kernel = self.kernels[launch.kernel]

@@ -24,7 +24,11 @@ def spell(node: ast.AST) -> str:
 
 def called(node: ast.AST) -> str:
     """Dotted name of what a call calls (`tl.load`), or "" when `node` is no plain call."""
-    return spell(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) else ""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+        return ""
+    if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+        return f"{node.func.value.id}.{node.func.attr}"
+    return node.func.id if isinstance(node.func, ast.Name) else spell(node.func)
 
 
 def names_read(*nodes: ast.AST) -> set[str]:
@@ -106,6 +110,11 @@ def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         yield statement
         for name in ("body", "orelse", "finalbody"):
             yield from statements(getattr(statement, name, ()))
+
+
+def own_part(statement: ast.stmt) -> ast.AST:
+    """What a statement itself assigns, without the statements inside it."""
+    return ast.Module([], []) if hasattr(statement, "body") else statement
 
 
 def fresh_name(wish: str, taken: Iterable[str]) -> str:
