@@ -22,10 +22,11 @@ from evo_kernel import user_cache
 from evo_kernel.errors import EvoKernelError, LoweringError
 from evo_kernel.tasks.helper_process import HelperLost, HelperProcess, answer_requests, in_a_thread
 from evo_kernel.tasks.task import Task, describe, functional, without_data
-from evo_kernel.types import Source
+from evo_kernel.types import Source, content_hash
 
 DEADLINE_S = 120.0
 """Of processor time for one task; starting takes about 8, a model of a hundred operations a minute."""
+_PACKAGES = {"site-packages", "dist-packages"}
 MEMORY_BYTES = 24 << 30
 """Of address space, a third of which libraries map without using it."""
 
@@ -54,27 +55,23 @@ def baseline_ahead(task: Task) -> Future[str]:
 
 _CHILD = HelperProcess(f"from {__name__} import main; main()", caches=("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"))
 _LOCK = threading.Lock()
-_ANSWERS: dict[tuple[Task, bool, bool, bool], Future[str]] = {}
+_ANSWERS: dict[str, Future[str]] = {}
 _KEPT = 64  # answers; a run asks for the same ones several times, from several threads
 
 
 def _ahead(task: Task, templates: bool, libraries: bool, simplify: bool) -> Future[str]:
-    """The text, or LoweringError with the reason why there is none."""
-    key = (task, templates, libraries, simplify)
+    """The text, or that of an earlier run, or LoweringError with the reason why there is none."""
+    choices = (templates, libraries, simplify)
+    versions = [torch.__version__, version("triton"), sys.version, user_cache.code_hash(Path(__file__).parents[1])]
+    key = content_hash([task.name, task.identity, *choices, *versions, *_imported_files()])
     with _LOCK:
         if (known := _ANSWERS.get(key)) is not None:
             return known
         for old in list(_ANSWERS)[: len(_ANSWERS) - _KEPT + 1]:
             del _ANSWERS[old]
-        answer = _ANSWERS[key] = in_a_thread(lambda: _text(*key))
-    return answer
-
-
-def _text(task: Task, *choices: bool) -> str:
-    """The child's text, or that of an earlier run. Raises LoweringError."""
-    versions = [torch.__version__, version("triton"), sys.version, user_cache.code_hash(Path(__file__).parents[1])]
-    key = [task.name, task.identity, *choices, *versions, *_imported_files()]
-    return user_cache.kept(key, "compiled", lambda: _child_text(task, *choices))
+        made = in_a_thread(lambda: user_cache.kept(key, "compiled", lambda: _child_text(task, *choices)))
+        _ANSWERS[key] = made
+    return made
 
 
 def _imported_files() -> list[tuple[str, int]]:
@@ -82,12 +79,12 @@ def _imported_files() -> list[tuple[str, int]]:
 
     What a reference imports only when it is called is not among them.
     """
-    installed = tuple(set(sysconfig.get_paths().values()))
+    library = tuple(set(sysconfig.get_paths().values()))
     files = {}
     for name, module in sys.modules.copy().items():  # another thread may import
         path = getattr(module, "__file__", None)
         ours = name.split(".")[0] in ("evo_kernel", "operators", "populations") or name.startswith("_evo_kernel_task_")
-        if path and not ours and not path.startswith(installed):
+        if path and not ours and not path.startswith(library) and not _PACKAGES.intersection(Path(path).parts):
             with contextlib.suppress(OSError):
                 files[path] = os.stat(path).st_mtime_ns
     return sorted(files.items())
