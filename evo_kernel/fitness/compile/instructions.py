@@ -28,6 +28,7 @@ DISASSEMBLER_S, PATIENCE_S = 20, 120
 """Of processor time, which belongs to the code; in all, which belongs to the machine."""
 _ACCESS_BYTES = (1, 1, 2, 2, 4, 8, 16, 16)  # by bits 73-75 of a load
 _DIVIDES = "IDIV"  # no opcode of these GPUs
+_RELATIVE = {"BRA", "CALL"}
 _NOWHERE = 1 << 60
 _ZERO = 255  # the number of the register that holds 0
 _TRUE = 7  # the number of the predicate that always holds
@@ -39,7 +40,7 @@ _NORMAL_EVICTION = 1  # bits 84-86 of a load or store (.EF is 0, .EL is 2)
 
 
 class Instruction(NamedTuple):
-    """One instruction. `target` of what is no relative branch means nothing."""
+    """One instruction. `target`: of a relative branch or call."""
 
     address: int
     opcode: str
@@ -112,22 +113,24 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     """
     code = _with_functions(cubin)
     spans = [(one.target, one.address) for one in code if one.opcode == "BRA" and one.target < one.address]
-    counts: Counter[str] = Counter({"all": len(code), "loops": len(spans)})
+    counts = _by_class(code) | {"all": len(code), "loops": len(spans)}
+    accesses = [one for one in code if one.family in ("ld.global", "st.global")]
+    if hinted := sum((one.high >> 20) & 7 != _NORMAL_EVICTION for one in accesses):
+        counts["hinted"] = hinted
+    within = {address for start, end in spans for address in range(start, end + 1, 16)}
+    if inside := [one for one in code if one.address in within]:
+        counts |= {f"in_loop.{name}": count for name, count in (_by_class(inside) | {"all": len(inside)}).items()}
+    return counts
+
+
+def _by_class(code: Sequence[Instruction]) -> dict[str, int]:
+    """Instructions by family, slots by unit, `load_bytes` and `products`."""
+    counts = Counter(one.family for one in code)
     for one in code:
-        counts[one.family] += 1
         if one.unit:
             counts[one.unit] += one.slots
-        if one.family in ("ld.global", "st.global") and (one.high >> 20) & 7 != _NORMAL_EVICTION:
-            counts["hinted"] += 1
-        counts["load_bytes"] += one.bytes_loaded
-        counts["products"] += one.products
-        if any(start <= one.address <= end for start, end in spans):
-            counts[f"in_loop.{one.family}"] += 1
-            counts["in_loop.all"] += 1
-            if one.unit:
-                counts[f"in_loop.{one.unit}"] += one.slots
-            counts["in_loop.load_bytes"] += one.bytes_loaded
-            counts["in_loop.products"] += one.products
+    counts["load_bytes"] = sum(one.bytes_loaded for one in code)
+    counts["products"] = sum(one.products for one in code)
     return dict(counts)
 
 
@@ -202,13 +205,7 @@ def placed_loops(cubin: bytes) -> list[tuple[tuple[int, int], Mapping[str, int]]
         inside = own[(start, end)]
         around = next((o for o in spans if o[0] <= start and end <= o[1] and o != (start, end)), None)
         before = max((other[1] for other in spans if other[1] < start), default=0)
-        counts = Counter(one.family for one in inside)
-        for one in inside:
-            if one.unit:
-                counts[one.unit] += one.slots
-        counts["all"] = len(inside)
-        counts["load_bytes"] = sum(one.bytes_loaded for one in inside)
-        counts["products"] = sum(one.products for one in inside)
+        counts = Counter(_by_class(inside) | {"all": len(inside)})
         counts["in_divisions"] = sum(one.opcode == _DIVIDES for one in inside)
         counts["called"] = int(start in called)
         counts["inner"] = sum(start <= other[0] and other[1] <= end for other in spans) - 1
@@ -270,14 +267,15 @@ The disassembler takes a third of a second to start, whatever the size of the co
 that are neither in the table nor met by this process. A lost update costs one more question, so no lock."""
 
 
-def instructions(cubin: bytes, learnt: dict[int, dict[int, str]] = _learnt) -> list[Instruction]:
+@lru_cache(maxsize=16)  # the checks, the counts and the loops want the same one, one after another
+def instructions(cubin: bytes) -> Sequence[Instruction]:
     """Every instruction, functions laid end to end. Raises ValueError, and InfraError without a disassembler.
 
     An instruction has 16 bytes since capability 7.0: the opcode in bits 0-11, the offset of a relative branch in units
     of 4 bytes in bits 16-23 (low part) and from bit 34 (high part); seen in the disassembler's own listings.
     """
     flags, words = code_words(cubin)
-    opcodes = learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
+    opcodes = _learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
     named: dict[int, str] = {}
     if not all(opcodes.get(low & 0xFFF) for _address, low, _high in words):
         named = dict(listing(disassemble(cubin)))
@@ -287,10 +285,12 @@ def instructions(cubin: bytes, learnt: dict[int, dict[int, str]] = _learnt) -> l
             known = opcodes.setdefault(low & 0xFFF, named[address])
             if known != named[address]:
                 opcodes[low & 0xFFF] = ""
-    return [
-        Instruction(address, named.get(address) or opcodes[low & 0xFFF], _target(address, low, high), low, high)
-        for address, low, high in words
-    ]
+    made = list[Instruction]()
+    for address, low, high in words:
+        opcode = named.get(address) or opcodes[low & 0xFFF]
+        target = _target(address, low, high) if opcode in _RELATIVE else _NOWHERE
+        made.append(Instruction(address, opcode, target, low, high))
+    return made
 
 
 def _target(address: int, low: int, high: int) -> int:

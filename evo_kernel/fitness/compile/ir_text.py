@@ -128,22 +128,27 @@ def fault_of(text: str, name: str) -> str:
 
 
 def _words_fault(text: str) -> str:
-    modules = 0
+    modules, allowed = 0, set[str]()
     for match in _TOKENS.finditer(text):
-        if match["comment"]:
+        kind = match.lastgroup  # None of what starts with %, @, ^ or a digit
+        if kind is None or kind == "string" or match["word"] in allowed:
+            continue
+        if kind == "comment":
             return "its IR has comments, which the printed form has only at the labels of blocks"
-        if match["resources"] or match["word"] == "dense_resource":
+        if kind == "resources" or match["word"] == "dense_resource":
             return "its IR has resources, which Triton never emits"
-        word = match["word"] or (match["string"][1:-1] if match["operation"] else "")
+        word = match["word"] or match["string"][1:-1]
         modules += match["word"] == "module"
         if word.endswith("unrealized_conversion_cast"):
             return "its IR has an unrealized conversion cast"
         if match["word"] in _PROMISES:
             return f"its IR has the arithmetic flag {word}, which Triton never emits"
         dialect, dot, _ = word.partition(".")
-        known = dialect in DIALECTS or word in _OTHERS or _LOOP_HINT.match(text, match.start())
-        if (dot or match["operation"]) and not known:
+        known = dialect in DIALECTS or word in _OTHERS
+        if (dot or kind == "operation") and not known and not _LOOP_HINT.match(text, match.start()):
             return f"its IR holds {word[:80]}, which is of none of the dialects {', '.join(sorted(DIALECTS))}"
+        if kind == "word" and word != "module" and (known or not dot):
+            allowed.add(word)
     if modules > 1:
         return "its IR holds more than one module"
     return ""
