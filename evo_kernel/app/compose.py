@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 from evo_kernel import plugins
 from evo_kernel.app.judges import AnyJudge, opened_judge
 from evo_kernel.app.operator_factory import money_ends, operating, weights_of
-from evo_kernel.app.signals import ending_twice
+from evo_kernel.app.signals import beside, ending_twice
 from evo_kernel.budget import Budget, Ledger, Spent
 from evo_kernel.champions.matching import matching
 from evo_kernel.config import Config, stored_config
@@ -267,12 +268,10 @@ QUIET_S = 2.0
 """The same threads have waited for verdicts so long, and nothing else is under way: they wait for what is elsewhere."""
 
 
-@contextlib.contextmanager
-def giving_up(engine: Engine, judge: SpoolJudge) -> Iterator[None]:
+def giving_up(engine: Engine, judge: SpoolJudge) -> AbstractContextManager[None]:
     """Until the block ends: once all that is under way waits for verdicts, stop, and let nobody wait any more."""
-    ended = threading.Event()
 
-    def watch() -> None:
+    def watch(ended: threading.Event) -> None:
         while not ended.wait(QUIET_S / 10):
             thinking = judge.stages.state().stages[THINKING]
             if judge.quiet_s >= QUIET_S and not thinking and not engine.makes_root:
@@ -280,13 +279,7 @@ def giving_up(engine: Engine, judge: SpoolJudge) -> Iterator[None]:
                 judge.give_up()
                 return
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return beside(watch)
 
 
 @contextlib.contextmanager
@@ -324,24 +317,17 @@ def resumed_config(path: Path, stored: dict[str, Any] | None) -> Config:
 ANNOUNCE_S = 5.0
 
 
-@contextlib.contextmanager
-def announced(population: LineagePopulation, stages: Stages, every_s: float = ANNOUNCE_S) -> Iterator[None]:
+def announced(
+    population: LineagePopulation, stages: Stages, every_s: float = ANNOUNCE_S
+) -> AbstractContextManager[None]:
     """Until the block ends, leave word of the stages beside the population every few seconds."""
-    ended = threading.Event()
 
-    def announce() -> None:
-        while True:
+    def announce(ended: threading.Event) -> None:
+        population.announce(stages.state())
+        while not ended.wait(every_s):
             population.announce(stages.state())
-            if ended.wait(every_s):
-                return
 
-    thread = threading.Thread(target=announce, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return beside(announce)
 
 
 def keep_ceilings(judge: AnyJudge, population: LineagePopulation) -> None:

@@ -6,9 +6,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from evo_kernel.app.signals import ending_twice
+from evo_kernel.app.signals import beside, ending_twice
 from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.judge import JudgeSettings, PlanJudge, open_judge
 from evo_kernel.fitness.spool.folder import SpoolFolder
@@ -43,20 +44,14 @@ def serve(
         label, waiting = announcement.environment.label, folder.carried()[0]
         say(f"judging in {folder.path}: {label}, {announcement.slots} side by side; {waiting} requests wait")
         say(f"environment {announcement.environment.key}; searches: --judge spool:{folder.path}")
-        ended = threading.Event()
-        telling = threading.Thread(target=_tell, args=(server, say, ended), daemon=True)
-        telling.start()
 
         def abort(name: str) -> None:
             server.give_all_back()
             sys.stderr.flush()
             os._exit(130)
 
-        with ending_twice(lambda name: server.stop(), abort):
-            try:
-                return server.run(until_empty, for_s)
-            finally:
-                ended.set()
+        with beside(partial(_tell, server, say)), ending_twice(lambda name: server.stop(), abort):
+            return server.run(until_empty, for_s)
 
 
 def machine_judges(device: str, gpus: str, own: JudgeSettings, scratch: Path) -> tuple[Announcement, WarmJudges]:

@@ -1,10 +1,11 @@
-"""Handles SIGINT and SIGTERM: the first signal lets what is under way finish, the second stops it."""
+"""What runs beside a command: its signals (the first lets what is under way finish, the second stops it), threads."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -34,3 +35,16 @@ def ending_twice(finish: Callable[[str], None], stop: Callable[[str], None]) -> 
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run `work` in a thread until the block ends, which sets the event that it gets."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

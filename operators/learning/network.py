@@ -118,14 +118,12 @@ class PolicyNetwork(nn.Module):
 
 FORMAT = WeightsFormat("evo-kernel policy", 1, "policy", "evo-kernel train policy")
 WORDS = {"features": list(FEATURES), "strategies": list(STRATEGIES)}
-SEEN = {"source": False, "history": True, "plan": True}
-"""What a policy sees; earlier versions could train others."""
 
 
 def save_policy(path: Path, model: PolicyNetwork, about: Mapping[str, str | int | float | bool]) -> int:
     """Writes it at once or not at all; returns its size in bytes. `about`: how it came to be."""
     weights = {name: value.cpu() for name, value in model.state_dict().items()}
-    data = {"kind": "network", "settings": asdict(model.settings), "model": weights, "words": WORDS}
+    data = {"settings": asdict(model.settings), "model": weights, "words": WORDS}
     return FORMAT.write(path, {**data, "about": dict(about)})
 
 
@@ -133,18 +131,14 @@ def load_policy(path: Path) -> tuple[PolicyNetwork, dict[str, Any]]:
     """The model, ready to score, and what is told about it. Raises UserError."""
     data = FORMAT.read(path)
     with FORMAT.described(path):
-        settings: dict[str, Any] = data["settings"]
         names = list(data["words"]["strategies"])
         fits = data["words"] == WORDS | {"strategies": names} and set(names) <= set(STRATEGIES) and "other" in names
-        if not fits or data["kind"] != "network" or settings.get("seen", SEEN) != SEEN:
+        if not fits:
             raise UserError(
-                f"{path} is a policy with other features, strategies or of another kind than this evo-kernel has: "
-                f"train it anew with `{FORMAT.makes}`."
+                f"{path} is a policy with other features or strategies than this evo-kernel has: train it anew with "
+                f"`{FORMAT.makes}`."
             )
-        known = NetworkSettings.__dataclass_fields__.keys() & settings.keys()
-        model = PolicyNetwork(NetworkSettings(**{name: settings[name] for name in known}))
-        # Earlier versions stored layers for source text too, which such a policy never saw.
-        weights = {name: data["model"][name] for name in model.state_dict()}
+        model, weights = PolicyNetwork(NetworkSettings(**data["settings"])), data["model"]
         # A strategy that came later is to it what any without a name of its own is.
         rows = [names.index(name if name in names else "other") for name in STRATEGIES]
         model.load_state_dict(weights | {"name.weight": weights["name.weight"][rows]})

@@ -166,14 +166,7 @@ def _pairs(kernel: SourceKernel) -> dict[int, Neighbours]:
         steady = not bounds & names_written(*gap, *first.node.body, *second.node.body)
         plain = first.function == second.function and first.target == second.target
         plain = plain and not first.node.orelse and not second.node.orelse
-        if (
-            ranges[0] == ranges[1]
-            and straight
-            and steady
-            and plain
-            and not first.node.orelse
-            and not second.node.orelse
-        ):
+        if ranges[0] == ranges[1] and straight and steady and plain:
             found[number] = Neighbours(kernel, first, second, gap, after)
     return found
 

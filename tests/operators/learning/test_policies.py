@@ -175,7 +175,6 @@ class Bomb:
     [
         {"version": 99},
         {"format": "x"},
-        {"kind": "language"},
         {"model": {}},
         {"settings": {"seen": {}}},
         {"bomb": Bomb()},
