@@ -216,7 +216,7 @@ def test_the_table_of_opcodes_is_the_disassemblers(name, request, monkeypatch):
     assert sum(map(bool, told.values())) > 0.95 * len(named)
     if all(told.values()):
         monkeypatch.setattr(instructions, "disassemble", None)
-        assert len(instructions.instructions(cubin, {})) == len(named)
+        assert len(instructions.decoded(cubin, {})) == len(named)
 
 
 def test_what_takes_too_long_to_disassemble_is_the_codes_fault(softmax, tmp_path, monkeypatch):
@@ -231,14 +231,14 @@ def test_what_takes_too_long_to_disassemble_is_the_codes_fault(softmax, tmp_path
 def test_what_was_learnt_counts_as_the_disassembler_does(matmul, monkeypatch):
     flags, _ = machine_code.code_words(matmul)
     learnt = {flags: {}}  # not even what the table says
-    first = instructions.instructions(matmul, learnt)
-    assert learnt[flags] and instructions.instructions(matmul, {flags: {}}) == first
+    first = instructions.decoded(matmul, learnt)
+    assert learnt[flags] and instructions.decoded(matmul, {flags: {}}) == first
 
     def refuse(cubin):
         raise AssertionError("known opcodes need no disassembler")
 
     monkeypatch.setattr(instructions, "disassemble", refuse)
-    assert instructions.instructions(matmul, learnt) == first
+    assert instructions.decoded(matmul, learnt) == first
 
 
 def test_branch_targets_are_those_of_the_listing():

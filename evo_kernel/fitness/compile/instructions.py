@@ -269,13 +269,18 @@ that are neither in the table nor met by this process. A lost update costs one m
 
 @lru_cache(maxsize=16)  # the checks, the counts and the loops want the same one, one after another
 def instructions(cubin: bytes) -> Sequence[Instruction]:
-    """Every instruction, functions laid end to end. Raises ValueError, and InfraError without a disassembler.
+    """Every instruction, functions laid end to end. Raises ValueError, and InfraError without a disassembler."""
+    return decoded(cubin, _learnt)
+
+
+def decoded(cubin: bytes, learnt: dict[int, dict[int, str]]) -> list[Instruction]:
+    """The same, by opcodes that were learnt, to which it adds.
 
     An instruction has 16 bytes since capability 7.0: the opcode in bits 0-11, the offset of a relative branch in units
     of 4 bytes in bits 16-23 (low part) and from bit 34 (high part); seen in the disassembler's own listings.
     """
     flags, words = code_words(cubin)
-    opcodes = _learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
+    opcodes = learnt.setdefault(flags, dict(SM_90) if 90 in (flags & 0xFF, flags >> 8 & 0xFF) else {})
     named: dict[int, str] = {}
     if not all(opcodes.get(low & 0xFFF) for _address, low, _high in words):
         named = dict(listing(disassemble(cubin)))
