@@ -5,6 +5,7 @@ transposed convolution of stride s is one of stride 1 for every phase of the out
 every s-th tap or so, in reverse; no program writes where another does, and no tap is tried that meets no input.
 
 Weights are copied once, to (taps, channels in, groups, channels out), so that tiles of them are read in whole lines.
+Large ones of float32 go to `cut` (windows.py) instead, if the module has it.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.trace import Expr
 from evo_kernel.tasks.lowering.views import materialise
-from evo_kernel.tasks.lowering.windows import NAMES
 
 aten = torch.ops.aten
 FEW = 4  # channels: with fewer, a tile goes over taps and channels at once, for a tile of channels would be empty
 PHASES = 64  # launches of one transposed convolution, at most
+DENSE = 64  # channels of several groups, at most, for which filters are filled up with zeros
+FAR = 1 << 20  # beyond any depth
 
 HEAD = """\
     pixels = {program} * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -121,12 +123,8 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
-    if (
-        not transposed
-        and groups == 1
-        and _pays_in_parts(module, (x, w, y, *([bias] if bias else [])), stride, dilation)
-    ):
-        _cut(module, x, w, bias, y, (*stride, *padding, *dilation))
+    if _pays_in_parts(module, (x, w, y, *([bias] if bias else [])), groups):
+        _cut(module, (x, w, bias, y), (stride, padding, dilation), groups, bool(transposed))
         return y
     plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
     phases = _phases(stride, padding, dilation) if transposed else [plain]
@@ -137,38 +135,61 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return y
 
 
-def _pays_in_parts(
-    module: LoweredModule,
-    tensors: Sequence[LoweredValue],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-) -> bool:
+def _pays_in_parts(module: LoweredModule, tensors: Sequence[LoweredValue], groups: int) -> bool:
     """Whether to convolve as float16: as `product_template` does. `tensors`: x, w, the result and the bias."""
-    y = tensors[2]
-    if not module.takes("cut") or len(y.shape) != 4 or any(one.dtype != torch.float32 for one in tensors):
+    x, _, y = tensors[:3]
+    if not module.takes("cut") or any(one.dtype != torch.float32 or not one.contiguous for one in tensors):
         return False
-    outputs = module.largest(cast(Expr, y.shape[0] * product(y.shape[2:])))
-    cuts = max(stride) <= 2 or max(dilation) == 1
-    return cuts and outputs >= LEAST and all(one.contiguous for one in tensors)
+    dense = groups == 1 or groups < module.largest(x.shape[1]) <= DENSE
+    return dense and module.largest(cast(Expr, y.shape[0] * product(y.shape[2:]))) >= LEAST
 
 
 def _cut(
     module: LoweredModule,
-    x: LoweredValue,
-    w: LoweredValue,
-    bias: LoweredValue | None,
-    y: LoweredValue,
-    places: Sequence[int],
+    tensors: tuple[LoweredValue, LoweredValue, LoweredValue | None, LoweredValue],
+    places: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    groups: int,
+    transposed: bool,
 ) -> None:
+    """A launch for each phase of depth; those of rows and columns share one. `places`: stride, padding, dilation."""
+    x, w, bias, y = tensors
     module.functions["cut"] = module.products["cut"]
-    geometry = ", ".join(f"{name}={place}" for name, place in zip(NAMES["GEOMETRY"][1:], places, strict=True))
-    pictures, filters, results = (_last(module, name, one) for name, one in (("x", x), ("filters", w), ("results", y)))
-    module.line(f"cut({pictures}, {filters}, {bias.name if bias else 'None'}, {results}, dict({geometry}))")
+    missing = 5 - len(x.shape)
+    stride, padding, dilation = ((*[least] * missing, *one) for least, one in zip((1, 0, 1), places, strict=True))
+    numbers = dict[str, int]()
+    for dim, (down, top) in enumerate((("DOWN", "TOP"), ("RIGHT", "LEFT")), start=1):
+        s, p, d = stride[dim], padding[dim], dilation[dim]
+        numbers |= {down: 1, top: -p, f"STEP_{down}": -d} if transposed else {down: s, top: p, f"STEP_{down}": d}
+        apart, every = (s, s // math.gcd(s, d)) if transposed else (1, 1)
+        numbers |= {f"APART_{down}": apart, f"EVERY_{down}": every}
+    plain = [[Along(stride[0], -padding[0], dilation[0])]]
+    pictures = _last(module, "x", x)
+    for (along,) in _phases(stride[:1], padding[:1], dilation[:1]) if transposed else plain:
+        rest = [(0, 1)] * (len(x.shape) - 3)
+        results = _every(module, y, [along.outputs, *rest])
+        filters = _every(module, w, [along.taps or (0, FAR), *rest])
+        if transposed:
+            pair = cast(Expr, FloorDiv(w.shape[0], sympy.Integer(groups))), w.shape[1]
+            filters = _copied(module, filters, groups, pair, (0, 2, 1, *range(3, len(x.shape) + 1)))
+            shape = (filters.shape[0] * filters.shape[1], *filters.shape[2:])
+            filters = replace(filters, shape=shape, strides=filters.strides[1:])
+        deep = (along.stride, -(along.offset if along.taps else FAR), along.step)
+        geometry = ", ".join(f"{name}={number}" for name, number in numbers.items())
+        operands = f"{pictures}, {_last(module, 'filters', filters)}, {bias.name if bias else 'None'}"
+        module.line(f"cut({operands}, {_last(module, 'results', results)}, dict({geometry}, DEEP={deep}))")
+
+
+def _in_space(value: LoweredValue) -> LoweredValue:
+    """With depth and rows of one where it has none."""
+    ones = (sympy.Integer(1),) * (5 - len(value.shape))
+    shape, strides = ((*numbers[:2], *ones, *numbers[2:]) for numbers in (value.shape, value.strides))
+    return replace(value, shape=shape, strides=strides)
 
 
 def _last(module: LoweredModule, name: str, value: LoweredValue) -> str:
-    """A variable with the tensor, channels last."""
-    shape, strides = (tuple(numbers[dim] for dim in (0, 2, 3, 1)) for numbers in (value.shape, value.strides))
+    """A variable with the tensor in space, channels last."""
+    value = _in_space(value)
+    shape, strides = (tuple(numbers[dim] for dim in (0, 2, 3, 4, 1)) for numbers in (value.shape, value.strides))
     return viewed(module, name, replace(value, shape=shape, strides=strides))
 
 
@@ -292,12 +313,22 @@ def _by_taps(
     module: LoweredModule, w: LoweredValue, groups: int, inner: Expr, outer: Expr, transposed: bool
 ) -> LoweredValue:
     """A copy of the weights: (taps ..., channels in, groups, channels out)."""
-    rank = len(w.shape) - 2
+    taps = range(3, len(w.shape) + 1)
+    return _copied(
+        module,
+        w,
+        groups,
+        (inner, outer) if transposed else (outer, inner),
+        (*taps, *((1, 0, 2) if transposed else (2, 0, 1))),
+    )
+
+
+def _copied(
+    module: LoweredModule, w: LoweredValue, groups: int, pair: tuple[Expr, Expr], order: Sequence[int]
+) -> LoweredValue:
+    """A copy of the weights: their groups, the pair of channels in each and taps, in this order."""
     name = module.fresh("weights")
-    pair = (inner, outer) if transposed else (outer, inner)  # after the groups
     split = f".unflatten(0, ({groups}, {module.size(pair[0])}))"
-    taps = range(3, 3 + rank)
-    order = (*taps, 1, 0, 2) if transposed else (*taps, 2, 0, 1)
     module.line(f"{name}_from = {w.name}{split}.permute({', '.join(map(str, order))})")
     shape = (sympy.Integer(groups), *pair, *w.shape[2:])
     strides = (pair[0] * w.strides[0], w.strides[0], *w.strides[1:])
