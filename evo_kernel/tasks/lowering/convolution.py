@@ -30,6 +30,7 @@ from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
 FEW = 4  # channels: with fewer, a tile goes over taps and channels at once, for a tile of channels would be empty
+UNROLLED = 64  # taps, at most, of which a loop is written out
 PHASES = 64  # launches of one transposed convolution, at most
 DENSE = 64  # channels of several groups, at most, for which filters are filled up with zeros
 FAR = 1 << 20  # beyond any depth
@@ -37,30 +38,25 @@ FAR = 1 << 20  # beyond any depth
 HEAD = """\
     pixels = {program} * BLOCK_M + tl.arange(0, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-{group}    rest = pixels
-{places}    x_from = x_ptr + rest * x_stride_n{x_group}
+    group = tl.program_id(2)
+    rest = pixels
+{places}    x_from = x_ptr + rest * x_stride_n + group * in_channels * x_stride_c{x_places}
     y_at = y_ptr + rest * y_stride_n{y_places}
-{out}    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    out = group * out_channels + channels
+    n_out = tl.num_programs(2) * out_channels
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
 """
-
-GROUPED = {
-    "group": "    group = tl.program_id(2)\n",
-    "x_group": " + group * in_channels * x_stride_c",
-    "out": "    out = group * out_channels + channels\n    n_out = tl.num_programs(2) * out_channels\n",
-}
-DEPTHWISE = {"group": "", "x_group": "", "out": "    out = channels\n"}
 
 TAP_BY_TAP = """\
     blocks = tl.cdiv(in_channels, BLOCK_K)
     for step in range(0, window * blocks):
-        tap = step // blocks
+        taps = step // blocks
         inner = step % blocks * BLOCK_K + tl.arange(0, BLOCK_K)
         x_at = x_from
         inside = pixels < n_pixels
-        taps = tap
 {inputs}        x_at = x_at[:, None] + (inner * x_stride_c)[None, :]
         x = tl.load(x_at, mask=inside[:, None] & (inner < in_channels)[None, :], other=0.0)
-        w_at = w_ptr + (tap * in_channels + inner)[:, None] * n_out + out[None, :]
+        w_at = w_ptr + (taps * in_channels + inner)[:, None] * n_out + out[None, :]
         w = tl.load(w_at, mask=(inner < in_channels)[:, None] & (channels < out_channels)[None, :], other=0.0)
         acc = tl.dot(x, w, acc{precision})
 """
@@ -78,16 +74,22 @@ ALL_TAPS = """\
         acc = tl.dot(x, w, acc{precision})
 """
 
-BY_CHANNEL = """\
-    for tap in range(0, window):
+STENCIL = """\
+    rows = {program} * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    out_at_w = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    channel = tl.program_id(2)
+    rest = rows
+{places}    x_from = x_ptr + rest * x_stride_n + channel * x_stride_c{x_places}
+    y_at = y_ptr + rest * y_stride_n + channel * y_stride_c{y_places}
+    written = (rows < n_rows) & (out_at_w < out_w)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for taps in {taps}:
         x_at = x_from
-        inside = pixels < n_pixels
-        taps = tap
-{inputs}        x_at = x_at[:, None] + (channels * x_stride_c)[None, :]
-        x = tl.load(x_at, mask=inside[:, None] & (channels < out_channels)[None, :], other=0.0)
-        w = tl.load(w_ptr + tap * out_channels + channels, mask=channels < out_channels, other=0.0)
-        acc = acc + x.to(tl.float32) * w.to(tl.float32)[None, :]
-"""
+        inside = written
+{inputs}        x = tl.load(x_at, mask=inside, other=0.0)
+        acc = acc + x.to(tl.float32) * tl.load(w_ptr + taps * tl.num_programs(2) + channel).to(tl.float32)
+{bias}    tl.store(y_at, acc, mask=written)"""
+STENCIL_BIAS = "    acc = acc + tl.load(bias_ptr + channel).to(tl.float32)\n"
 
 BIAS = """\
     bias = tl.load(bias_ptr + out, mask=channels < out_channels, other=0.0)
@@ -233,15 +235,16 @@ def _launch(
     depthwise = groups > 1 and module.largest(in_channels) == module.largest(out_channels) == 1
     if module.largest(window):
         w = _by_taps(module, w, groups, in_channels, out_channels, transposed)
-    if depthwise:
-        out_channels = sympy.Integer(groups)
+    rows = cast(Expr, y.shape[0] * product(y.shape[2:-1]))
     name = ("depthwise_" if depthwise else "") + ("transposed_" if transposed else "") + "convolution"
     kernel = LoweredKernel(name + ("_bias" if bias is not None else ""), module)
     for param, value in (("x", x), ("w", w), *((("bias", bias),) if bias is not None else ()), ("y", y)):
         kernel.pointer(param, value.name)
     letters = "dhw"[3 - len(phase) :]
-    sizes = {"n_pixels": pixels, "out_channels": out_channels, "window": window}
-    sizes |= {} if depthwise else {"in_channels": in_channels}
+    sizes: dict[str, Expr] = {"window": window}
+    sizes |= {"n_rows": rows} if depthwise else {
+        "n_pixels": pixels, "out_channels": out_channels, "in_channels": in_channels
+    }  # fmt: skip
     for prefix, dims in (("in", x.shape[2:]), ("out", y.shape[2:]), ("window", windows)):
         sizes |= {f"{prefix}_{a}": size for a, size in zip(letters, dims, strict=True)}
     for param, size in sizes.items():
@@ -252,45 +255,55 @@ def _launch(
     if transposed:
         for a, along in zip(letters, phase, strict=True):
             kernel.scalar(f"offset_{a}", str(along.offset))
-    few = module.largest(in_channels) < FEW
-    kernel.knobs |= {
-        "BLOCK_M": module.block(cast(Expr, usual_pixels), most=64),
-        "BLOCK_N": module.block(out_channels, most=8 if depthwise else 64),
-    }  # fmt: skip
+    few = module.largest(in_channels) < FEW and not depthwise
+    unrolled = depthwise and not transposed and isinstance(window, sympy.Integer) and window <= UNROLLED
+    tile = (rows, y.shape[-1]) if depthwise else (cast(Expr, usual_pixels), out_channels)
+    most = (4, 512) if depthwise else (64, 64)
+    kernel.knobs |= {f"BLOCK_{b}": module.block(s, most=m) for b, s, m in zip("MN", tile, most, strict=True)}
     if not depthwise:
         kernel.knobs["BLOCK_K"] = module.block(cast(Expr, in_channels * usual_window) if few else in_channels, most=32)
-    loop = BY_CHANNEL if depthwise else ALL_TAPS if few else TAP_BY_TAP
-    text = (HEAD + loop).format(
-        **(DEPTHWISE if depthwise else GROUPED),
+    text = STENCIL if depthwise else HEAD + (ALL_TAPS if few else TAP_BY_TAP) + (BIAS if bias else "") + TAIL
+    walked = letters[:-1] if depthwise else letters
+    shown = [str(size) if unrolled else f"window_{a}" for a, size in zip(letters, windows, strict=True)]
+    text = text.format(
         program=module.program(0),
-        places="".join(f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(letters)),
+        places="".join(
+            [f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(walked)]
+            + _first_lines(letters, phase, transposed)
+        ),
+        x_places="".join(f" + first_{a} * x_stride_{a}" for a in letters),
         y_places="".join(f" + out_at_{a} * y_stride_{a}" for a in letters),
-        inputs="".join(_input_lines(letters, phase, few and not depthwise, transposed)),
+        inputs="".join(_input_lines(letters, phase, shown, few, transposed)),
         precision=module.input_precision(x.dtype),
+        taps=f"tl.static_range({window})" if unrolled else "range(0, window)",
+        bias=STENCIL_BIAS if bias else "",
     )
-    kernel.body += (text + (BIAS if bias is not None else "") + TAIL).split("\n")
-    grid = f"triton.cdiv({module.size(pixels)}, {{BLOCK_M}}), triton.cdiv({module.size(out_channels)}, {{BLOCK_N}})"
-    module.launch(kernel, f"({grid})" if depthwise else f"({grid}, {groups})")
+    kernel.body += text.split("\n")
+    grid = ", ".join(f"triton.cdiv({module.size(s)}, {{BLOCK_{b}}})" for b, s in zip("MN", tile, strict=True))
+    module.launch(kernel, f"({grid}, {groups})")
 
 
-def _input_lines(letters: str, phase: Sequence[Along], vector: bool, named: bool) -> list[str]:
-    """Where a tap reads, innermost dimension first: taps are taken apart as they go.
+def _first_lines(letters: str, phase: Sequence[Along], named: bool) -> list[str]:
+    """Where the first tap reads. `named`: offsets are parameters."""
+    lines = []
+    for a, along in zip(letters, phase, strict=True):
+        stride = f" * {along.stride}" if along.stride != 1 else ""
+        offset = f" + offset_{a}" if named else f" + {along.offset}" if along.offset else ""
+        lines.append(f"    first_{a} = out_at_{a}{stride}{offset}\n")
+    return lines
 
-    `vector`: a tile of taps. `named`: offsets are parameters.
-    """
+
+def _input_lines(letters: str, phase: Sequence[Along], windows: Sequence[str], vector: bool, named: bool) -> list[str]:
+    """Where a tap reads, outermost dimension first. `vector`: a tile of taps. `named`: offsets are parameters."""
     rows, cols = ("[:, None]", "[None, :]") if vector else ("", "")
     lines = []
-    for a, along in reversed(list(zip(letters, phase, strict=True))):
-        from_ = f"out_at_{a}{rows}" + (f" * {along.stride}" if along.stride != 1 else "")
-        offset = "" if not along.offset else f" {'+' if along.offset > 0 else '-'} {abs(along.offset)}"
-        offset = f" + offset_{a}" if named else offset
-        sign, step = "+" if along.step > 0 else "-", "" if abs(along.step) == 1 else f" * {abs(along.step)}"
-        lines.append(
-            f"        at = {from_}{offset} {sign} (taps % window_{a}{step}){cols}\n"
-            f"        taps = taps // window_{a}\n"
-            f"        inside = inside & (at >= 0) & (at < in_{a})\n"
-            f"        x_at = x_at + at * x_stride_{a}\n"
-        )
+    for dim, (a, along) in enumerate(zip(letters, phase, strict=True)):
+        tap = " // ".join(["taps", *windows[dim + 1 :]]) + (f" % {windows[dim]}" if dim else "")
+        lines.append(f"        tap_{a} = ({tap}){'' if along.step == 1 else f' * {along.step}'}\n")
+        if named or along.offset:  # else all is inside
+            at = f"first_{a}{rows} + tap_{a}{cols}"
+            lines.append(f"        inside = inside & ({at} >= 0) & ({at} < in_{a})\n")
+        lines.append(f"        x_at = x_at + tap_{a}{cols} * x_stride_{a}\n")
     return lines
 
 
