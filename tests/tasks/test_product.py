@@ -145,7 +145,7 @@ def test_matrices_of_float32_are_multiplied_as_float16(tmp_path, followed, preci
     setattr(one.reference_function, "compiled_baseline", False)
     source = template_of(one, "gluon")
     assert source is not None and "parted_kernel[" in source.text and template_of(one) is None
-    assert ("3 * steps" in source.text) == (precision == "ieee")
+    assert ("3 * turns" in source.text) == (precision == "ieee")
     with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(source, Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason
@@ -175,7 +175,6 @@ def reference(x, w, bias, rest):
     [
         ("(3, 2), (2, 1)", "F.mish", "ieee"),
         ("2, 1, 2", "F.normalize", "tf32"),
-        ("3, 1, 2", "F.relu", "refused"),
         ("9", "F.relu", "refused"),
         ("9", "F.normalize", "refused"),
     ],
@@ -191,7 +190,44 @@ def test_convolutions_of_float32_are_multiplied_as_float16(tmp_path, places, fol
         assert source is None
         return
     assert source is not None and "planes_kernel[" in source.text and template_of(one) is None
-    assert ("3 * steps" in source.text) == (precision == "ieee")
+    assert ("3 * turns" in source.text) == (precision == "ieee")
+    with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
+        evaluation = judge.evaluate(source, Purpose.SCORE)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+SPACES = """
+import torch
+import torch.nn.functional as F
+
+CASES = {"check": [{"n": 3, "c": 20, "f": 24}], "search": [{"n": 2, "c": 20, "f": 24}]}
+
+
+def inputs(case, generator, device):
+    n, c, f = case.values()
+    return [torch.randn(*one, generator=generator, device=device) for one in ((n, c, PLACES), (FILTERS), (f,))]
+
+
+def reference(x, w, bias):
+    return F.CONVOLUTION
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "filters", "convolution", "precision"),
+    [
+        ("420", "f, c, 3", "conv1d(x, w, bias, 3, 2, 4)", "ieee"),
+        ("3, 4, 5", "c, f // 2, 2, 3, 4", "conv_transpose3d(x, w, bias, (2, 3, 2), 1, 0, 2, (2, 1, 2))", "tf32"),
+    ],
+)
+def test_convolutions_of_float32_in_other_spaces(tmp_path, places, filters, convolution, precision):
+    path = tmp_path / "spaces_task.py"
+    text = SPACES.replace("PLACES", places).replace("FILTERS", filters).replace("CONVOLUTION", convolution)
+    path.write_text(text + f"PRECISION = {precision!r}\n")
+    one = load(path)
+    setattr(one.reference_function, "compiled_baseline", False)
+    source = template_of(one, "gluon")
+    assert source is not None and "    cut(x" in source.text and "convolution_kernel[" not in source.text
     with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(source, Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason

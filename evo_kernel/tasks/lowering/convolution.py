@@ -5,6 +5,7 @@ transposed convolution of stride s is one of stride 1 for every phase of the out
 every s-th tap or so, in reverse; no program writes where another does, and no tap is tried that meets no input.
 
 Weights are copied once, to (taps, channels in, groups, channels out), so that tiles of them are read in whole lines.
+Large ones of float32 go to `cut` (windows.py) instead, if the module has it.
 """
 
 from __future__ import annotations
@@ -26,39 +27,36 @@ from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
 from evo_kernel.tasks.lowering.trace import Expr
 from evo_kernel.tasks.lowering.views import materialise
-from evo_kernel.tasks.lowering.windows import NAMES
 
 aten = torch.ops.aten
 FEW = 4  # channels: with fewer, a tile goes over taps and channels at once, for a tile of channels would be empty
+UNROLLED = 64  # taps, at most, of which a loop is written out
 PHASES = 64  # launches of one transposed convolution, at most
+DENSE = 64  # channels of several groups, at most, for which filters are filled up with zeros
+FAR = 1 << 20  # beyond any depth
 
 HEAD = """\
     pixels = {program} * BLOCK_M + tl.arange(0, BLOCK_M)
     channels = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-{group}    rest = pixels
-{places}    x_from = x_ptr + rest * x_stride_n{x_group}
+    group = tl.program_id(2)
+    rest = pixels
+{places}    x_from = x_ptr + rest * x_stride_n + group * in_channels * x_stride_c{x_places}
     y_at = y_ptr + rest * y_stride_n{y_places}
-{out}    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    out = group * out_channels + channels
+    n_out = tl.num_programs(2) * out_channels
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
 """
-
-GROUPED = {
-    "group": "    group = tl.program_id(2)\n",
-    "x_group": " + group * in_channels * x_stride_c",
-    "out": "    out = group * out_channels + channels\n    n_out = tl.num_programs(2) * out_channels\n",
-}
-DEPTHWISE = {"group": "", "x_group": "", "out": "    out = channels\n"}
 
 TAP_BY_TAP = """\
     blocks = tl.cdiv(in_channels, BLOCK_K)
     for step in range(0, window * blocks):
-        tap = step // blocks
+        taps = step // blocks
         inner = step % blocks * BLOCK_K + tl.arange(0, BLOCK_K)
         x_at = x_from
         inside = pixels < n_pixels
-        taps = tap
 {inputs}        x_at = x_at[:, None] + (inner * x_stride_c)[None, :]
         x = tl.load(x_at, mask=inside[:, None] & (inner < in_channels)[None, :], other=0.0)
-        w_at = w_ptr + (tap * in_channels + inner)[:, None] * n_out + out[None, :]
+        w_at = w_ptr + (taps * in_channels + inner)[:, None] * n_out + out[None, :]
         w = tl.load(w_at, mask=(inner < in_channels)[:, None] & (channels < out_channels)[None, :], other=0.0)
         acc = tl.dot(x, w, acc{precision})
 """
@@ -76,16 +74,22 @@ ALL_TAPS = """\
         acc = tl.dot(x, w, acc{precision})
 """
 
-BY_CHANNEL = """\
-    for tap in range(0, window):
+STENCIL = """\
+    rows = {program} * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    out_at_w = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    channel = tl.program_id(2)
+    rest = rows
+{places}    x_from = x_ptr + rest * x_stride_n + channel * x_stride_c{x_places}
+    y_at = y_ptr + rest * y_stride_n + channel * y_stride_c{y_places}
+    written = (rows < n_rows) & (out_at_w < out_w)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for taps in {taps}:
         x_at = x_from
-        inside = pixels < n_pixels
-        taps = tap
-{inputs}        x_at = x_at[:, None] + (channels * x_stride_c)[None, :]
-        x = tl.load(x_at, mask=inside[:, None] & (channels < out_channels)[None, :], other=0.0)
-        w = tl.load(w_ptr + tap * out_channels + channels, mask=channels < out_channels, other=0.0)
-        acc = acc + x.to(tl.float32) * w.to(tl.float32)[None, :]
-"""
+        inside = written
+{inputs}        x = tl.load(x_at, mask=inside, other=0.0)
+        acc = acc + x.to(tl.float32) * tl.load(w_ptr + taps * tl.num_programs(2) + channel).to(tl.float32)
+{bias}    tl.store(y_at, acc, mask=written)"""
+STENCIL_BIAS = "    acc = acc + tl.load(bias_ptr + channel).to(tl.float32)\n"
 
 BIAS = """\
     bias = tl.load(bias_ptr + out, mask=channels < out_channels, other=0.0)
@@ -121,12 +125,8 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     stride, padding, dilation = (node.window(index, rank) for index in (3, 4, 5))
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
-    if (
-        not transposed
-        and groups == 1
-        and _pays_in_parts(module, (x, w, y, *([bias] if bias else [])), stride, dilation)
-    ):
-        _cut(module, x, w, bias, y, (*stride, *padding, *dilation))
+    if _pays_in_parts(module, (x, w, y, *([bias] if bias else [])), groups):
+        _cut(module, (x, w, bias, y), (stride, padding, dilation), groups, bool(transposed))
         return y
     plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
     phases = _phases(stride, padding, dilation) if transposed else [plain]
@@ -137,38 +137,61 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     return y
 
 
-def _pays_in_parts(
-    module: LoweredModule,
-    tensors: Sequence[LoweredValue],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-) -> bool:
+def _pays_in_parts(module: LoweredModule, tensors: Sequence[LoweredValue], groups: int) -> bool:
     """Whether to convolve as float16: as `product_template` does. `tensors`: x, w, the result and the bias."""
-    y = tensors[2]
-    if not module.takes("cut") or len(y.shape) != 4 or any(one.dtype != torch.float32 for one in tensors):
+    x, _, y = tensors[:3]
+    if not module.takes("cut") or any(one.dtype != torch.float32 or not one.contiguous for one in tensors):
         return False
-    outputs = module.largest(cast(Expr, y.shape[0] * product(y.shape[2:])))
-    cuts = max(stride) <= 2 or max(dilation) == 1
-    return cuts and outputs >= LEAST and all(one.contiguous for one in tensors)
+    dense = groups == 1 or groups < module.largest(x.shape[1]) <= DENSE
+    return dense and module.largest(cast(Expr, y.shape[0] * product(y.shape[2:]))) >= LEAST
 
 
 def _cut(
     module: LoweredModule,
-    x: LoweredValue,
-    w: LoweredValue,
-    bias: LoweredValue | None,
-    y: LoweredValue,
-    places: Sequence[int],
+    tensors: tuple[LoweredValue, LoweredValue, LoweredValue | None, LoweredValue],
+    places: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    groups: int,
+    transposed: bool,
 ) -> None:
+    """A launch for each phase of depth; those of rows and columns share one. `places`: stride, padding, dilation."""
+    x, w, bias, y = tensors
     module.functions["cut"] = module.products["cut"]
-    geometry = ", ".join(f"{name}={place}" for name, place in zip(NAMES["GEOMETRY"][1:], places, strict=True))
-    pictures, filters, results = (_last(module, name, one) for name, one in (("x", x), ("filters", w), ("results", y)))
-    module.line(f"cut({pictures}, {filters}, {bias.name if bias else 'None'}, {results}, dict({geometry}))")
+    missing = 5 - len(x.shape)
+    stride, padding, dilation = ((*[least] * missing, *one) for least, one in zip((1, 0, 1), places, strict=True))
+    numbers = dict[str, int]()
+    for dim, (down, top) in enumerate((("DOWN", "TOP"), ("RIGHT", "LEFT")), start=1):
+        s, p, d = stride[dim], padding[dim], dilation[dim]
+        numbers |= {down: 1, top: -p, f"STEP_{down}": -d} if transposed else {down: s, top: p, f"STEP_{down}": d}
+        apart, every = (s, s // math.gcd(s, d)) if transposed else (1, 1)
+        numbers |= {f"APART_{down}": apart, f"EVERY_{down}": every}
+    plain = [[Along(stride[0], -padding[0], dilation[0])]]
+    pictures = _last(module, "x", x)
+    for (along,) in _phases(stride[:1], padding[:1], dilation[:1]) if transposed else plain:
+        rest = [(0, 1)] * (len(x.shape) - 3)
+        results = _every(module, y, [along.outputs, *rest])
+        filters = _every(module, w, [along.taps or (0, FAR), *rest])
+        if transposed:
+            pair = cast(Expr, FloorDiv(w.shape[0], sympy.Integer(groups))), w.shape[1]
+            filters = _copied(module, filters, groups, pair, (0, 2, 1, *range(3, len(x.shape) + 1)))
+            shape = (filters.shape[0] * filters.shape[1], *filters.shape[2:])
+            filters = replace(filters, shape=shape, strides=filters.strides[1:])
+        deep = (along.stride, -(along.offset if along.taps else FAR), along.step)
+        geometry = ", ".join(f"{name}={number}" for name, number in numbers.items())
+        operands = f"{pictures}, {_last(module, 'filters', filters)}, {bias.name if bias else 'None'}"
+        module.line(f"cut({operands}, {_last(module, 'results', results)}, dict({geometry}, DEEP={deep}))")
+
+
+def _in_space(value: LoweredValue) -> LoweredValue:
+    """With depth and rows of one where it has none."""
+    ones = (sympy.Integer(1),) * (5 - len(value.shape))
+    shape, strides = ((*numbers[:2], *ones, *numbers[2:]) for numbers in (value.shape, value.strides))
+    return replace(value, shape=shape, strides=strides)
 
 
 def _last(module: LoweredModule, name: str, value: LoweredValue) -> str:
-    """A variable with the tensor, channels last."""
-    shape, strides = (tuple(numbers[dim] for dim in (0, 2, 3, 1)) for numbers in (value.shape, value.strides))
+    """A variable with the tensor in space, channels last."""
+    value = _in_space(value)
+    shape, strides = (tuple(numbers[dim] for dim in (0, 2, 3, 4, 1)) for numbers in (value.shape, value.strides))
     return viewed(module, name, replace(value, shape=shape, strides=strides))
 
 
@@ -212,15 +235,16 @@ def _launch(
     depthwise = groups > 1 and module.largest(in_channels) == module.largest(out_channels) == 1
     if module.largest(window):
         w = _by_taps(module, w, groups, in_channels, out_channels, transposed)
-    if depthwise:
-        out_channels = sympy.Integer(groups)
+    rows = cast(Expr, y.shape[0] * product(y.shape[2:-1]))
     name = ("depthwise_" if depthwise else "") + ("transposed_" if transposed else "") + "convolution"
     kernel = LoweredKernel(name + ("_bias" if bias is not None else ""), module)
     for param, value in (("x", x), ("w", w), *((("bias", bias),) if bias is not None else ()), ("y", y)):
         kernel.pointer(param, value.name)
     letters = "dhw"[3 - len(phase) :]
-    sizes = {"n_pixels": pixels, "out_channels": out_channels, "window": window}
-    sizes |= {} if depthwise else {"in_channels": in_channels}
+    sizes: dict[str, Expr] = {"window": window}
+    sizes |= {"n_rows": rows} if depthwise else {
+        "n_pixels": pixels, "out_channels": out_channels, "in_channels": in_channels
+    }  # fmt: skip
     for prefix, dims in (("in", x.shape[2:]), ("out", y.shape[2:]), ("window", windows)):
         sizes |= {f"{prefix}_{a}": size for a, size in zip(letters, dims, strict=True)}
     for param, size in sizes.items():
@@ -231,45 +255,55 @@ def _launch(
     if transposed:
         for a, along in zip(letters, phase, strict=True):
             kernel.scalar(f"offset_{a}", str(along.offset))
-    few = module.largest(in_channels) < FEW
-    kernel.knobs |= {
-        "BLOCK_M": module.block(cast(Expr, usual_pixels), most=64),
-        "BLOCK_N": module.block(out_channels, most=8 if depthwise else 64),
-    }  # fmt: skip
+    few = module.largest(in_channels) < FEW and not depthwise
+    unrolled = depthwise and not transposed and isinstance(window, sympy.Integer) and window <= UNROLLED
+    tile = (rows, y.shape[-1]) if depthwise else (cast(Expr, usual_pixels), out_channels)
+    most = (4, 512) if depthwise else (64, 64)
+    kernel.knobs |= {f"BLOCK_{b}": module.block(s, most=m) for b, s, m in zip("MN", tile, most, strict=True)}
     if not depthwise:
         kernel.knobs["BLOCK_K"] = module.block(cast(Expr, in_channels * usual_window) if few else in_channels, most=32)
-    loop = BY_CHANNEL if depthwise else ALL_TAPS if few else TAP_BY_TAP
-    text = (HEAD + loop).format(
-        **(DEPTHWISE if depthwise else GROUPED),
+    text = STENCIL if depthwise else HEAD + (ALL_TAPS if few else TAP_BY_TAP) + (BIAS if bias else "") + TAIL
+    walked = letters[:-1] if depthwise else letters
+    shown = [str(size) if unrolled else f"window_{a}" for a, size in zip(letters, windows, strict=True)]
+    text = text.format(
         program=module.program(0),
-        places="".join(f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(letters)),
+        places="".join(
+            [f"    out_at_{a} = rest % out_{a}\n    rest = rest // out_{a}\n" for a in reversed(walked)]
+            + _first_lines(letters, phase, transposed)
+        ),
+        x_places="".join(f" + first_{a} * x_stride_{a}" for a in letters),
         y_places="".join(f" + out_at_{a} * y_stride_{a}" for a in letters),
-        inputs="".join(_input_lines(letters, phase, few and not depthwise, transposed)),
+        inputs="".join(_input_lines(letters, phase, shown, few, transposed)),
         precision=module.input_precision(x.dtype),
+        taps=f"tl.static_range({window})" if unrolled else "range(0, window)",
+        bias=STENCIL_BIAS if bias else "",
     )
-    kernel.body += (text + (BIAS if bias is not None else "") + TAIL).split("\n")
-    grid = f"triton.cdiv({module.size(pixels)}, {{BLOCK_M}}), triton.cdiv({module.size(out_channels)}, {{BLOCK_N}})"
-    module.launch(kernel, f"({grid})" if depthwise else f"({grid}, {groups})")
+    kernel.body += text.split("\n")
+    grid = ", ".join(f"triton.cdiv({module.size(s)}, {{BLOCK_{b}}})" for b, s in zip("MN", tile, strict=True))
+    module.launch(kernel, f"({grid}, {groups})")
 
 
-def _input_lines(letters: str, phase: Sequence[Along], vector: bool, named: bool) -> list[str]:
-    """Where a tap reads, innermost dimension first: taps are taken apart as they go.
+def _first_lines(letters: str, phase: Sequence[Along], named: bool) -> list[str]:
+    """Where the first tap reads. `named`: offsets are parameters."""
+    lines = []
+    for a, along in zip(letters, phase, strict=True):
+        stride = f" * {along.stride}" if along.stride != 1 else ""
+        offset = f" + offset_{a}" if named else f" + {along.offset}" if along.offset else ""
+        lines.append(f"    first_{a} = out_at_{a}{stride}{offset}\n")
+    return lines
 
-    `vector`: a tile of taps. `named`: offsets are parameters.
-    """
+
+def _input_lines(letters: str, phase: Sequence[Along], windows: Sequence[str], vector: bool, named: bool) -> list[str]:
+    """Where a tap reads, outermost dimension first. `vector`: a tile of taps. `named`: offsets are parameters."""
     rows, cols = ("[:, None]", "[None, :]") if vector else ("", "")
     lines = []
-    for a, along in reversed(list(zip(letters, phase, strict=True))):
-        from_ = f"out_at_{a}{rows}" + (f" * {along.stride}" if along.stride != 1 else "")
-        offset = "" if not along.offset else f" {'+' if along.offset > 0 else '-'} {abs(along.offset)}"
-        offset = f" + offset_{a}" if named else offset
-        sign, step = "+" if along.step > 0 else "-", "" if abs(along.step) == 1 else f" * {abs(along.step)}"
-        lines.append(
-            f"        at = {from_}{offset} {sign} (taps % window_{a}{step}){cols}\n"
-            f"        taps = taps // window_{a}\n"
-            f"        inside = inside & (at >= 0) & (at < in_{a})\n"
-            f"        x_at = x_at + at * x_stride_{a}\n"
-        )
+    for dim, (a, along) in enumerate(zip(letters, phase, strict=True)):
+        tap = " // ".join(["taps", *windows[dim + 1 :]]) + (f" % {windows[dim]}" if dim else "")
+        lines.append(f"        tap_{a} = ({tap}){'' if along.step == 1 else f' * {along.step}'}\n")
+        if named or along.offset:  # else all is inside
+            at = f"first_{a}{rows} + tap_{a}{cols}"
+            lines.append(f"        inside = inside & ({at} >= 0) & ({at} < in_{a})\n")
+        lines.append(f"        x_at = x_at + tap_{a}{cols} * x_stride_{a}\n")
     return lines
 
 
@@ -292,12 +326,22 @@ def _by_taps(
     module: LoweredModule, w: LoweredValue, groups: int, inner: Expr, outer: Expr, transposed: bool
 ) -> LoweredValue:
     """A copy of the weights: (taps ..., channels in, groups, channels out)."""
-    rank = len(w.shape) - 2
+    taps = range(3, len(w.shape) + 1)
+    return _copied(
+        module,
+        w,
+        groups,
+        (inner, outer) if transposed else (outer, inner),
+        (*taps, *((1, 0, 2) if transposed else (2, 0, 1))),
+    )
+
+
+def _copied(
+    module: LoweredModule, w: LoweredValue, groups: int, pair: tuple[Expr, Expr], order: Sequence[int]
+) -> LoweredValue:
+    """A copy of the weights: their groups, the pair of channels in each and taps, in this order."""
     name = module.fresh("weights")
-    pair = (inner, outer) if transposed else (outer, inner)  # after the groups
     split = f".unflatten(0, ({groups}, {module.size(pair[0])}))"
-    taps = range(3, 3 + rank)
-    order = (*taps, 1, 0, 2) if transposed else (*taps, 2, 0, 1)
     module.line(f"{name}_from = {w.name}{split}.permute({', '.join(map(str, order))})")
     shape = (sympy.Integer(groups), *pair, *w.shape[2:])
     strides = (pair[0] * w.strides[0], w.strides[0], *w.strides[1:])

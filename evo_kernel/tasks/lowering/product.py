@@ -105,7 +105,7 @@ def _places(task: Task, product: Product) -> str:
         if any(getattr(other, name) != getattr(product, name) for name in ("a", "b", "statements", "result", "dtype")):
             raise LoweringError(f"The reference computes something else where {test}.")
         numbers = [other.module.size(number) for pair in other.places for number in pair]
-        places = ", ".join(f"{name}={text}" for name, text in zip(NAMES["GEOMETRY"][1:], numbers, strict=True))
+        places = ", ".join(f"{name}={text}" for name, text in zip(NAMES["GEOMETRY"][2:8], numbers, strict=True))
         sizes = "".join(f"    {line}\n" for line in read_sizes(other.module))
         text += f"    if {test}:\n{sizes}        return dict({places})\n"
     return text
@@ -204,7 +204,6 @@ class Product:
         self.places = tuple(place * 2 if len(place) == 1 else place for place in places)
         if self.scaled:
             self.a, self.b = (self._in_planes(node.value(index)) for index in (0, 1))
-            self._check_places()
         else:
             self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
         if bias is None:
@@ -226,12 +225,6 @@ class Product:
         if LoweredValue.of(value.name, self.traced.tensors[value.name]) != value or not value.contiguous:
             raise NotLowered("its convolution of float32 is not channels first")
         return f"{value.name}.permute{LAST}"
-
-    def _check_places(self) -> None:
-        """Raises NotLowered where a stride can neither be cut out nor folded."""
-        stride, _, dilation = (max(self.module.largest(sympy.sympify(one)) for one in along) for along in self.places)
-        if stride > 2 and dilation > 1:
-            raise NotLowered("its convolution of float32 has a long stride and a dilation")
 
     @staticmethod
     def _last(value: LoweredValue) -> LoweredValue:
@@ -311,7 +304,7 @@ class Product:
         elif len(strides) == 2 and moving == [0] and strides[0] == 1:
             text = "tl.load({0}_ptr + rows, mask=rows < m, other=0.0)[:, None]"
         elif self.scaled and self.filters and len(moving) == len(strides) and value.contiguous:
-            text = "tl.load(({0}_ptr + offsets)[:, None] + (cols * area)[None, :], mask=inside, other=0.0)"
+            text = "tl.load(({0}_ptr + offsets)[:, None] + (cols * channel_stride)[None, :], mask=inside, other=0.0)"
         elif len(moving) == len(strides) and (self._last(value) if last == 1 and self.filters else value).contiguous:
             self.tiled = True
             inside = "mask=(rows < m)[:, None] & (cols < n)[None, :]"
@@ -390,7 +383,8 @@ class Product:
         pointers = "a_inverse_ptr, b_inverse_ptr, " * self.scaled + pointers
         if planes:
             text = re.sub(r"\b(c_smem|stage), ", "", text.replace("c_desc", "c_ptr"))
-        text = text if self.filters else re.sub(r", (PHASES|BOX|GEOMETRY|SIDES)(: gl.constexpr)?\b", "", text)
+        absent = "" if planes else "STRIDES" if self.filters else "PHASES|BOX|GEOMETRY|SIDES|STRIDES|residue"
+        text = re.sub(rf", ({absent})(: gl.constexpr)?\b", "", text) if absent else text
         text = re.sub(
             rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
             lambda found: ", ".join(f"{name}{found[2]}" for name in NAMES[found[1]]),

@@ -100,14 +100,17 @@ def produce(
     phase = 0
     for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
         row, col = place(tile, row_tiles, col_tiles, GROUP_M)
+        turns = steps  # MATRIX
+        row, down, right, top, left, taps = share_of(row, GEOMETRY)  # WINDOWS
+        turns = taps * steps  # WINDOWS
         first = row * GROUPS  # WINDOWS
-        corners = corner_of(first, SIDES, BOX), corner_of(first + GROUPS - 1, SIDES, BOX)  # WINDOWS
-        tap, channel = 0, 0  # WINDOWS
-        for j in range(steps):  # WHOLE
-        for j in range(3 * steps):  # PARTED
+        ends = corner_of(first, SIDES, BOX, GEOMETRY), corner_of(first + GROUPS - 1, SIDES, BOX, GEOMETRY)  # WINDOWS
+        tap_down, tap_right, channel = top, left, 0  # WINDOWS
+        for j in range(turns):  # WHOLE
+        for j in range(3 * turns):  # PARTED
             step = j % steps  # MATRIX+PARTED
-            lower_a = gl.where(j // steps == 1, a_desc.shape[0] // 2, 0)  # PARTED
-            lower_b = gl.where(j // steps == 0, b_desc.shape[0] // 2, 0)  # PARTED
+            lower_a = gl.where(j // turns == 1, a_desc.shape[0] // 2, 0)  # PARTED
+            lower_b = gl.where(j // turns == 0, b_desc.shape[0] // 2, 0)  # PARTED
             barrier, b = full.index(slot), b_smem.index(slot)
             mbarrier.wait(empty.index(slot), phase ^ 1)
             mbarrier.expect(barrier, (GROUPS * ROWS + BLOCK_N) * BLOCK_K * 2)
@@ -115,41 +118,46 @@ def produce(
                 a = a_smem.index(slot * GROUPS + g)
                 load_tile(a_desc, [(row * GROUPS + g) * ROWS, j * BLOCK_K], barrier, a)  # TURNED STRAIGHT
                 load_tile(a_desc, [lower_a + (row * GROUPS + g) * ROWS, step * BLOCK_K], barrier, a)  # MATRIX+PARTED
-                picture, top, left = corners[g]  # WINDOWS
+                picture, i, j_right = ends[g]  # WINDOWS
                 picture += lower_a  # WINDOWS+PARTED
-                corner = picture, top, left  # WINDOWS
-                load_window((a_desc, PHASES), barrier, a, corner, tap, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
+                at = picture, i, j_right, down + tap_down * STEP_DOWN, right + tap_right * STEP_RIGHT  # WINDOWS
+                load_window((a_desc, PHASES), barrier, a, at, channel, BLOCK_K, BOX, GEOMETRY)  # WINDOWS
             load_tile(b_desc, [col * BLOCK_N, j * BLOCK_K], barrier, b)  # TURNED
             load_tile(b_desc, [lower_b + col * BLOCK_N, step * BLOCK_K], barrier, b)  # MATRIX+PARTED
             load_tile(b_desc, [j * BLOCK_K, col * BLOCK_N], barrier, b)  # STRAIGHT
             b_row = col * BLOCK_N  # WINDOWS
             b_row += lower_b  # WINDOWS+PARTED
-            load_tile(b_desc, [b_row, tap, channel], barrier, b.reshape([BLOCK_N, 1, BLOCK_K]))  # WINDOWS
+            to = b.reshape([BLOCK_N, 1, 1, BLOCK_K])  # WINDOWS
+            load_tile(b_desc, [b_row, tap_down, tap_right, channel], barrier, to)  # WINDOWS
             channel += BLOCK_K  # WINDOWS
-            tap = gl.where(channel >= b_desc.shape[2], tap + 1, tap)  # WINDOWS
-            channel = gl.where(channel >= b_desc.shape[2], 0, channel)  # WINDOWS
-            tap = gl.where(tap == b_desc.shape[1], 0, tap)  # WINDOWS+PARTED
+            tap_right = gl.where(channel >= b_desc.shape[3], tap_right + EVERY_RIGHT, tap_right)  # WINDOWS
+            channel = gl.where(channel >= b_desc.shape[3], 0, channel)  # WINDOWS
+            tap_down = gl.where(tap_right >= WIDE, tap_down + EVERY_DOWN, tap_down)  # WINDOWS
+            tap_right = gl.where(tap_right >= WIDE, left, tap_right)  # WINDOWS
+            tap_down = gl.where(tap_down >= HIGH, top, tap_down)  # WINDOWS+PARTED
             slot, phase = following(slot, phase, SLOTS)
 
 
 @gluon.jit
 def finish(
-    acc, c_desc, POINTERS, c_smem, box, col, m, n, SIDES,
-    OUTS: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr, BOX: gl.constexpr
+    acc, c_desc, POINTERS, c_smem, box, residue, col, m, n, SIDES, STRIDES,
+    OUTS: gl.constexpr, WIDTH: gl.constexpr, LAYOUT: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
     """A part of the result: what follows the product, and its store."""
     rows = box * acc.shape[0] + gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT))  # MATRIX
-    place, i, j = corner_of(box, SIDES, BOX)  # WINDOWS
-    rows = outputs(place, i, j, gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT)), m, SIDES, BOX)  # WINDOWS
+    place, i, j = corner_of(box, SIDES, BOX, GEOMETRY)  # WINDOWS
+    rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, LAYOUT))  # WINDOWS
+    rows = outputs(place, i, j, residue, rows, m, SIDES, BOX, GEOMETRY)  # WINDOWS
     cols = col + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
     area = out_high * out_wide  # PLANES
     acc *= gl.load(a_inverse_ptr + rows, mask=rows < m, other=0.0)[:, None]  # MATRIX+SCALED
     acc *= gl.load(a_inverse_ptr + rows // area, mask=rows < m, other=0.0)[:, None]  # PLANES
     acc *= gl.load(b_inverse_ptr + cols, mask=cols < n, other=0.0)[None, :]  # SCALED
-    offsets = rows + (rows // area).to(gl.int64) * (n - 1) * area  # PLANES
+    place = (rows // area).to(gl.int64)  # PLANES
+    offsets = rows % area + place // out_deep * picture_stride + place % out_deep * depth_stride  # PLANES
     inside = (rows < m)[:, None] & (cols < n)[None, :]  # PLANES
     EPILOGUE
-    to = (c_ptr + offsets)[:, None] + (cols * area)[None, :]  # PLANES
+    to = (c_ptr + offsets)[:, None] + (cols * channel_stride)[None, :]  # PLANES
     gl.store(to, RESULT.to(c_ptr.dtype.element_ty), mask=inside)  # PLANES
     tma.store_wait(OUTS - 1)  # BOXES
     c_smem.store(RESULT.to(c_desc.dtype))  # BOXES
@@ -160,9 +168,9 @@ def finish(
 
 @gluon.jit
 def consume(
-    c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES,
+    c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES, STRIDES,
     G: gl.constexpr, ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, SLOTS: gl.constexpr,
-    GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr
+    GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
     """Warp group G: its rows of each tile. One product is in flight while the next one's tiles are awaited."""
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -171,10 +179,14 @@ def consume(
     phase = 0
     for tile in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
         row, col = place(tile, row_tiles, col_tiles, GROUP_M)
+        turns = steps  # MATRIX
+        row, down, right, _, _, taps = share_of(row, GEOMETRY)  # WINDOWS
+        residue = down, right  # WINDOWS
+        turns = taps * steps  # WINDOWS
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, MMA)
         before = slot + 0
-        for j in range(steps):  # WHOLE
-        for j in range(2 * steps):  # PARTED
+        for j in range(turns):  # WHOLE
+        for j in range(2 * turns):  # PARTED
             mbarrier.wait(full.index(slot), phase)
             b = b_smem.index(slot).permute((1, 0))  # TURNED WINDOWS PARTED
             b = b_smem.index(slot)  # STRAIGHT
@@ -186,7 +198,7 @@ def consume(
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(before), count=1)
         acc *= 0.00048828125  # PARTED
-        for j in range(steps):  # PARTED
+        for j in range(turns):  # PARTED
             mbarrier.wait(full.index(slot), phase)  # PARTED
             b = b_smem.index(slot).permute((1, 0))  # PARTED
             # Tensor cores round sums toward zero: long sums of one sign would be too small.  # PARTED
@@ -198,20 +210,29 @@ def consume(
         box = row * GROUPS + G
         stage = c_smem.index(G * OUTS)  # BOXES
         if PARTS == 1:
-            finish(acc, c_desc, POINTERS, stage, box, col * BLOCK_N, m, n, SIDES, OUTS, BLOCK_N, MMA, BOX)
+            col *= BLOCK_N
+            finish(
+                acc, c_desc, POINTERS, stage, box, residue, col, m, n, SIDES, STRIDES, OUTS, BLOCK_N, MMA, BOX, GEOMETRY
+            )
         else:
             left, right = gl.split(acc.reshape([ROWS, 2, BLOCK_N // 2]).permute((0, 2, 1)))
             left, right = gl.convert_layout(left, PART), gl.convert_layout(right, PART)
-            finish(left, c_desc, POINTERS, stage, box, col * BLOCK_N, m, n, SIDES, OUTS, BLOCK_N // 2, PART, BOX)
-            right_col = col * BLOCK_N + BLOCK_N // 2
+            col *= BLOCK_N
+            HALF: gl.constexpr = BLOCK_N // 2
+            finish(
+                left, c_desc, POINTERS, stage, box, residue, col, m, n, SIDES, STRIDES, OUTS, HALF, PART, BOX, GEOMETRY
+            )
+            col += HALF
             stage = c_smem.index(G * OUTS + OUTS - 1)  # BOXES
-            finish(right, c_desc, POINTERS, stage, box, right_col, m, n, SIDES, OUTS, BLOCK_N // 2, PART, BOX)
+            finish(
+                right, c_desc, POINTERS, stage, box, residue, col, m, n, SIDES, STRIDES, OUTS, HALF, PART, BOX, GEOMETRY
+            )
     tma.store_wait(0)  # BOXES
 
 
 @gluon.jit
 def product_kernel(
-    a_desc, PHASES, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n, SIDES,
+    a_desc, PHASES, b_desc, c_desc, POINTERS, row_tiles, col_tiles, steps, m, n, SIDES, STRIDES,
     ROWS: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, SLOTS: gl.constexpr,
     GROUP_M: gl.constexpr, PARTS: gl.constexpr, OUTS: gl.constexpr, BOX: gl.constexpr, GEOMETRY: gl.constexpr
 ):
@@ -233,12 +254,12 @@ def product_kernel(
     if GROUPS == 2:
         gl.warp_specialize([
             (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES,
-                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps,
+                m, n, SIDES, STRIDES, 0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX, GEOMETRY
             )),
             (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES,
-                1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps,
+                m, n, SIDES, STRIDES, 1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX, GEOMETRY
             )),
             (produce, (
                 a_desc, PHASES, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps, SIDES,
@@ -248,8 +269,8 @@ def product_kernel(
     else:
         gl.warp_specialize([
             (consume, (
-                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps, m, n, SIDES,
-                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX
+                c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps,
+                m, n, SIDES, STRIDES, 0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, BOX, GEOMETRY
             )),
             (produce, (
                 a_desc, PHASES, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps, SIDES,
