@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -553,13 +554,14 @@ class _Estimate:
 
 
 def drawn_sizes(truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places of elements, all or random ones, and their sizes: of those that are compared, and no zeros, nor flushed to
-    zero."""
+    """Places of elements, all or one drawn from each of as many stretches, and their sizes: of those that are compared,
+    and no zeros, nor flushed to zero."""
     count = truth.numel()
+    places = torch.arange(min(count, _DRAWN), device=truth.device)
     if count > _DRAWN:
-        places = torch.from_numpy(np.sort(np.random.default_rng().integers(count, size=_DRAWN))).to(truth.device)
-    else:
-        places = torch.arange(count, device=truth.device)
+        chance = torch.Generator(truth.device).manual_seed(secrets.randbits(63))  # nobody can tell which ones
+        within = torch.rand(_DRAWN, dtype=torch.float64, device=truth.device, generator=chance)
+        places = ((places + within) * (count / _DRAWN)).long().clamp(max=count - 1)
     sizes = truth.reshape(-1)[places].abs()
     kept = compared.reshape(-1)[places] & sizes.isfinite() & (sizes > max(_underflow(dtype), _LEAST_SQUARED))
     return places[kept], sizes[kept]
