@@ -24,7 +24,7 @@ from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.model import modeled_time
 from evo_kernel.fitness.costmodel.targets import target_for
 from evo_kernel.fitness.costmodel.torch_costs import unpriced
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, at_least
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, TorchWork, at_least
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
 from evo_kernel.fitness.runners.base import (
@@ -228,12 +228,12 @@ class CpuRunner(Runner):
             return traffic
         with self._lock:
             did = self._executed.get(traffic_key(plan, case))
-        looped: dict[int, float] = {}
+        inside: dict[int, TorchWork] = {}
         if did is not None:
             traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did.executed, strict=True)]
-            looped = {int(place): instructions for place, instructions in did.looped.items()}
+            inside = {int(place): work for place, work in did.inside.items()}
         target = target_for(self.arch)
-        modeled = modeled_time(plan, traffic, target, looped=looped)
+        modeled = modeled_time(plan, traffic, target, inside=inside)
         launches_us = sum(launch.us for launch in modeled.launches)
         shares = [launch.us / max(launches_us, 1e-9) for launch in modeled.launches]
         terms = {name for launch in modeled.launches for name in launch.terms}
