@@ -22,7 +22,7 @@ from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.model import modeled_time
-from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.costmodel.targets import occupancy, target_for
 from evo_kernel.fitness.costmodel.torch_costs import unpriced
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, TorchWork, at_least
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan
@@ -40,6 +40,7 @@ from evo_kernel.fitness.runners.base import (
 )
 from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, index_inputs, integers_among
 from evo_kernel.fitness.runners.executor import Blobs, Executor, LargeExecution, malformed
+from evo_kernel.fitness.runners.launch_limits import DeviceLimits, PlanFault, check_cooperative, check_plan
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict
 from evo_kernel.lru_cache import Recent
@@ -107,6 +108,8 @@ class CpuRunner(Runner):
         with self.stages.at(EXECUTING):
             if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
                 return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
+            if fault := self._launch_fault(plan):
+                return Checked(Status.REJECTED, f"on {case.name}: {fault}")
             if strange := next((n.op for n in plan.plan.nodes if isinstance(n, Aten) and unpriced(n)), ""):
                 return Checked(
                     Status.REJECTED, f"it cannot be timed without a GPU: nothing tells what {strange} computes"
@@ -127,6 +130,20 @@ class CpuRunner(Runner):
                     worst = max(found, worst, key=lambda one: one.error)
                 return worst
             return self._check(plan, case, rounds)
+
+    def _launch_fault(self, plan: CompiledPlan) -> str:
+        """Why the GPU whose times are modeled cannot launch the plan; empty if it can."""
+        target = target_for(self.arch)
+        limits = DeviceLimits(self.arch, target.shared_bytes_per_block, target.threads_per_block, target.sm_count)
+        try:
+            check_plan(plan, limits)
+            for launch in plan.plan.launches:
+                if (binary := plan.binaries[launch.kernel]).cooperative:
+                    fits = occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps)
+                    check_cooperative(binary, launch, fits.blocks_per_sm, limits)
+        except PlanFault as fault:
+            return str(fault)
+        return ""
 
     def _check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
         worst = 0.0
