@@ -73,6 +73,7 @@ def test_every_round_is_judged_on_its_own_inputs(runner):
     [
         ({"cooperative": True, "registers": 128, "num_warps": 16}, "with 133 blocks, but only 132 fit"),
         ({"global_scratch_bytes": 1 << 30}, "GB of scratch"),
+        ({"parameter_bytes": (8, 8)}, "takes parameters of"),
         ({"num_warps": 64}, "2048 threads a block"),
     ],
 )

@@ -27,6 +27,7 @@ from evo_kernel.fitness.costmodel.torch_costs import unpriced
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, TorchWork, at_least
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
+from evo_kernel.fitness.runners import parameters
 from evo_kernel.fitness.runners.base import (
     Checked,
     CheckPart,
@@ -138,9 +139,13 @@ class CpuRunner(Runner):
         try:
             check_plan(plan, limits)
             for launch in plan.plan.launches:
-                if (binary := plan.binaries[launch.kernel]).cooperative:
+                binary = plan.binaries[launch.kernel]
+                if binary.cooperative:
                     fits = occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps)
                     check_cooperative(binary, launch, fits.blocks_per_sm, limits)
+                for slot in parameters.slots(plan.plan.kernels[launch.kernel], binary, launch):
+                    if isinstance(slot, parameters.Mapped):
+                        parameters.tensor_map(slot.descriptor, slot.meta, slot.descriptor.offset)
         except PlanFault as fault:
             return str(fault)
         return ""
