@@ -4,7 +4,7 @@ row: 60
 task: softmax_large
 ends: build_error
 says: registers in each of 1024 threads
-scored: 2.03 (1.00)
+scored: 2.03 (1.00) on rows of 65,536
 """
 
 import torch
