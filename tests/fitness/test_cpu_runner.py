@@ -20,7 +20,7 @@ from evo_kernel.fitness.ir.module import Function, IRModule, Region
 from evo_kernel.fitness.ir.program_sampling import MOST, draw
 from evo_kernel.fitness.plan.launch_plan import Binary, Buffer, CompiledPlan, Fill, Launch, Plan, Pointer, View
 from evo_kernel.fitness.runners import cpu_references, executor
-from evo_kernel.fitness.runners.base import Checked
+from evo_kernel.fitness.runners.base import Checked, CheckPart
 from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, index_inputs
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner, batches, traffic_key
 from evo_kernel.tasks.loading import load
@@ -54,10 +54,9 @@ def runner():
 
 
 def executed(plan: Plan) -> CompiledPlan:
-    """Of binaries the runner reads nothing but the IR."""
-    return CompiledPlan.model_construct(
-        plan=plan, binaries=tuple(Binary.model_construct(ir=kernel.code) for kernel in plan.kernels)
-    )
+    """Of binaries the runner reads the IR, and what the GPU's limits are compared with."""
+    binaries = tuple(Binary.model_construct(ir=kernel.code, num_warps=4, symbol=kernel.name) for kernel in plan.kernels)
+    return CompiledPlan.model_construct(plan=plan, binaries=binaries)
 
 
 def softmax(text: str = SOFTMAX_TEXT) -> CompiledPlan:
@@ -67,6 +66,25 @@ def softmax(text: str = SOFTMAX_TEXT) -> CompiledPlan:
 def test_every_round_is_judged_on_its_own_inputs(runner):
     assert runner.check(softmax(), CASE, ROUNDS).passed
     assert runner.check(softmax(), CASE, ROUNDS * 4).passed
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"cooperative": True, "registers": 128, "num_warps": 16}, "with 133 blocks, but only 132 fit"),
+        ({"global_scratch_bytes": 1 << 30}, "GB of scratch"),
+        ({"parameter_bytes": (8, 8)}, "takes parameters of"),
+        ({"num_warps": 64}, "2048 threads a block"),
+    ],
+)
+def test_what_the_gpu_would_not_launch_is_not_executed(runner, fields, reason):
+    compiled = softmax()
+    plan, (binary,) = compiled.plan, compiled.binaries
+    launch = plan.launches[0].model_copy(update={"grid": (133, 1, 1)})
+    plan = plan.model_copy(update={"nodes": (launch,)})
+    compiled = CompiledPlan.model_construct(plan=plan, binaries=(binary.model_copy(update=fields),))
+    found = runner._checked(CheckPart(compiled, CASE, tuple(ROUNDS)))
+    assert (found.status, reason in found.reason) == (Status.REJECTED, True)
 
 
 def test_memory_is_poisoned_before_every_round(runner):

@@ -9,9 +9,10 @@ from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, f
 from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.costmodel.torch_costs import torch_cost, unpriced
-from evo_kernel.fitness.ir.launch_traffic import ProgramWork
+from evo_kernel.fitness.ir.launch_traffic import ProgramWork, TorchWork
 from evo_kernel.fitness.ir.library_loops import of_torch
 from evo_kernel.fitness.ir.parse import parse
+from evo_kernel.fitness.ir.torch_crowds import of_torch as crowd_of_torch
 from evo_kernel.fitness.plan.launch_plan import Aten, Fill, View
 from tests.fitness.handmade import SOFTMAX, compiled_plan, counted_traffic, matmul_plan, softmax_plan
 
@@ -544,4 +545,31 @@ def test_loops_in_torch_operations_take_the_rounds_of_their_numbers(op, args, op
     kwargs = {"rounding_mode": "floor"} if "mode" in op else {}
     node = Aten(op=f"aten.{op}", views=views, args=args, kwargs=kwargs, outputs=views[:1])
     assert of_torch(node, tensors) == instructions
-    assert torch_cost(node, 1e6).flops == pytest.approx(torch_cost(node).flops + 1.46e6)
+    assert torch_cost(node, TorchWork(instructions=1e6)).flops == pytest.approx(torch_cost(node).flops + 1.46e6)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "index", "crowd"),
+    [
+        ("index_add_.default", (4, 8), torch.float32, [1, 3, 1, 1], 3),
+        ("index_reduce_.default", (4,), torch.float64, [-1 % 4] * 5, 5),
+        ("scatter_add.default", (3, 4), torch.float32, [[0, 2, 0, 1], [0, 1, 0, 1], [0, 1, 1, 1]], 3),  # by columns
+        ("scatter_reduce_.two", (4, 2), torch.float16, [[1], [1], [0]], 2),
+        ("index_add_.default", (9,), torch.int32, [1] * 32 + [2, 3] * 16, 16),  # of integers a warp adds up first
+        ("index_select.default", (4,), torch.float32, [1, 1], 0),
+    ],
+)
+def test_torch_updates_one_address_after_the_other(op, shape, dtype, index, crowd):
+    target, places = torch.zeros(shape, dtype=dtype), torch.tensor(index)
+    view = View(buffer=0, dtype="float32", shape=(1,), strides=(1,))
+    args = [{"view": 0}, 0, {"view": 1}, {"view": 0}]
+    node = Aten(op=f"aten.{op}", views=(view, view), args=args, kwargs={}, outputs=(view,))
+    assert crowd_of_torch(node, [target, places]) == crowd
+    plan = softmax_plan(4, 64)
+    compiled = compiled_plan(plan.model_copy(update={"nodes": (*plan.nodes, node)}))
+    traffic = counted_traffic(plan)
+    plain, crowded = (
+        modeled_time(compiled, traffic, H200, inside=given).total_us
+        for given in ({}, {len(plan.nodes): TorchWork(crowd=1e6)})
+    )
+    assert crowded - plain == pytest.approx(1e6 * 1.3 / H200.clock_mhz, rel=0.01)

@@ -23,7 +23,7 @@ from evo_kernel.fitness.compile import instructions, machine_code, module_state,
 from evo_kernel.fitness.compile.assembler import Assembler, triton_version
 from evo_kernel.fitness.compile.ir_text import NO_WAIT, dependence_fault, fault_of
 from evo_kernel.fitness.gpus import usable_cores
-from evo_kernel.fitness.plan.launch_plan import MAX_CODE, MAX_SHARED, Binary, Kernel
+from evo_kernel.fitness.plan.launch_plan import MAX_CODE, MAX_REGISTERS, MAX_SHARED, Binary, Kernel
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import MalformedReply, Zygote
 from evo_kernel.fitness.stages import COMPILING, Stages
@@ -287,6 +287,12 @@ def _binary(kernel: Kernel, answer: KernelAnswer, version: Callable[[str], str])
             return Misfit(
                 f"kernel {kernel.name} needs {metadata.shared} bytes of shared memory, and a block has at most "
                 f"{MAX_SHARED}: use smaller tiles or fewer stages"
+            )
+        taken = -(-used.registers // 8) * 8  # a warp gets them in units of 8 a lane
+        if 32 * metadata.num_warps * taken > MAX_REGISTERS:
+            return Misfit(
+                f"kernel {kernel.name} needs {used.registers} registers in each of {32 * metadata.num_warps} threads, "
+                f"and a block has at most {MAX_REGISTERS}: use fewer warps or smaller tiles, or a smaller maxnreg"
             )
         if used.stack_bytes > MAX_STACK_BYTES:
             return Forbidden(

@@ -19,7 +19,7 @@ import numpy as np
 
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost, torch_cost
 from evo_kernel.fitness.ir.counting import DOTS, FREE, product_of
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, ProgramWork, TorchWork
 from evo_kernel.fitness.ir.layouts import elements_of_a_thread, expanded
 from evo_kernel.fitness.ir.module import COPIES_IN, LOADS, IRBlock, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.parse import parse
@@ -85,11 +85,11 @@ class PlanFacts:
 
 
 def facts_of(
-    compiled: CompiledPlan, traffic: Sequence[LaunchTraffic], looped: Mapping[int, float] = MappingProxyType({})
+    compiled: CompiledPlan, traffic: Sequence[LaunchTraffic], inside: Mapping[int, TorchWork] = MappingProxyType({})
 ) -> PlanFacts:
     """All that the model reads of a plan. `traffic` belongs to the plan's kernel launches, in order.
 
-    `looped`: instructions of threads in loops of torch operations, by node.
+    `inside`: what torch operations do that depends on numbers, by node.
     """
     launches = []
     for launch, seen in zip(compiled.plan.launches, traffic, strict=True):
@@ -112,7 +112,7 @@ def facts_of(
             )
         )
     others = ((n, node) for n, node in enumerate(compiled.plan.nodes) if not isinstance(node, Launch))
-    return PlanFacts(tuple(launches), tuple(torch_cost(node, looped.get(n, 0.0)) for n, node in others))
+    return PlanFacts(tuple(launches), tuple(torch_cost(node, inside.get(n, TorchWork())) for n, node in others))
 
 
 class Rounds:

@@ -31,7 +31,7 @@ from types import MappingProxyType
 from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, facts_of
 from evo_kernel.fitness.costmodel.targets import H200, Occupancy, Target, occupancy
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost
-from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, WAVE_PROGRAMS, LaunchTraffic, ProgramWork
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, WAVE_PROGRAMS, LaunchTraffic, ProgramWork, TorchWork
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
 
 
@@ -97,10 +97,10 @@ def modeled_time(
     traffic: Sequence[LaunchTraffic],
     target: Target,
     constants: Constants = CONSTANTS,
-    looped: Mapping[int, float] = MappingProxyType({}),
+    inside: Mapping[int, TorchWork] = MappingProxyType({}),
 ) -> ModeledTime:
-    """Modeled time of a plan. `traffic` belongs to the plan's kernel launches, in order; `looped`: see `facts_of`."""
-    return time_of(facts_of(compiled, traffic, looped), target, constants)
+    """Modeled time of a plan. `traffic` belongs to the plan's kernel launches, in order; `inside`: see `facts_of`."""
+    return time_of(facts_of(compiled, traffic, inside), target, constants)
 
 
 def time_of(facts: PlanFacts, target: Target, constants: Constants = CONSTANTS) -> ModeledTime:
@@ -111,10 +111,11 @@ def time_of(facts: PlanFacts, target: Target, constants: Constants = CONSTANTS) 
 
 
 def _torch_us(cost: TorchCost, target: Target, c: Constants) -> float:
-    """Time of a torch operation: a launch plus the longest of moving, touching and computing."""
+    """Time of a torch operation: a launch plus the longest of moving, touching, computing and updating."""
     rate = _rates(target).get(cost.kind, 0.0) * c.wgmma_share or target.fp32_flops * c.fp32_share
     moves, computes = cost.moved_bytes / target.copy_bytes_per_s * 1e6, cost.flops / rate * 1e6
-    return c.launch_us + max(moves, computes, cost.sector_bytes / _l2_rate(target, c))
+    updates = cost.crowd * c.crowd_cycles / target.clock_mhz
+    return c.launch_us + max(moves, computes, cost.sector_bytes / _l2_rate(target, c), updates)
 
 
 def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES
+from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, TorchWork
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, View
 
 _AS = {"_addmm_activation": "addmm", "_int_mm": "mm", "addbmm": "baddbmm"}
@@ -20,6 +20,7 @@ with Path(__file__).with_suffix(".toml").open("rb") as _file:
 _NAMES = {kind: frozenset(text.split()) for kind, text in _TABLES["names"].items()}
 _PASSES, _LOSSES, _FUNCTIONS = _TABLES["passes"], _TABLES["losses"], _TABLES["functions"]
 """Told in torch_costs.toml."""
+_NOTHING = TorchWork()
 _POWER_FLOPS = 40  # of |a - b|^p, an element
 _SORT_BYTES, _SELECTION_BYTES = 52.0, 20.0
 """For each byte of a key: radix sort and selection pass over keys and places for each of its digits.
@@ -63,12 +64,13 @@ class TorchCost:
     flops: float = 0.0  # of matrix products
     kind: str = ""  # of their operands, as tl.dot's
     sector_bytes: float = 0.0  # through the L2: sectors of what is walked together, windows of pooling, rows of bags
+    crowd: float = 0.0  # atomic updates of one address, one after the other
 
 
-def torch_cost(node: Fill | Copy | Constant | Aten, looped: float = 0.0) -> TorchCost:
+def torch_cost(node: Fill | Copy | Constant | Aten, inside: TorchWork = _NOTHING) -> TorchCost:
     """Lines of all views, sectors of what is walked together, flops of products and attention by torch's formulas.
 
-    `looped`: instructions of threads in loops inside the operation.
+    `inside`: what it does that depends on the numbers in its tensors.
     """
     if isinstance(node, Aten):
         made = [view for view in node.outputs if view]
@@ -87,14 +89,14 @@ def torch_cost(node: Fill | Copy | Constant | Aten, looped: float = 0.0) -> Torc
         base = node.op.split(".")[1].rstrip("_")
         moved = max(moved * _passes(node, base), _sorted_bytes(node, base, moved))
         made_elements = float(sum(view.elements for view in made))
-        if flops := _function_flops(node, base, made_elements) + _FLOPS_OF_ONE * looped:
+        if flops := _function_flops(node, base, made_elements) + _FLOPS_OF_ONE * inside.instructions:
             return TorchCost(moved, flops, "fp32", sectors)
         if base in _NAMES["pairs"]:
             rows = node.views[0]
             return TorchCost(moved, _PAIR_FLOPS * rows.elements * max(rows.shape[-1:], default=1), "fp32", sectors)
         if base in _NAMES["series"] or "_polynomial_" in base:
             return TorchCost(moved, _SERIES_FLOPS * max((view.elements for view in made), default=0), "fp32", sectors)
-    return TorchCost(moved, sector_bytes=sectors)
+    return TorchCost(moved, sector_bytes=sectors, crowd=inside.crowd)
 
 
 def _passes(node: Aten, base: str) -> float:

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo_kernel.fitness.ir import count_launch, library_loops, partial
+from evo_kernel.fitness.ir import count_launch, library_loops, partial, torch_crowds
 from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, buffers_of, launch, traits_of
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, TorchWork
 from evo_kernel.fitness.ir.memory import POISON, DeviceMemory
 from evo_kernel.fitness.ir.module import ATOMICS, IRModule
 from evo_kernel.fitness.ir.nodes import (
@@ -175,10 +175,10 @@ class _Work:
 
     def _executed(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], reverse: bool,
-        did: list[dict[str, float]] | None = None, shuffled: bool = True, looped: dict[int, float] | None = None,
+        did: list[dict[str, float]] | None = None, shuffled: bool = True, inside: dict[int, TorchWork] | None = None,
     ) -> DeviceMemory:  # fmt: skip
-        """Execute the plan. `did` receives what each launch's programs did on average, `looped` what threads did in the
-        loops of torch operations, by node.
+        """Execute the plan. `did` receives what each launch's programs did on average, `inside` what torch
+        operations did, by node.
 
         `shuffled`: also programs that may wait.
         """
@@ -198,14 +198,14 @@ class _Work:
             return launched
 
         def sees(place: int, node: Aten, tensors: Sequence[torch.Tensor]) -> None:
-            if looped is not None and (instructions := library_loops.of_torch(node, tensors)):
-                looped[place] = instructions
+            if inside is not None:
+                inside[place] = TorchWork(library_loops.of_torch(node, tensors), torch_crowds.of_torch(node, tensors))
 
         try:
             self._ended(memory, modules, run, sees)
         except Stuck:
             self._in_order = True
-            return self._executed(modules, contents, reverse, did, shuffled=False, looped=looped)
+            return self._executed(modules, contents, reverse, did, shuffled=False, inside=inside)
         if did is not None:
             did += done
         return memory
@@ -287,12 +287,13 @@ class _Work:
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], repeat: bool
     ) -> tuple[DeviceMemory, dict[str, Any]]:
         did: list[dict[str, float]] = []
-        looped: dict[int, float] = {}
-        memory = self._executed(modules, contents, reverse=False, did=did, looped=looped)
+        inside: dict[int, TorchWork] = {}
+        memory = self._executed(modules, contents, reverse=False, did=did, inside=inside)
         if repeat and any(map(self._has_another_order, modules)):
             repeated = self._executed(modules, contents, reverse=True)
             _same([(_raw(memory, view), _raw(repeated, view)) for view in self._plan.outputs])
-        return memory, {"whole": True, "executed": did, "looped": looped, **self._outputs(memory)}
+        works = {place: asdict(work) for place, work in inside.items() if work != TorchWork()}
+        return memory, {"whole": True, "executed": did, "inside": works, **self._outputs(memory)}
 
     def _part(
         self,

@@ -32,6 +32,16 @@ class ProgramWork:
     moved_bytes: Amount = 0.0  # loaded and stored; missing in calibration data
 
 
+@dataclass(frozen=True)
+class TorchWork:
+    """Work of a torch operation that depends on the numbers in its tensors."""
+
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
+
+    instructions: Amount = 0.0  # of threads in loops, see library_loops.py
+    crowd: Amount = 0.0  # atomic updates of the address that most are of
+
+
 def work_of(amounts: Mapping[str, float]) -> ProgramWork:
     """`amounts`: by the names of `Counter.by_program`."""
     return ProgramWork(

@@ -16,7 +16,7 @@ from evo_kernel.fitness.ir.memory import PADDING, DeviceBuffer, DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
-from evo_kernel.fitness.plan.torch_operations import addresses_of, results_of, table_of
+from evo_kernel.fitness.plan.torch_operations import addresses_of, arguments_of, results_of, table_of
 from evo_kernel.tasks.layout import shares_memory, write
 
 
@@ -262,10 +262,37 @@ def _bytes(values: torch.Tensor) -> torch.Tensor:
 
 def _results(node: Aten, tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
     """The operation's results for these tensors in place of its views. Raises TorchFault."""
+    if _reach_outside(node, tensors):
+        raise TorchFault(f"{node.op} fails: its indices are outside its tensor")
     try:
         return results_of(node, tensors, "cpu")
     except RuntimeError as error:
         raise TorchFault(f"{node.op} fails: {str(error).splitlines()[0]}") from error
+
+
+_POOLS = {
+    "adaptive_max_pool2d_backward": 2, "adaptive_max_pool3d_backward": 3,
+    "max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3,
+}  # fmt: skip
+"""By operation, axes of a picture."""
+
+
+def _reach_outside(node: Aten, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether an operation accesses memory outside its tensors: torch does not look at these indices."""
+    _, name, overload = node.op.split(".")
+    if name not in _POOLS and name != "segment_reduce":
+        return False
+    args, named = arguments_of(node, tensors, "cpu")
+    schema = getattr(getattr(torch.ops.aten, name), overload)._schema
+    given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **named}
+    if name in _POOLS:
+        indices, most = given["indices"], math.prod(given["self"].shape[-_POOLS[name] :]) - 1
+    elif (lengths := given.get("lengths")) is not None:
+        indices, most = torch.cat([lengths, lengths.cumsum(-1)], -1), given["data"].shape[lengths.dim() - 1]
+    else:
+        indices = given["offsets"]
+        most = given["data"].shape[indices.dim() - 1]
+    return bool(((indices < 0) | (indices > most)).any())
 
 
 def changed_input(

@@ -57,6 +57,7 @@ MAX_TABLE_BYTES = 64 << 10  # all constant tables of a plan together
 MAX_BLOCK = (1024, 1024, 64)  # and MAX_THREADS together; the same table
 MAX_THREADS = 1024
 MAX_SHARED = 232448  # of one block, compute 9.0
+MAX_REGISTERS = 1 << 16  # of one block; the table
 MAX_FILE = 128 << 20
 MAX_DEPTH = 8  # of an argument that is a list of lists
 

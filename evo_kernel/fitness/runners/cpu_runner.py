@@ -22,11 +22,12 @@ from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.correctness.references import fresh_seed
 from evo_kernel.fitness.costmodel.features import plan_features, torch_details
 from evo_kernel.fitness.costmodel.model import modeled_time
-from evo_kernel.fitness.costmodel.targets import target_for
+from evo_kernel.fitness.costmodel.targets import occupancy, target_for
 from evo_kernel.fitness.costmodel.torch_costs import unpriced
-from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, at_least
+from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, TorchWork, at_least
 from evo_kernel.fitness.plan.launch_plan import Aten, CompiledPlan, Plan
 from evo_kernel.fitness.profiling.counters import CounterReading, CountPart
+from evo_kernel.fitness.runners import parameters
 from evo_kernel.fitness.runners.base import (
     Checked,
     CheckPart,
@@ -40,6 +41,7 @@ from evo_kernel.fitness.runners.base import (
 )
 from evo_kernel.fitness.runners.cpu_references import CpuReferences, LookLimits, index_inputs, integers_among
 from evo_kernel.fitness.runners.executor import Blobs, Executor, LargeExecution, malformed
+from evo_kernel.fitness.runners.launch_limits import DeviceLimits, PlanFault, check_cooperative, check_plan
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict
 from evo_kernel.lru_cache import Recent
@@ -107,6 +109,8 @@ class CpuRunner(Runner):
         with self.stages.at(EXECUTING):
             if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
                 return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
+            if fault := self._launch_fault(plan):
+                return Checked(Status.REJECTED, f"on {case.name}: {fault}")
             if strange := next((n.op for n in plan.plan.nodes if isinstance(n, Aten) and unpriced(n)), ""):
                 return Checked(
                     Status.REJECTED, f"it cannot be timed without a GPU: nothing tells what {strange} computes"
@@ -127,6 +131,24 @@ class CpuRunner(Runner):
                     worst = max(found, worst, key=lambda one: one.error)
                 return worst
             return self._check(plan, case, rounds)
+
+    def _launch_fault(self, plan: CompiledPlan) -> str:
+        """Why the GPU whose times are modeled cannot launch the plan; empty if it can."""
+        target = target_for(self.arch)
+        limits = DeviceLimits(self.arch, target.shared_bytes_per_block, target.threads_per_block, target.sm_count)
+        try:
+            check_plan(plan, limits)
+            for launch in plan.plan.launches:
+                binary = plan.binaries[launch.kernel]
+                if binary.cooperative:
+                    fits = occupancy(target, binary.registers, binary.block_shared_bytes, binary.num_warps)
+                    check_cooperative(binary, launch, fits.blocks_per_sm, limits)
+                for slot in parameters.slots(plan.plan.kernels[launch.kernel], binary, launch):
+                    if isinstance(slot, parameters.Mapped):
+                        parameters.tensor_map(slot.descriptor, slot.meta, slot.descriptor.offset)
+        except PlanFault as fault:
+            return str(fault)
+        return ""
 
     def _check(self, plan: CompiledPlan, case: Case, rounds: Sequence[Round]) -> Checked:
         worst = 0.0
@@ -228,12 +250,12 @@ class CpuRunner(Runner):
             return traffic
         with self._lock:
             did = self._executed.get(traffic_key(plan, case))
-        looped: dict[int, float] = {}
+        inside: dict[int, TorchWork] = {}
         if did is not None:
             traffic = [at_least(counted, amounts) for counted, amounts in zip(traffic, did.executed, strict=True)]
-            looped = {int(place): instructions for place, instructions in did.looped.items()}
+            inside = {int(place): work for place, work in did.inside.items()}
         target = target_for(self.arch)
-        modeled = modeled_time(plan, traffic, target, looped=looped)
+        modeled = modeled_time(plan, traffic, target, inside=inside)
         launches_us = sum(launch.us for launch in modeled.launches)
         shares = [launch.us / max(launches_us, 1e-9) for launch in modeled.launches]
         terms = {name for launch in modeled.launches for name in launch.terms}

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from evo_kernel.fitness.correctness.check import changed_reason
-from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic
+from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, TorchWork
 from evo_kernel.fitness.ir.memory import POISON
 from evo_kernel.fitness.plan.launch_plan import MAX_NODES, CompiledPlan, Plan, View
 from evo_kernel.fitness.runners.base import Checked
@@ -78,7 +78,7 @@ class LargeExecution(Execution):
 
     whole: bool = False
     executed: Annotated[list[dict[str, Amount]], Field(max_length=1 << 20)] = []  # by launch
-    looped: Annotated[dict[str, Amount], Field(max_length=MAX_NODES)] = {}  # see `library_loops.of_torch`; by node
+    inside: Annotated[dict[str, TorchWork], Field(max_length=MAX_NODES)] = {}  # torch operations, by node
     parts: Annotated[list[tuple[_Bytes, _Bytes]], Field(max_length=64)] = []
 
 

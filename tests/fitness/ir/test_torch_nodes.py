@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evo_kernel.fitness.ir.memory import DeviceMemory
-from evo_kernel.fitness.ir.nodes import _replay, undefined_of, view_of
+from evo_kernel.fitness.ir.nodes import TorchFault, _replay, _results, undefined_of, view_of
 from evo_kernel.fitness.plan.launch_plan import Aten, View
 
 FIRST, SECOND = {"view": 0}, {"view": 1}
@@ -42,3 +42,36 @@ def test_what_depends_on_memory_that_nobody_wrote(
     told = output or views[0]
     marks = undefined_of(memory.buffers[told.buffer], told)
     assert (0 if marks is None else int(marks.sum())) == undefined
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "numbers", "named", "fails"),
+    [
+        ("max_pool2d_with_indices_backward.default", [(1, 2, 2), (1, 4, 4)], [0, 5, 10, 15], None, False),
+        ("max_pool2d_with_indices_backward.default", [(1, 2, 2), (1, 4, 4)], [0, 5, 10, 16], None, True),
+        ("adaptive_max_pool3d_backward.default", [(1, 1, 2, 2), (1, 2, 4, 4)], [0, 5, 10, 31], None, False),
+        ("adaptive_max_pool3d_backward.default", [(1, 1, 2, 2), (1, 2, 4, 4)], [0, -1, 10, 31], None, True),
+        ("segment_reduce.default", [(8, 3)], [3, 1, 0, 4], "lengths", False),
+        ("segment_reduce.default", [(8, 3)], [3, 1, 0, 5], "lengths", True),
+        ("segment_reduce.default", [(8, 3)], [9, -9, 4, 4], "lengths", True),
+        ("segment_reduce.default", [(8, 3)], [0, 3, 3, 8], "offsets", False),
+        ("segment_reduce.default", [(8, 3)], [0, 3, 3, 9], "offsets", True),
+    ],
+)
+def test_indices_that_torch_does_not_look_at_stay_inside(op, shapes, numbers, named, fails):
+    indices = torch.tensor(numbers).reshape(-1 if named else shapes[0])
+    tensors = [torch.ones(shape) for shape in shapes] + [indices]
+    views = tuple(View(buffer=0, dtype="float32", shape=t.shape, strides=t.stride()) for t in tensors)
+    told = {"view": len(shapes)}
+    if named:
+        args, kwargs = [FIRST, "sum"], {named: told, "unsafe": True}
+    else:
+        sizes = [[2, 2], [2, 2], [0, 0], [1, 1], False] if "with_indices" in op else []
+        args, kwargs = [FIRST, SECOND, *sizes, told], {}
+    node = Aten(op=f"aten.{op}", views=views, args=args, kwargs=kwargs, outputs=(None,))
+    if fails:
+        with pytest.raises(TorchFault, match="indices are outside"):
+            _results(node, tensors)
+    else:
+        (made,) = _results(node, tensors)
+        assert made.sum() == (24 if named else 4)
