@@ -186,6 +186,7 @@ def cut(x, w, EXTRAS, out, geometry):
     if out.dtype == torch.float32:  # BOXES
         slots, outs = slots - 1, 1  # BOXES
     slots = 226 * 1024 // ((groups * rows + block_n) * full_depth * 2)  # PLANES
+    parts = 2  # halves: what follows spills less  # PLANES
     box = box_of(rows, x, sides)
     a, *others = [descriptor(x[:, i::down, j::right], [*box, depth]) for i in range(down) for j in range(right)]
     product_kernel[(min(processors, tiles(form)),)](
