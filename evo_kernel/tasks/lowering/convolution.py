@@ -126,8 +126,12 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
     if _pays_in_parts(module, (x, w, y, *([bias] if bias else [])), groups):
-        _cut(module, (x, w, bias, y), (stride, padding, dilation), groups, bool(transposed))
-        return y
+        text, beside = module.products["cut"](module, node)
+        if module.functions.setdefault("cut", text) == text:
+            _cut(module, (x, w, bias, y), beside, (stride, padding, dilation), groups, bool(transposed))
+            return y
+    if module.following:
+        raise NotLowered("it is not computed with what follows")
     plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
     phases = _phases(stride, padding, dilation) if transposed else [plain]
     if len(phases) > PHASES:
@@ -149,13 +153,16 @@ def _pays_in_parts(module: LoweredModule, tensors: Sequence[LoweredValue], group
 def _cut(
     module: LoweredModule,
     tensors: tuple[LoweredValue, LoweredValue, LoweredValue | None, LoweredValue],
+    beside: Sequence[LoweredValue],
     places: tuple[Sequence[int], Sequence[int], Sequence[int]],
     groups: int,
     transposed: bool,
 ) -> None:
-    """A launch for each phase of depth; those of rows and columns share one. `places`: stride, padding, dilation."""
+    """A launch for each phase of depth; those of rows and columns share one.
+
+    `beside`: what follows takes these too. `places`: stride, padding, dilation.
+    """
     x, w, bias, y = tensors
-    module.functions["cut"] = module.products["cut"]
     missing = 5 - len(x.shape)
     stride, padding, dilation = ((*[least] * missing, *one) for least, one in zip((1, 0, 1), places, strict=True))
     numbers = dict[str, int]()
@@ -177,8 +184,10 @@ def _cut(
             filters = replace(filters, shape=shape, strides=filters.strides[1:])
         deep = (along.stride, -(along.offset if along.taps else FAR), along.step)
         geometry = ", ".join(f"{name}={number}" for name, number in numbers.items())
-        operands = f"{pictures}, {_last(module, 'filters', filters)}, {bias.name if bias else 'None'}"
-        module.line(f"cut({operands}, {_last(module, 'results', results)}, dict({geometry}, DEEP={deep}))")
+        whole = [_every(module, one, [along.outputs, *rest]) if one.shape == y.shape else one for one in beside]
+        operands = [pictures, _last(module, "filters", filters), bias.name if bias else "None"]
+        operands += [*(one.name for one in whole), _last(module, "results", results)]
+        module.line(f"cut({', '.join(operands)}, dict({geometry}, DEEP={deep}))")
 
 
 def _in_space(value: LoweredValue) -> LoweredValue:

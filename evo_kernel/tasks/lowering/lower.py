@@ -39,7 +39,7 @@ NETWORK = 40
 """Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
 
 
-def lower(task: Task, products: Mapping[str, str] = {}) -> Source:
+def lower(task: Task, products: Mapping[str, Any] = {}) -> Source:
     """A first kernel for `task`, written from its reference.
 
     One naive Triton kernel per operation; the same module serves all cases (sizes are read from the inputs).
@@ -68,7 +68,7 @@ def lower_function(
     name: str = "",
     allow_aten: bool = False,
     precision: str = "ieee",
-    products: Mapping[str, str] = {},
+    products: Mapping[str, Any] = {},
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
     modules, functions = [], dict[str, str]()
@@ -83,8 +83,8 @@ def lower_function(
 
     for (traced,), served in branches(sorted(cases, key=ones), traced_for):
         module = LoweredModule(traced, served, precision, products)
+        module.functions = functions
         _write_graph(module, allow_aten, check)
-        functions |= module.functions
         modules.append((module, served))
     if products and len(products.keys() & functions.keys()) != 1:
         raise LoweringError("The reference has no large product or convolution of float32, or both in turn.")
@@ -145,8 +145,11 @@ def _write_graph(module: LoweredModule, allow_aten: bool, check: Callable[[], No
     values: dict[fx.Node, Any] = {}
     arguments = iter(module.traced.tensors.items())
     failures: dict[str, str] = {}
+    region = _region(module) if "cut" in module.products else []
     for node in module.traced.graph.graph.nodes:
         check()
+        if node in region[:-1]:
+            continue
         if node.op == "placeholder":
             name, fake = next(arguments)
             values[node] = LoweredValue.of(name, fake)
@@ -156,9 +159,50 @@ def _write_graph(module: LoweredModule, allow_aten: bool, check: Callable[[], No
             if not failures:
                 _write_outputs(module, [(item, values.get(item)) for item in node.args[0]])
         elif _is_tensor(node) or (node.args and isinstance(values.get(node.args[0]), tuple)):  # or an item of several
-            _write_node(module, node, values, failures, allow_aten)
+            for one in _unfused(module, region, values) if region and node is region[-1] else [node]:
+                _write_node(module, one, values, failures, allow_aten)
     if failures:
         raise LoweringError(_sentence(failures))
+
+
+def _region(module: LoweredModule) -> list[fx.Node]:
+    """The only convolution and pointwise operations that follow, the last of which alone is used elsewhere."""
+    nodes = list(module.traced.graph.graph.nodes)
+    found = [node for node in nodes if node.target is torch.ops.aten.convolution.default]
+    if len(found) != 1:
+        return []
+    for node in nodes:
+        lowering = lowering_of(node.target) if node.op == "call_function" else None
+        if lowering in (None, convolution.convolution) or not _is_tensor(node):
+            continue
+        fits = lowering is views.alias or lowering.__module__ in (pointwise.__name__, activations.__name__)
+        if fits and any(parent in found for parent in node.all_input_nodes):
+            found.append(node)
+    return next(found[:end] for end in range(len(found), 0, -1) if _closed(found[:end]))
+
+
+def _closed(region: Sequence[fx.Node]) -> bool:
+    users = (user for node in region[:-1] for user in node.users if user.op == "output" or _is_tensor(user))
+    return all(user in region for user in users)
+
+
+def _unfused(module: LoweredModule, region: Sequence[fx.Node], values: dict[fx.Node, Any]) -> Sequence[fx.Node]:
+    """Write a convolution with as much of what follows as one kernel can compute; what is left of the region."""
+    known = all(parent in values or parent in region for node in region for parent in node.all_input_nodes)
+    for end in range(len(region) if known else 0, 1, -1):
+        mark, taken = len(module.lines), set(module.taken)
+        module.following = region[1:end] if _closed(region[:end]) else ()
+        try:
+            if module.following:
+                node = AtenNode(region[0], values, module.fresh(region[0].name.strip("_")))
+                values[region[end - 1]] = convolution.convolution(module, node)
+                return region[end:]
+        except NotLowered:
+            del module.lines[mark:]
+            module.taken = taken
+        finally:
+            module.following = ()
+    return region
 
 
 def _write_node(

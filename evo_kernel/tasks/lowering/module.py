@@ -114,12 +114,13 @@ class LoweredModule(Branch):
     """Collects what the lowerings of all nodes write; `render` prints the module."""
 
     def __init__(
-        self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str, products: Mapping[str, str] = {}
+        self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str, products: Mapping[str, Any] = {}
     ) -> None:
         super().__init__(traced)
         self.cases = cases  # concrete inputs (or their metadata) of every case that this graph serves
         self.precision = precision  # "ieee" | "tf32"
-        self.products = products  # "product": `fits` and `product`, for float32 in parts; "cut": `cut`, to convolve it
+        self.products = products  # "product": `fits` and `product`, for float32 in parts; "cut": a `Cutter`
+        self.following: Sequence[fx.Node] = ()  # pointwise operations that the next convolution is to compute too
         self.taken: set[str] = {
             *traced.names,
             *traced.size_names,

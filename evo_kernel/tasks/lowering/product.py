@@ -36,10 +36,10 @@ LAST = (0, 2, 3, 1)
 
 def product_template(task: Task, form: Form = "triton") -> Source:
     """A first kernel for a reference that is one product of 16-bit matrices, or one convolution of 16 bits that is
-    channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied as float16, and so are
-    float32 convolutions that are channels first.
+    channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied as float16.
 
-    Where other operations come before or follow, `lower` writes them, if there are such products of float32.
+    Where other operations come before or follow, `lower` writes them, if there are such products of float32, or
+    convolutions that are channels first.
     Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
     Raises LoweringError for other references, and for operations that a form lacks.
     """
@@ -52,28 +52,48 @@ def product_template(task: Task, form: Form = "triton") -> Source:
         return lower(task, _in_parts(task.tolerance.precision))
     if product.scaled and form == "triton":
         raise LoweringError("A product of float32 has no template in Triton.")
-    if product.filters and product.scaled and product.outputs < LEAST:
-        raise LoweringError("A convolution of float32 as small as this has no template.")
     if product.filters:
         return Source(IMPORTS + product.text(form, _places(task, product)))
     plain = re.sub(r"\bdef run\(", "def run_plain(", lower(task).text)
     return Source(plain + product.text(form))
 
 
-def _in_parts(precision: str) -> dict[str, str]:
-    """The texts of `fits` and `product` for float32 matrices, and of `cut`, with nothing that follows but a bias."""
-    texts = {}
-    for name, function, sides in (("product", torch.mm, ()), ("cut", torch.conv2d, (16, 16))):
-        inputs = [torch.empty(256, 256, *sides, device="meta")] * 2
-        traced = trace(function, inputs)
-        product = Product(traced, LoweredModule(traced, [inputs], precision))
-        product.read()
-        if name == "product":
-            texts[name] = product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
-        else:
-            product.extras["bias"] = "bias"
-            texts[name] = product.filled(GLUON + PLANES + CUT, BIAS).strip()
-    return texts
+def _in_parts(precision: str) -> dict[str, Any]:
+    """The texts of `fits` and `product` for float32 matrices, and how that of `cut` is made."""
+    inputs = [torch.empty(256, 256, device="meta")] * 2
+    traced = trace(torch.mm, inputs)
+    product = Product(traced, LoweredModule(traced, [inputs], precision))
+    product.read()
+    text = product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
+    return {"product": text, "cut": _cutter}
+
+
+def _cutter(module: LoweredModule, node: AtenNode) -> tuple[str, list[LoweredValue]]:
+    """The text of `cut` for a convolution with its bias and what is to follow, and values that it takes beside.
+
+    Raises NotLowered.
+    """
+    product = Product(module.traced, module, scaled=True, filters=LoweredValue.of("", node.result).shape[1])
+    taken, module.taken = module.taken, {*module.taken, "bias"}
+    try:
+        product.acc = module.fresh("acc")
+        product.types[product.acc] = torch.float32
+        values = {**node.values, node.fx: LoweredValue.of(product.acc, node.result)}
+        module.inline = product._pointwise if module.following else None
+        for one in module.following:
+            values[one] = product._value(AtenNode(one, values, module.fresh("z")))
+        last = values[module.following[-1] if module.following else node.fx]
+        if product.types[last.name] != torch.float32 or last.shape != values[node.fx].shape:
+            raise NotLowered("what follows has another shape or type")
+        statements = [in_gluon(line) for line in product.statements]
+    except LoweringError as reason:
+        raise NotLowered(str(reason)) from reason
+    finally:
+        module.inline, module.taken = None, taken
+    product.result = last.name
+    product.extras = {"": "bias", **product.extras}
+    text = product.filled(GLUON + PLANES + CUT, [*BIAS, *statements]).strip()
+    return text, list(product.beside)
 
 
 def _read(task: Task, inputs: Sequence[Any]) -> Product:
@@ -123,6 +143,7 @@ class Product:
     b_transposed: bool = False  # its rows are columns of the product
     scaled: bool = False  # they are float32: rows times powers of two, as float16
     extras: dict[str, str] = field(default_factory=dict)  # argument → the variable that it is loaded to
+    beside: list[LoweredValue] = field(default_factory=list)  # what is loaded, where that may be any value of `run`
     tiled: bool = False  # one of them has a value an element, whose layout takes shared memory too
     statements: list[str] = field(default_factory=list)
     types: dict[str, torch.dtype] = field(default_factory=dict)  # of variables in statements
@@ -131,7 +152,6 @@ class Product:
     result: str = ""  # the variable that is stored
     dtype: torch.dtype = torch.float32
     filters: Expr | None = None  # how many a convolution has
-    outputs: int = 0  # of each
     places: tuple[Sequence[int | Expr], ...] = ()  # its stride, padding and dilation
 
     def read(self) -> None:
@@ -156,7 +176,7 @@ class Product:
 
     def _value(self, node: AtenNode) -> Any:
         match node.fx.target:
-            case aten.alias.default:
+            case aten.alias.default | aten.detach.default:
                 return node.value(0)
             case aten.permute.default | aten.t.default | aten.transpose.int:
                 source = node.value(0)
@@ -198,14 +218,12 @@ class Product:
         if len(node.result.shape) != 4 or node.argument(6) or node.argument(8) != 1:
             raise NotLowered("its convolution has groups, is transposed, or not of two dimensions")
         self._begin(node.value(0), node.value(1))
+        if self.scaled:
+            raise NotLowered("its convolution is one of float32")
         total = LoweredValue.of(self.acc, node.result)
-        self.outputs = self.module.largest(total.shape[0] * total.shape[2] * total.shape[3])
         self.filters = total.shape[1]
         self.places = tuple(place * 2 if len(place) == 1 else place for place in places)
-        if self.scaled:
-            self.a, self.b = (self._in_planes(node.value(index)) for index in (0, 1))
-        else:
-            self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
+        self.a, self.b = self._channels_last(node.value(0)), self._channels_last(node.value(1))
         if bias is None:
             return total
         one = sympy.Integer(1)
@@ -221,11 +239,6 @@ class Product:
         same_order = LoweredValue.of("", self.traced.tensors[value.name]).shape == moved.shape
         return value.name if same_order else f"{value.name}.permute{LAST}"
 
-    def _in_planes(self, value: LoweredValue) -> str:
-        if LoweredValue.of(value.name, self.traced.tensors[value.name]) != value or not value.contiguous:
-            raise NotLowered("its convolution of float32 is not channels first")
-        return f"{value.name}.permute{LAST}"
-
     @staticmethod
     def _last(value: LoweredValue) -> LoweredValue:
         shape, strides = (tuple(numbers[dim] for dim in LAST) for numbers in (value.shape, value.strides))
@@ -237,9 +250,9 @@ class Product:
             return -1
         shape = LoweredValue.of("", fake).shape
         if self.scaled:
-            if storage_order(fake) != (0, 1, 2, 3) or shape[1] != self.filters:
+            if storage_order(fake) != tuple(range(len(shape))) or len(shape) < 3 or shape[1] != self.filters:
                 raise NotLowered("it is not channels first")
-            return -3
+            return 1 - len(shape)
         moving = tuple(dim for dim, size in enumerate(shape) if size != 1)
         order = moving if len(moving) == 1 else storage_order(fake)
         if order not in (moving[:1], LAST, (0, 1, 2, 3)) or shape[order[-1]] != self.filters:
@@ -297,13 +310,16 @@ class Product:
         strides = align("p", value, LoweredValue.of("", node.result).shape).strides
         moving = [dim for dim, stride in enumerate(strides) if stride != 0]
         last = len(strides) + self._columns(node.result)
-        if value.name not in self.traced.tensors:
+        planes = self.scaled and bool(self.filters)
+        if value.name not in self.traced.tensors and not planes:
             raise NotLowered("a view of an input takes part in it")
-        if moving == [last] and strides[last] == 1:
+        if not moving:
+            text = "tl.load({0}_ptr)"
+        elif moving == [last] and strides[last] == 1:
             text = "tl.load({0}_ptr + cols, mask=cols < n, other=0.0)[None, :]"
         elif len(strides) == 2 and moving == [0] and strides[0] == 1:
             text = "tl.load({0}_ptr + rows, mask=rows < m, other=0.0)[:, None]"
-        elif self.scaled and self.filters and len(moving) == len(strides) and value.contiguous:
+        elif planes and len(moving) == len(strides) and value.contiguous:
             text = "tl.load(({0}_ptr + offsets)[:, None] + (cols * channel_stride)[None, :], mask=inside, other=0.0)"
         elif len(moving) == len(strides) and (self._last(value) if last == 1 and self.filters else value).contiguous:
             self.tiled = True
@@ -311,7 +327,8 @@ class Product:
             text = f"tl.load({{0}}_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :], {inside}, other=0.0)"
         else:
             raise NotLowered(f"{value.name} is broadcast in a way of its own")
-        name = self.extras[value.name] = self.module.fresh(f"{value.name}_tile")
+        name = self.extras[value.name] = self.module.fresh("beside" if planes else f"{value.name}_tile")
+        self.beside.append(value)
         self.statements.append(f"{name} = {text.format(name)}")
         self.types[name] = value.dtype
 
@@ -329,10 +346,10 @@ class Product:
 
     def text(self, form: Form, places: str = "") -> str:
         """Kernels and `run`. `places`: of a convolution, the body of a function."""
-        kernel = GATHER * (not self.scaled) + SHAPED if self.filters else KERNEL if form == "triton" else ""
+        kernel = GATHER + SHAPED if self.filters else KERNEL if form == "triton" else ""
         text = self.filled(kernel, self.statements)
         if form == "gluon":
-            host = PLANES * self.scaled + CUT if self.filters else PARTED * self.scaled + PRODUCT
+            host = CUT if self.filters else PARTED * self.scaled + PRODUCT
             text += self.filled(GLUON + host, [in_gluon(line) for line in self.statements])
         flat = self.rank == 2 or bool(self.filters)
         whole = [*self.extras] + [self.a] * (self.scaled and not flat)

@@ -186,6 +186,7 @@ def cut(x, w, EXTRAS, out, geometry):
     if out.dtype == torch.float32:  # BOXES
         slots, outs = slots - 1, 1  # BOXES
     slots = 226 * 1024 // ((groups * rows + block_n) * full_depth * 2)  # PLANES
+    parts = 2  # halves: what follows spills less  # PLANES
     box = box_of(rows, x, sides)
     a, *others = [descriptor(x[:, i::down, j::right], [*box, depth]) for i in range(down) for j in range(right)]
     product_kernel[(min(processors, tiles(form)),)](
@@ -320,11 +321,9 @@ def convolve(multiply, x, w, EXTRAS, geometry, dtype):
         (x.shape[dim] + 2 * geometry[before] - geometry[step] * (w.shape[dim] - 1) - 1) // geometry[stride] + 1
         for dim, stride, before, step in ((1, "DOWN", "TOP", "STEP_DOWN"), (2, "RIGHT", "LEFT", "STEP_RIGHT"))
     ]
-    out = torch.empty((len(x), *sides, len(w)), dtype=dtype, device=x.device)  # BOXES
-    out = torch.empty((len(x), len(w), *sides), dtype=dtype, device=x.device).permute(0, 2, 3, 1)  # PLANES
+    out = torch.empty((len(x), *sides, len(w)), dtype=dtype, device=x.device)
     geometry |= dict(HIGH=w.shape[1], WIDE=w.shape[2], APART_DOWN=1, APART_RIGHT=1, EVERY_DOWN=1, EVERY_RIGHT=1)
-    multiply(x, w, EXTRAS, out, geometry)  # BOXES
-    multiply(x[:, None], w[:, None], EXTRAS, out[:, None], geometry)  # PLANES
+    multiply(x, w, EXTRAS, out, geometry)
     return out
 '''
 
