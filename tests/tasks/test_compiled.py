@@ -240,6 +240,9 @@ def test_libraries_are_left_only_where_they_are_allowed():
     for precision in ("ieee", "tf32"):
         text = compiled_function(lambda x, y: x @ y, matrix, precision=precision)
         assert f"input_precision='{precision}'" in text and "TF32" not in text
+    pictures = [[torch.empty(*shape, device="meta") for shape in ((2, 3, side, side), (4, 3, 3, 3))] for side in (8, 9)]
+    text = compiled_function(F.conv2d, pictures, allow_aten=True, templates=False)
+    assert "torch.empty_strided((4, 3, 3, 3), (27, 1, 9, 3)" in text  # channels last, as where sizes are numbers
     with pytest.raises(LoweringError, match=r"leaves aten\.sort\.stable to a library.*ALLOW"):
         compiled_function(lambda x: x.sort(-1)[0], [[torch.empty(5, 300, device="meta")]])
 

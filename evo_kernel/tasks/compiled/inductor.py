@@ -156,7 +156,9 @@ def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool, bo
     known = {name: value for name, value in settings.items() if _has(config, name)}
     with config.patch(known), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()), torch.no_grad():
         compile_fx._recursive_post_grad_passes(module, is_inference=True)
-        graph = GraphLowering(module, example_inputs=fakes, shape_env=mode.shape_env, is_inference=True)
+        graph = GraphLowering(
+            module, example_inputs=fakes, shape_env=mode.shape_env, is_inference=True, layout_opt=_channels_last(module)
+        )
         with V.set_graph_handler(graph):
             graph.run(*fakes)
             with config.patch(max_autotune=False):  # it would time how many rows a kernel that sums both ways takes
@@ -166,6 +168,13 @@ def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool, bo
                 f"torch.compile keeps tensors of the reference that are no inputs outside run. {CONSTANTS}"
             )
     return str(getattr(written, "value", written))  # with its line map, or plain
+
+
+def _channels_last(module: fx.GraphModule) -> bool:
+    """Whether convolutions get their pictures channels last: as Inductor decides where sizes are numbers, by its own
+    measurements, which say that only grouped ones lose by it. Where sizes are symbols it never does."""
+    found = [node for node in module.graph.nodes if node.target is torch.ops.aten.convolution.default]
+    return bool(found) and len(module.graph.nodes) < 300 * len(found) and all(node.args[-1] == 1 for node in found)
 
 
 def _has(config: Any, name: str) -> bool:
