@@ -34,6 +34,7 @@ UNROLLED = 64  # taps, at most, of which a loop is written out
 PHASES = 64  # launches of one transposed convolution, at most
 DENSE = 64  # channels of several groups, at most, for which filters are filled up with zeros
 FAR = 1 << 20  # beyond any depth
+MOST_PLANES = 65535  # a grid's second dimension
 
 HEAD = """\
     pixels = {program} * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -147,20 +148,22 @@ def _pays_in_parts(module: LoweredModule, tensors: Sequence[LoweredValue], group
     if not module.takes("cut") or any(one.dtype != torch.float32 or not one.contiguous for one in tensors):
         return False
     dense = groups == 1 or groups < module.largest(x.shape[1]) <= DENSE
-    return dense and module.largest(cast(Expr, y.shape[0] * product(y.shape[2:]))) >= LEAST
+    if not dense or module.largest(cast(Expr, y.shape[0] * product(y.shape[2:-2]))) > MOST_PLANES:
+        return False
+    return module.largest(cast(Expr, y.shape[0] * product(y.shape[2:]))) >= LEAST
 
 
 def _cut(
     module: LoweredModule,
     tensors: tuple[LoweredValue, LoweredValue, LoweredValue | None, LoweredValue],
-    beside: Sequence[LoweredValue],
+    beside: Sequence[tuple[LoweredValue, bool]],
     places: tuple[Sequence[int], Sequence[int], Sequence[int]],
     groups: int,
     transposed: bool,
 ) -> None:
     """A launch for each phase of depth; those of rows and columns share one.
 
-    `beside`: what follows takes these too. `places`: stride, padding, dilation.
+    `beside`: what follows takes these too; are they as large as the result? `places`: stride, padding, dilation.
     """
     x, w, bias, y = tensors
     missing = 5 - len(x.shape)
@@ -176,17 +179,18 @@ def _cut(
     for (along,) in _phases(stride[:1], padding[:1], dilation[:1]) if transposed else plain:
         rest = [(0, 1)] * (len(x.shape) - 3)
         results = _every(module, y, [along.outputs, *rest])
-        filters = _every(module, w, [along.taps or (0, FAR), *rest])
+        taps = along.taps if along.taps and along.taps[0] < module.largest(_in_space(w).shape[2]) else None
+        filters = _every(module, w, [taps or (0, FAR), *rest])
         if transposed:
             pair = cast(Expr, FloorDiv(w.shape[0], sympy.Integer(groups))), w.shape[1]
             filters = _copied(module, filters, groups, pair, (0, 2, 1, *range(3, len(x.shape) + 1)))
             shape = (filters.shape[0] * filters.shape[1], *filters.shape[2:])
             filters = replace(filters, shape=shape, strides=filters.strides[1:])
-        deep = (along.stride, -(along.offset if along.taps else FAR), along.step)
+        deep = (along.stride, -(along.offset if taps else FAR), along.step)
         geometry = ", ".join(f"{name}={number}" for name, number in numbers.items())
-        whole = [_every(module, one, [along.outputs, *rest]) if one.shape == y.shape else one for one in beside]
+        taken = [_every(module, one, [along.outputs, *rest]) if whole else one for one, whole in beside]
         operands = [pictures, _last(module, "filters", filters), bias.name if bias else "None"]
-        operands += [*(one.name for one in whole), _last(module, "results", results)]
+        operands += [*(one.name for one in taken), _last(module, "results", results)]
         module.line(f"cut({', '.join(operands)}, dict({geometry}, DEEP={deep}))")
 
 

@@ -68,7 +68,7 @@ def _in_parts(precision: str) -> dict[str, Any]:
     return {"product": text, "cut": _cutter}
 
 
-def _cutter(module: LoweredModule, node: AtenNode) -> tuple[str, list[LoweredValue]]:
+def _cutter(module: LoweredModule, node: AtenNode) -> tuple[str, list[tuple[LoweredValue, bool]]]:
     """The text of `cut` for a convolution with its bias and what is to follow, and values that it takes beside.
 
     Raises NotLowered.
@@ -93,7 +93,7 @@ def _cutter(module: LoweredModule, node: AtenNode) -> tuple[str, list[LoweredVal
     product.result = last.name
     product.extras = {"": "bias", **product.extras}
     text = product.filled(GLUON + PLANES + CUT, [*BIAS, *statements]).strip()
-    return text, list(product.beside)
+    return text, product.beside
 
 
 def _read(task: Task, inputs: Sequence[Any]) -> Product:
@@ -143,7 +143,7 @@ class Product:
     b_transposed: bool = False  # its rows are columns of the product
     scaled: bool = False  # they are float32: rows times powers of two, as float16
     extras: dict[str, str] = field(default_factory=dict)  # argument → the variable that it is loaded to
-    beside: list[LoweredValue] = field(default_factory=list)  # what is loaded, where that may be any value of `run`
+    beside: list[tuple[LoweredValue, bool]] = field(default_factory=list)  # what is loaded; whether a value an element
     tiled: bool = False  # one of them has a value an element, whose layout takes shared memory too
     statements: list[str] = field(default_factory=list)
     types: dict[str, torch.dtype] = field(default_factory=dict)  # of variables in statements
@@ -328,7 +328,7 @@ class Product:
         else:
             raise NotLowered(f"{value.name} is broadcast in a way of its own")
         name = self.extras[value.name] = self.module.fresh("beside" if planes else f"{value.name}_tile")
-        self.beside.append(value)
+        self.beside.append((value, "inside" in text))
         self.statements.append(f"{name} = {text.format(name)}")
         self.types[name] = value.dtype
 
