@@ -84,6 +84,27 @@ def test_what_is_specified_or_computed_with_must_be_equal(reference):
     assert not passes(task, TIES[0], places)
 
 
+@pytest.mark.parametrize("select", [lambda x: x.topk(3, 1)[1], lambda x: x.argsort(1)[:, :3], lambda x: x.median(1)[1]])
+def test_what_equal_values_decide_is_compared_where_inputs_are_nominal(select):
+    def counts(places):
+        return torch.zeros(100, dtype=torch.int64).index_add(0, places.flatten(), torch.ones(places.numel()).long())
+
+    task, other = task_of(lambda x: (counts(select(x)), x.sum(1))), TIES[0].flip(1)
+    mine, theirs, sums = counts(select(TIES[0])), counts(select(other)).flip(0), TIES[0].sum(1)
+    assert not torch.equal(mine, theirs)
+    distinct = draw((7, 100))[0]
+
+    def is_right(x, is_nominal, *outputs):
+        expected = error_bounds.expect(task, (x,), is_nominal=is_nominal)
+        return check.compare("case", outputs, expected, task.tolerance, "nominal" if is_nominal else "ties").passed
+
+    assert is_right(TIES[0], False, theirs, sums)
+    assert not is_right(TIES[0], False, theirs, sums + 1)
+    assert not is_right(TIES[0], True, theirs, sums)
+    assert is_right(distinct, False, counts(select(distinct)), distinct.sum(1))
+    assert not is_right(distinct, False, counts(select(distinct)).roll(1), distinct.sum(1))
+
+
 @pytest.mark.parametrize("reference", [lambda x: x.long().max(), lambda x: torch.max(x.long(), x.long() + 999)])
 def test_the_largest_integer_is_no_index(reference):
     task, x = task_of(reference), 300 * TIES[0]

@@ -54,7 +54,7 @@ from evo_kernel.fitness.correctness.rounding import (
     signs,
     unnoticed,
 )
-from evo_kernel.fitness.correctness.selections import Selection, Selections
+from evo_kernel.fitness.correctness.selections import OtherOrder, Selection, Selections
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 _AT_ONCE, AT_ONCE_ON_CPU = 1 << 22, 1 << 17
@@ -182,7 +182,8 @@ def expect(
     """Expected outputs with error bounds. Takes about five to six runs of the reference. Does not modify inputs.
 
     Elements are not compared that overflow in the task's dtypes only, or that change where denormal inputs are zeros.
-    Nor are, unless inputs are nominal, those that finite inputs make NaN: a regime may leave the reference's domain.
+    Nor are, unless inputs are nominal, those that finite inputs make NaN (a regime may leave the reference's domain)
+    or that follow from which of equal values is selected.
     """
     precision = task.tolerance.precision
     return expect_by(lambda change: task.outputs(*map(change, inputs)), inputs, precision, recipe, is_nominal)
@@ -194,9 +195,10 @@ def expect_by(
     precision: str,
     recipe: Recipe = RECIPE,
     is_nominal: bool = True,
+    is_whole: bool = True,
 ) -> tuple[Expected, ...]:
-    """The same for a function `run` that returns the reference's outputs, or some of their elements, for changed
-    inputs.
+    """The same for a function `run` that returns the reference's outputs, or some of their elements (`is_whole`), for
+    changed inputs.
 
     Each run's result is measured and freed before the next: inputs may fill half of a GPU's memory.
     """
@@ -211,6 +213,8 @@ def expect_by(
     if not is_nominal and all(map(_is_finite, inputs)):
         for estimate in estimates:
             estimate.leave_out_nans()
+    if not is_nominal and is_whole:  # parts know no indices
+        _leave_out_orders(run, estimates, own, selections)
     _add_result(estimates, own)
     if precision == "tf32":
         _add_result(estimates, run(_as_tf32))
@@ -313,6 +317,24 @@ def _selecting(
     with Selections() as seen:
         outputs = run(change)
     return outputs, [seen.of(output) for output in outputs]
+
+
+def _leave_out_orders(
+    run: Callable[[Change], Sequence[torch.Tensor]],
+    estimates: Sequence[_Estimate],
+    own: Sequence[torch.Tensor],
+    selections: Sequence[Selection | None],
+) -> None:
+    """Do not compare outputs that are others where equal values are selected in another order, such as how often
+    `topk` chose each place. Indices themselves are known to be right."""
+    try:
+        with OtherOrder() as order:
+            outputs = run(_copied)
+    except TaskError:  # it may not allow the dispatch mode
+        return
+    for estimate, mine, other, selection in zip(estimates, own, outputs, selections, strict=True):
+        if order.differs and selection is None and not mine.equal(_compact(other)):
+            estimate.leave_out_all()
 
 
 def _add_tf32_ties(
@@ -441,6 +463,10 @@ class _Estimate:
         if bool(nans.any()):
             self._compared &= ~nans
             self._are_all_finite = False
+
+    def leave_out_all(self) -> None:
+        self._compared = torch.zeros_like(self._compared)
+        self._are_all_finite = False
 
     def add_result(self, other: torch.Tensor) -> None:
         """Add the result of another honest computation."""

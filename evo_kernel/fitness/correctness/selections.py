@@ -2,8 +2,9 @@
 
 Of equal values, PyTorch's documentation leaves the order open for `topk`, `sort` and `argsort` unless stable,
 `kthvalue`, `median`, `nanmedian` and `mode`; `max`, `min`, `argmax` and `argmin` give the first. Of different values
-that are nearer to each other than honest errors, such as sums of products, any may be selected. Indices with which a
-reference computes are compared like other integers.
+that are nearer to each other than honest errors, such as sums of products, any may be selected. What a reference
+computes with indices is compared like other results; unless inputs are nominal, not where another order gives another
+result.
 """
 
 from __future__ import annotations
@@ -150,6 +151,39 @@ class Selections(TorchDispatchMode):
             if (_memory(made.tensor), made.tensor.dtype) == (_memory(view), view.dtype):
                 return made
         return None
+
+
+class OtherOrder(TorchDispatchMode):
+    """While active, of equal values others are selected, the last ones first, where PyTorch leaves that open.
+
+    `differs`: whether any were equal.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.differs = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        packet, indices = func.overloadpacket, _selected(func.overloadpacket, result)
+        if packet not in _OPEN or indices is None or func._schema.is_mutable or not args[0].dim():
+            return result
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if given.get("stable") or not indices.numel():
+            return result
+        axis = given.get("dim", -1)
+        values, places = func(args[0].flip(axis), *args[1:], **kwargs)
+        places = args[0].shape[axis] - 1 - places
+        self.differs = self.differs or not torch.equal(places, indices)
+        return values, places
 
 
 def _selected(packet: Any, result: Any) -> torch.Tensor | None:

@@ -170,7 +170,7 @@ class SlicedReference:
             results = [self._run(program, change, pieces).flatten()[kept] for program, kept in programs]
             return [torch.cat(results) if results else torch.empty(0, dtype=dtype)]
 
-        return expect_by(run, self._inputs, self._task.tolerance.precision, is_nominal=is_nominal)[0]
+        return expect_by(run, self._inputs, self._task.tolerance.precision, is_nominal=is_nominal, is_whole=False)[0]
 
     def _run(self, program: Program, change: Change, pieces: _Pieces) -> torch.Tensor:
         try:
