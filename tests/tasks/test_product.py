@@ -216,7 +216,7 @@ def reference(x, w, bias):
     ("places", "filters", "convolution", "precision"),
     [
         ("420", "f, c, 3", "conv1d(x, w, bias, 3, 2, 4)", "ieee"),
-        ("3, 4, 5", "c, f // 2, 2, 3, 4", "conv_transpose3d(x, w, bias, (2, 3, 2), 1, 0, 2, (2, 1, 2))", "tf32"),
+        ("3, 4, 5", "c, f // 2, 2, 2, 3", "conv_transpose3d(x, w, bias, (2, 1, 2), 1, 0, 2, (1, 1, 2))", "tf32"),
     ],
 )
 def test_convolutions_of_float32_in_other_spaces(tmp_path, places, filters, convolution, precision):
