@@ -10,13 +10,14 @@ help: ## What can be made here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # One constraints file pins torch to a release that has a CPU build, so that no CUDA libraries are pulled. pip compiles
-# modules one after another; compileall does on all cores, and fails over packages' files of other versions of Python.
+# modules one after another; compileall does on all cores, without what is seldom imported, and fails over files of other
+# versions of Python.
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing PyTorch (CPU build), Triton, evo-kernel and its tools into .venv, once: silent for one to five minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt 'torch==2.13.0'
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|botocore|fontTools|proxy|onnx|scipy)/' .venv/lib || true
 	touch $(READY)
 
 demo: $(READY) ## Search softmax and matmul with the embedded default (2 minutes, no GPU, no key) and print what it found
