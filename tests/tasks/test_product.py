@@ -212,22 +212,23 @@ def reference(x, w, bias):
 """
 
 
-@pytest.mark.parametrize(
-    ("places", "filters", "convolution", "precision"),
-    [
-        ("420", "f, c, 3", "conv1d(x, w, bias, 3, 2, 4)", "tf32"),
-        ("3, 4, 5", "c, f // 2, 2, 2, 3", "conv_transpose3d(x, w, bias, (2, 1, 2), 1, 0, 2, (1, 1, 2))", "tf32"),
-    ],
-)
-def test_convolutions_of_float32_in_other_spaces(tmp_path, places, filters, convolution, precision):
-    path = tmp_path / "spaces_task.py"
+def spaces(folder, places, filters, convolution):
+    """A task of a convolution in TF32, and its Gluon form, which computes what follows too."""
+    path = folder / "spaces_task.py"
     text = SPACES.replace("PLACES", places).replace("FILTERS", filters).replace("CONVOLUTION", convolution)
-    path.write_text(text + f"PRECISION = {precision!r}\n")
+    path.write_text(text + "PRECISION = 'tf32'\n")
     one = load(path)
     setattr(one.reference_function, "compiled_baseline", False)
     source = template_of(one, "gluon")
     assert source is not None and "    cut(x" in source.text
     assert not any(f"{kernel}_kernel[" in source.text for kernel in ("convolution", "sigmoid", "mul"))
+    return one, source
+
+
+def test_convolutions_of_float32_in_other_spaces(tmp_path):
+    spaces(tmp_path, "420", "f, c, 3", "conv1d(x, w, bias, 3, 2, 4)")
+    turned = "conv_transpose3d(x, w, bias, (2, 1, 2), 1, 0, 2, (1, 1, 2))"
+    one, source = spaces(tmp_path, "3, 4, 5", "c, f // 2, 2, 2, 3", turned)
     with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(source, Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason
