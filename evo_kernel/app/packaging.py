@@ -59,7 +59,8 @@ def package(
         manifest=_manifest(name, operator, forward, version) | {"backward": _backward(task, backward)},
         kernels={
             one.name: program(
-                [(record_case(t, case), one.plans[case.name]) for case in t.cases if case.name in one.compared]
+                [(record_case(t, case), one.plans[case.name]) for case in t.cases if case.name in one.compared],
+                t.tolerance.precision,
             )
             for t, kernels in parts
             for one in kernels

@@ -81,7 +81,7 @@ def recorded_launches(task: Task, source: Source, device: str) -> dict[str, Any]
         if isinstance(plan, RecordFault):
             raise UserError(f"the kernel cannot be recorded on {case.name} ({plan.status}): {plan.reason}")
         found.append((case, plan))
-    return program(found)
+    return program(found, task.tolerance.precision)
 
 
 def save_plans(judge: PlanJudge, source: Source, knobs: Knobs, folder: Path) -> list[Path]:

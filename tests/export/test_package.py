@@ -59,7 +59,7 @@ PACKAGE = Package(
         "not_judged": ["hidden"],
         "judged": [{"task": "doubling", "target": 90, "environment": "measured (a GPU)", "names": NAMES, "cases": CASES}],
     },
-    kernels={"candidate_7": {"target": 90, "codes": [], "cases": []}},
+    kernels={"candidate_7": {"target": 90, "precision": "ieee", "codes": [], "cases": []}},
     sources={"candidate_7": Source("raise RuntimeError('no source may be imported here')\n")},
     tasks={"doubling/task.py": TASK},
     helpers={},

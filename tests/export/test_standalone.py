@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from evo_kernel.app.recorded_kernels import without_unread
 from evo_kernel.errors import PlanError
@@ -58,6 +59,10 @@ def run(x):
     double[(triton.cdiv(x.numel(), 128),)](x, y, x.numel(), SIZE=128)
     return y
 """
+SQUARE = """import torch
+def run(x):
+    return torch.mm(x, x.t())
+"""
 DOUBLING = """import torch
 CASES = {"check": [{"m": 3}], "search": [{"m": 64}]}
 def inputs(case, generator, device):
@@ -81,7 +86,7 @@ def launches(recorder: Recorder, task: Task, source: str, kinds: tuple[CaseKind,
     plans = recorder.record(Source(source), cases, ((),)).plans
     found = [(case, plans[case.name, ()]) for case in cases]
     assert all(isinstance(plan, CompiledPlan) for _, plan in found), found
-    return program(found)  # pyright: ignore[reportArgumentType]
+    return program(found, task.tolerance.precision)  # pyright: ignore[reportArgumentType]
 
 
 def module(data: dict[str, Any], source: str = "") -> dict[str, Any]:
@@ -103,6 +108,29 @@ def test_what_is_written_computes_what_the_kernel_computes(recorder, tmp_path, n
             torch.testing.assert_close(got, wanted, atol=2e-2, rtol=2e-2)
         kept = [value for value in inputs if isinstance(value, torch.Tensor)]
         assert all(map(torch.equal, before, kept))
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_torch_operations_run_with_the_settings_they_were_judged_with(recorder, tmp_path, precision):
+    def settings() -> list[object]:
+        cudnn = torch.backends.cudnn
+        return [torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.benchmark]
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.mm.default:
+                seen.append(settings())
+            return func(*args, **(kwargs or {}))
+
+    (tmp_path / "square.py").write_text(
+        f'ALLOW = "mixed"\nPRECISION = "{precision}"\n' + DOUBLING.replace("x * 2", "x @ x.T")
+    )
+    data = launches(recorder, load(str(tmp_path / "square.py")), SQUARE, (CaseKind.CHECK,))
+    seen, before, x = [], settings(), torch.randn(3, 16)
+    with Seen():
+        made = module(data)["run"](x)
+    torch.testing.assert_close(made, x @ x.T)
+    assert (seen, settings()) == ([[precision, precision, True]], before)
 
 
 def test_no_host_code_of_the_author_is_in_it(recorder, tmp_path):
@@ -206,7 +234,7 @@ def test_a_plan_whose_inputs_share_a_buffer_is_not_exported(recorder, tmp_path):
     plan = recorder.record(Source(EVIL), [case], ((),)).plans[case.name, ()]
     twice = plan.plan.model_copy(update={"inputs": plan.plan.inputs * 2})
     with pytest.raises(PlanError, match="does not have its own buffer"):
-        program([(case, plan.model_copy(update={"plan": twice}))])
+        program([(case, plan.model_copy(update={"plan": twice}))], "ieee")
 
 
 class Driver:
@@ -290,10 +318,10 @@ def test_cuda_kernels_are_carried_too_and_only_a_gpu_executes_them(recorder, tmp
 
 
 def test_the_text_needs_nothing_of_this_project():
-    text = standalone({"target": 90, "codes": [], "cases": []}, "")
+    text = standalone({"target": 90, "precision": "ieee", "codes": [], "cases": []}, "")
     found = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
     assert found == {"__future__", "json", "lzma", "ctypes", "typing", "base64", "functools", "math", "sys", "torch",
-                     "collections"}  # fmt: skip
+                     "collections", "contextlib"}  # fmt: skip
 
 
 KNOWN = """
@@ -317,7 +345,7 @@ def test_values_that_host_code_read_must_be_the_same_again(recorder, tmp_path, r
     cases = [record_case(task, case) for case in task.cases]
     plans = {case: plan for (case, _), plan in recorder.record(Source(source), cases, ((),)).plans.items()}
     names = module(
-        program([(case, plans[case.name]) for case in without_unread(recorder, Source(source), cases, plans)])
+        program([(case, plans[case.name]) for case in without_unread(recorder, Source(source), cases, plans)], "ieee")
     )
     x, other = torch.randn(8, 16), torch.tensor([7, 7, 7])
     same = torch.tensor(cases[0].inputs[1]["host"])

@@ -8,6 +8,7 @@ compiled code relies on it is copied first. The launches go to the CUDA driver, 
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import functools
 import math
@@ -112,12 +113,13 @@ def _span(value: torch.Tensor) -> tuple[int, int]:
 class Program:
     """Launches of one kernel, by the name of a case.
 
-    `data`: {"target", "codes", "cases"}. A code is a cubin with the function's name and resources. A case has "inputs",
-    "buffers" (the number of an input, or [bytes, alignment]), "nodes" in order and "outputs".
+    `data`: {"target", "precision", "codes", "cases"}. A code is a cubin with the function's name and resources. A case
+    has "inputs", "buffers" (the number of an input, or [bytes, alignment]), "nodes" in order and "outputs".
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.target: int = data["target"]
+        self.precision: str = data["precision"]
         self.codes: Sequence[Mapping[str, Any]] = data["codes"]
         self.cases = {case["name"]: case for case in data["cases"]}
         self._by_signature: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
@@ -168,7 +170,8 @@ class Program:
                     table.view(-1).view(torch.int64)[one["at"]] = address
                 _tensor(buffers, node["view"]).copy_(table)
             else:
-                _aten(node, buffers, device)
+                with _judged_settings(self.precision):
+                    _aten(node, buffers, device)
         for view in case["outputs"]:
             if isinstance(number := case["buffers"][view["buffer"]], int) and buffers[view["buffer"]].data_ptr() != (
                 inputs[number].data_ptr()
@@ -207,6 +210,19 @@ def _table(view: Mapping[str, Any], data: str) -> torch.Tensor:
         torch.frombuffer(bytearray(_bytes_of(data)), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     )
     return flat.view(getattr(torch, view["dtype"])).reshape(view["shape"])
+
+
+def _judged_settings(precision: str) -> contextlib.ExitStack:
+    """A context with PyTorch's settings as where its operations were judged: cuDNN measures its algorithms."""
+    cudnn = torch.backends.cudnn
+    settings: list[tuple[Any, str, Any]] = [(cudnn, "benchmark", True), (cudnn, "deterministic", False)]
+    # The older allow_tf32 cannot be read where a process has set these.
+    settings += [(place, "fp32_precision", precision) for place in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+    stack = contextlib.ExitStack()
+    for place, name, value in settings:
+        stack.callback(setattr, place, name, getattr(place, name))
+        setattr(place, name, value)
+    return stack
 
 
 def _aten(node: Mapping[str, Any], buffers: Sequence[torch.Tensor], device: torch.device) -> None:

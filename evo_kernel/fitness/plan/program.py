@@ -1,7 +1,8 @@
 """Converts compiled plans to an exported program: plain data in which only the addresses of buffers are open.
 
-    {"target", "codes": [...], "cases": [{"name", "inputs", "buffers", "nodes", "outputs"}]}
+    {"target", "precision", "codes": [...], "cases": [{"name", "inputs", "buffers", "nodes", "outputs"}]}
 
+`precision`: "ieee" or "tf32", what PyTorch's own operations on float32 may use.
 `inputs`: the exact specifications of a case's inputs. A buffer is the number of an input, or [bytes, alignment]. A
 launch names a code and holds its parameters: hex digits, [buffer, offset] for an address, or a tensor map with its
 address. export/shipped/_launch.py runs the program; see docs/guides/export.md.
@@ -20,12 +21,12 @@ from evo_kernel.fitness.runners.launch_limits import PlanFault, scratch_need
 from evo_kernel.fitness.runners.parameters import GLOBAL_SCRATCH, Mapped, ParameterPlace, Slot, slots, tensor_map
 
 
-def program(plans: Sequence[tuple[RecordCase, CompiledPlan]]) -> dict[str, Any]:
+def program(plans: Sequence[tuple[RecordCase, CompiledPlan]], precision: str) -> dict[str, Any]:
     """The program for plans of one source and one target, each with its case. Raises PlanError."""
     (target,) = {plan.plan.target for _, plan in plans}
     codes: dict[str, dict[str, Any]] = {}
     cases = [_case(case, plan, codes) for case, plan in plans]
-    return {"target": target, "codes": list(codes.values()), "cases": cases}
+    return {"target": target, "precision": precision, "codes": list(codes.values()), "cases": cases}
 
 
 def _case(case: RecordCase, plan: CompiledPlan, codes: dict[str, dict[str, Any]]) -> dict[str, Any]:
