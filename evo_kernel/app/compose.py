@@ -154,6 +154,8 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
 
             if "template" in makers and is_hopper(judge.environment.device):
                 makers["gluon"] = lambda: template_of(task, "gluon")
+            if makers and first is not None and first.lowered is not None:
+                makers["lowered"] = lambda: first.lowered
 
             def late_root(origin: str, within_s: float) -> Recorded | None:
                 if origin not in made:

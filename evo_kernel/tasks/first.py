@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Wanted = Literal["auto", "template", "gluon", "compiled"]
 """How a first kernel is chosen: by `first_of`'s order, or this one whatever else there is."""
 Origin = Literal["seed", "lowered", "template", "gluon", "compiled"]
+_CONVOLVES = re.compile(r"(?<!depthwise_)convolution\w*_kernel\[")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class First:
 
     source: Source
     origin: Origin
+    lowered: Source | None = None
+    """What lowering writes, where that is not the first: a root beside it."""
 
 
 def first_kernel(task: Task, wanted: Wanted = "auto") -> Source:
@@ -37,7 +41,8 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
     """The task's seed if it names one, else what lowering writes.
 
     Where lowering gives nothing, or leaves operations to PyTorch, torch.compile's kernels are tried, and taken where
-    they leave fewer. Raises LoweringError when neither knows the reference's operations.
+    they leave fewer; and where the reference convolves and may do so by PyTorch, several times as fast as lowering's
+    plain kernels. Raises LoweringError when neither knows the reference's operations.
     """
     if wanted == "compiled":
         return First(compiled(task), "compiled")
@@ -63,6 +68,9 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
             return First(lowered, "lowered")
         if len(left_to_torch(other)) < len(left_to_torch(lowered)):
             return First(other, "compiled")
+    elif task.allow == "mixed" and _CONVOLVES.search(lowered.text) and compiles(task):
+        with contextlib.suppress(LoweringError):
+            return First(compiled_baseline(task), "compiled", lowered)
     return First(lowered, "lowered")
 
 

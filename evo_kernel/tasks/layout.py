@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+
+@contextlib.contextmanager
+def convolutions_by_cudnn() -> Iterator[None]:
+    """Context in which convolutions of fake tensors lie as cuDNN writes them: PyTorch built without it does not know.
+
+    Channels are last where they are in the picture or the weights.
+    """
+    import torch
+    from torch._prims_common import suggest_memory_format
+
+    def lies(picture: torch.Tensor, weight: torch.Tensor, _: object) -> torch.memory_format:
+        last = torch.channels_last_3d if picture.dim() == 5 else torch.channels_last
+        either = any(suggest_memory_format(tensor) == last for tensor in (picture, weight))
+        return last if either else torch.contiguous_format
+
+    known = torch._C._conv_determine_backend_memory_format
+    torch._C._conv_determine_backend_memory_format = known if torch._C._has_cudnn else lies
+    try:
+        yield
+    finally:
+        torch._C._conv_determine_backend_memory_format = known
 
 
 def shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:

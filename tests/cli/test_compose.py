@@ -51,6 +51,22 @@ def test_a_search_starts_from_the_usual_first_kernel_and_torch_compiles(task, tm
     assert len(asked) == 1  # a resumed population has its roots
 
 
+def test_a_search_on_convolutions_that_pytorch_may_do_starts_from_those(tmp_path):
+    path = tmp_path / "convolve.py"
+    path.write_text(
+        'import torch\nALLOW = "mixed"\nCASES = {"check": [{"n": 1}], "search": [{"n": 2}]}\n'
+        "def inputs(case, generator, device):\n"
+        "    d = dict(generator=generator, device=device)\n"
+        "    return torch.randn(case['n'], 8, 9, 9, **d), torch.randn(8, 8, 3, 3, **d)\n"
+        "def reference(x, w):\n    return torch.relu(torch.nn.functional.conv_transpose2d(x, w))\n"
+    )
+    task = load(path)
+    found = first.first_of(task)
+    assert found.origin == "compiled" and first.left_to_torch(found.source) == ["convolution.default"]
+    assert "aten" not in found.lowered.text and "ynumel" in found.source.text  # channels are last in what cuDNN returns
+    assert roots(task, tmp_path / "p.db") == [(1, "compiled"), (2, "lowered")]
+
+
 def test_a_search_starts_from_a_packages_function(task, tmp_path, monkeypatch):
     (tmp_path / "published_ops.py").write_text(first.first_kernel(task).text.replace("def run(", "def twice("))
     monkeypatch.syspath_prepend(tmp_path)

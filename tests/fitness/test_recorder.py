@@ -376,6 +376,17 @@ def test_torch_imports_no_compiler_unless_it_is_asked_for(recorder):
     assert isinstance(plan, CompiledPlan), plan
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_torchs_convolutions_lie_as_cudnn_writes_them(recorder, transposed):
+    last = ".to(memory_format=torch.channels_last)"
+    convolve = f"torch.ops.aten.convolution(x.view(1, 4, -1, 2){last}, w, None, [1, 1], [0, 0], [1, 1], {transposed}, [0, 0], 1)"
+    plan = _plan(
+        recorder, f"import torch\ndef run(x):\n    w = torch.ones(4, 4, 1, 1, device=x.device)\n    return {convolve}\n"
+    )
+    assert isinstance(plan, CompiledPlan), plan
+    assert plan.plan.outputs[0].strides[1] == 1
+
+
 def test_tables_of_addresses_are_relocations(recorder):
     def recorded(lines: str, result: str = "y"):
         text = DOUBLE.replace("    double_kernel[", f"    {lines}\n    double_kernel[")

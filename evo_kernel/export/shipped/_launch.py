@@ -214,8 +214,8 @@ def _table(view: Mapping[str, Any], data: str) -> torch.Tensor:
 
 def _judged_settings(precision: str) -> contextlib.ExitStack:
     """A context with PyTorch's settings as where its operations were judged: cuDNN measures its algorithms."""
-    cudnn = torch.backends.cudnn
-    settings: list[tuple[Any, str, Any]] = [(cudnn, "benchmark", True), (cudnn, "deterministic", False)]
+    cudnn: Any = torch.backends.cudnn
+    settings: list[tuple[Any, str, Any]] = [(cudnn, "benchmark", True), (cudnn, "deterministic", True)]
     # The older allow_tf32 cannot be read where a process has set these.
     settings += [(place, "fp32_precision", precision) for place in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
     stack = contextlib.ExitStack()

@@ -55,6 +55,7 @@ from evo_kernel.fitness.correctness.rounding import (
     unnoticed,
 )
 from evo_kernel.fitness.correctness.selections import OtherOrder, Selection, Selections
+from evo_kernel.fitness.plan.torch_operations import searching
 from evo_kernel.tasks.task import Input, Task, as_float64
 
 _AT_ONCE, AT_ONCE_ON_CPU = 1 << 22, 1 << 17
@@ -292,7 +293,8 @@ def _with_selections(
     run: Callable[[Change], Sequence[torch.Tensor]], precision: str
 ) -> tuple[tuple[torch.Tensor, ...], Sequence[Selection | None]]:
     """Outputs in the task's own dtypes, and what each selects from, if it is indices: then they take more runs."""
-    own = tuple(map(_compact, run(_copied)))
+    with searching(deterministic=True):
+        own = tuple(map(_compact, run(_copied)))
     if any(part.element_size() > 1 and not part.is_floating_point() for part in own):
         try:
             outputs, seen = _selecting(run, _copied)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +50,22 @@ def waits(node: Aten) -> bool:
     if name == "isin" and len(node.views) > 1:  # few test elements are compared, more are sorted
         return node.views[-1].elements >= 10.0 * node.views[0].elements ** 0.145
     return name in _WAITING
+
+
+@contextlib.contextmanager
+def searching(deterministic: bool) -> Iterator[None]:
+    """Context in which cuDNN benchmarks its algorithms for every new shape: of all, or of those that repeat every bit.
+
+    PyTorch keeps one algorithm for each shape, dtype and `deterministic`, however it was found. So references in the
+    same process search too in the dtypes of kernels, which must repeat every bit; baselines need not.
+    """
+    flags = torch.backends.cudnn
+    before = flags.benchmark, flags.deterministic
+    flags.benchmark, flags.deterministic = True, deterministic
+    try:
+        yield
+    finally:
+        flags.benchmark, flags.deterministic = before
 
 
 def results_of(node: Aten, tensors: Sequence[torch.Tensor], device: str) -> Sequence[Any]:

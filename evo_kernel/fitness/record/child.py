@@ -33,6 +33,7 @@ from evo_kernel.fitness.record.launches import LaunchWriter
 from evo_kernel.fitness.record.torch_calls import AtenWriter, HostCalls, RecordedMode, fake_inputs
 from evo_kernel.fitness.record.tracing import NeedsBinary, PlanTracer, RecordingRefused
 from evo_kernel.tasks import blank
+from evo_kernel.tasks.layout import convolutions_by_cudnn
 
 MAX_REASON = 2000
 MODULE = "kernel"
@@ -102,7 +103,7 @@ class _Session:
         try:
             values, views = fake_inputs(mode, case["inputs"], tracer)
             autotuning = Autotuning(case["name"], self._knobs, self._request["passed_over"], self._configs)
-            with _hooked(tracer, autotuning), mode, HostCalls(), AtenWriter(tracer):
+            with _hooked(tracer, autotuning), convolutions_by_cudnn(), mode, HostCalls(), AtenWriter(tracer):
                 assert self._run is not None
                 result = self._run(*values)
             outputs = tracer.finish(result, bool(case["mutates"]))

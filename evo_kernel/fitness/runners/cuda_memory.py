@@ -12,9 +12,8 @@ import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # pyright: ignore[reportPrivateImportUsage]
 
 from evo_kernel.fitness.plan.launch_plan import Aten, Buffer, CompiledPlan, Constant, View
-from evo_kernel.fitness.plan.torch_operations import addresses_of, results_of, table_of
+from evo_kernel.fitness.plan.torch_operations import addresses_of, results_of, searching, table_of
 from evo_kernel.fitness.runners.launch_limits import ScratchNeed, scratch_needs
-from evo_kernel.fitness.timing.baselines import searching
 from evo_kernel.lru_cache import Recent
 from evo_kernel.tasks.layout import write
 from evo_kernel.tasks.task import Input
@@ -162,8 +161,8 @@ def _typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def run_aten(node: Aten, tensors: Sequence[torch.Tensor], arena: Arena) -> None:
-    """Replay a torch operation and copy its results to the plan's views. cuDNN searches, as for baselines."""
-    with searching():
+    """Replay a torch operation and copy its results to the plan's views."""
+    with searching(deterministic=True):
         results = results_of(node, tensors, "cuda")
     for view, value in zip(node.outputs, results, strict=True):
         if view is not None and isinstance(value, torch.Tensor):

@@ -24,12 +24,13 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
+from evo_kernel.fitness.plan.torch_operations import searching
 from evo_kernel.fitness.runners import ipc
 from evo_kernel.fitness.runners.plan_checker import PlanChecker
 from evo_kernel.fitness.runners.process import GO, LOAD
 from evo_kernel.fitness.runners.timer import Timer
 from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, MemoryShares, Plans, WorkerState
-from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names, searching
+from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Task, describe
@@ -110,7 +111,7 @@ class GpuWorker:
         self.progress()
         try:
             function = baseline_function(self.task, request["name"])
-            with torch.no_grad(), searching():
+            with torch.no_grad(), searching(deterministic=False):
                 return self.handler.timer.time_function(case, function, CLAIM)
         except Disturbed:
             raise
@@ -148,7 +149,7 @@ def serve(task_file: str, at_once: bool) -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = task.tolerance.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = task.tolerance.precision == "tf32"
-    torch.backends.cudnn.deterministic = True  # for references; baselines differ, see `searching`
+    torch.backends.cudnn.deterministic = True
     device = CudaDevice() if at_once else None
     order = requests.readline()
     if order == LOAD:  # a spare process has time to import them

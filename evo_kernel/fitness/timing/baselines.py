@@ -3,13 +3,12 @@
 All are timed by the same clock as plans, as CUDA graphs. One that fails is reported by name and does not end the
 search. If compiling a reference gains nothing or takes minutes, set `reference.compiled_baseline = False`; a task with
 its own compiled form (a benchmark's module) names that function there. A listed function may set `function.deadline_s =
-30`. cuDNN selects convolution algorithms by benchmarking (`searching`).
+30`. cuDNN selects convolution algorithms by benchmarking (`searching` in fitness/plan/torch_operations.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -51,19 +50,3 @@ def baseline_function(task: Task, name: str) -> Callable[..., Any]:
     torch.compiler.reset()  # one shape at a time: no guards of earlier cases, no recompilation limit
     own = getattr(task.reference_function, "compiled_baseline", None)
     return own if callable(own) else torch.compile(task.reference_function, dynamic=False)
-
-
-@contextlib.contextmanager
-def searching() -> Iterator[None]:
-    """Context in which cuDNN benchmarks its algorithms for every new shape.
-
-    PyTorch caches one algorithm for each shape, dtype and setting of `deterministic`, with or without benchmarking. So
-    code that computes references in the same process sets `deterministic`, and its cached algorithms are not used here.
-    """
-    flags = torch.backends.cudnn
-    before = flags.benchmark, flags.deterministic
-    flags.benchmark, flags.deterministic = True, False
-    try:
-        yield
-    finally:
-        flags.benchmark, flags.deterministic = before

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.reading import CONSTANTS
 from evo_kernel.tasks.compiled.stand_in import stand_in
+from evo_kernel.tasks.layout import convolutions_by_cudnn
 from evo_kernel.tasks.lowering.failures import quiet
 from evo_kernel.tasks.lowering.trace import Traced, renewed, trace
 from evo_kernel.tasks.task import describe
@@ -154,7 +155,8 @@ def _generated(moved: tuple[fx.GraphModule, list[Any], Any], templates: bool, bo
     settings = _SETTINGS | (_TEMPLATES if templates else {"max_autotune": False, "max_autotune_gemm": False})
     settings["triton.mix_order_reduction"] = both_ways
     known = {name: value for name, value in settings.items() if _has(config, name)}
-    with config.patch(known), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()), torch.no_grad():
+    handlers = V.set_fake_mode(mode), V.set_debug_handler(DebugContext())
+    with config.patch(known), handlers[0], handlers[1], torch.no_grad(), convolutions_by_cudnn():
         compile_fx._recursive_post_grad_passes(module, is_inference=True)
         graph = GraphLowering(
             module, example_inputs=fakes, shape_env=mode.shape_env, is_inference=True, layout_opt=_channels_last(module)
