@@ -277,6 +277,29 @@ def test_tf32_is_for_products_of_what_the_reference_computes_too(reference, kern
             assert found.passed is passes, (cut, found)
 
 
+def remembered(x, w, u, cut=lambda x: x):
+    """The hidden states of an LSTM, whose products are told apart from what is made of them."""
+    state, cell, found = torch.zeros(x.shape[1], 24), torch.zeros(x.shape[1], 24), []
+    for row in x:
+        i, f, g, o = (cut(row) @ cut(w).T + cut(state) @ cut(u).T).chunk(4, 1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        state = o.sigmoid() * cell.tanh()
+        found.append(state)
+    return torch.stack(found)
+
+
+def test_tf32_is_for_the_products_of_a_recurrent_layer():
+    def reference(x, w, u):
+        state = x.new_zeros(1, x.shape[1], 24)
+        return torch.lstm(x, (state, state), (w, u), False, 1, 0.0, False, False, False)[0]
+
+    task = task_of(reference, Tolerance(precision="tf32"))
+    inputs = tuple((8 * x).round() / 16 for x in draw((6, 8, 16), (96, 16), (96, 24)))
+    assert verdict(task, inputs, remembered).passed
+    assert verdict(task, inputs, lambda *given: remembered(*given, truncated)).passed
+    assert not verdict(task, inputs, lambda *given: remembered(*given, lambda x: x.bfloat16().float())).passed
+
+
 def test_softmax_in_half_precision_fails():
     assert not verdict(SOFTMAX, draw((8, 1000)), lambda x: torch.softmax(x.half().float(), -1).half().float()).passed
     assert not verdict(SOFTMAX, draw((8, 1000)), lambda x: torch.softmax(x.bfloat16(), -1).float()).passed

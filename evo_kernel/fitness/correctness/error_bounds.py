@@ -38,9 +38,11 @@ element that this changes, such as 1 / sqrt(x), is not compared.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -355,11 +357,30 @@ def _add_contracted(run: Callable[[Change], Sequence[torch.Tensor]], estimates: 
         for change, share in ((_as_tf32, 1.0), (_half_truncated, _OF_HALF)):
             with Contracted(change) as products:
                 outputs = run(unnoticed(_copied))
+            if products.hidden:
+                with _without_libraries(), Contracted(change) as products:
+                    outputs = run(unnoticed(_copied))
             if not products.any:
                 return
             _add_result(estimates, outputs, share)
     except TaskError:  # it succeeded before: it does not allow the dispatch mode
         return
+
+
+_libraries = threading.Lock()
+
+
+@contextlib.contextmanager
+def _without_libraries() -> Iterator[None]:
+    """Layers of recurrent networks are computed by products of their own."""
+    with _libraries:  # the flags are the process's
+        before = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            with torch.backends.cudnn.flags(enabled=False, allow_tf32=False):
+                yield
+        finally:
+            torch._C._set_mkldnn_enabled(before)
 
 
 def _add_tf32_ties(

@@ -200,6 +200,7 @@ class Contracted(TorchDispatchMode):
         super().__init__()
         self._change = unnoticed(change)
         self.any = False  # whether there was a product
+        self.hidden = False  # whether a library computed some within a layer of a recurrent network
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -209,6 +210,7 @@ class Contracted(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name, kwargs = _name(func), kwargs or {}
+        self.hidden = self.hidden or name in ("mkldnn_rnn_layer", "_cudnn_rnn")
         if name.startswith("_scaled_dot_product") and not name.endswith("_backward"):
             return self._by_products(func, args, kwargs)
         first = 0 if name in ("convolution", "matmul") else _PRODUCTS.get(name)  # matmul: inside `decompose`
