@@ -358,11 +358,17 @@ def test_a_block_of_torch_walks_a_row_alone(op, args, length):
     assert cost.sector_bytes == max(8 * rows.elements, 90 * 8 * length)
 
 
-def test_torch_adds_up_what_was_made_of_one_element_by_one_thread():
+def test_torch_adds_up_what_was_made_of_one_element_and_bags_by_one_thread():
     large, small = (View(buffer=0, dtype="float32", shape=(1, 4, n), strides=(4 * n, n, 1)) for n in (4096, 2))
     args = [{"view": 0}, [4096], [1, 4, 2]]
-    op = "aten.upsample_nearest1d_backward.default"
-    assert torch_cost(Aten(op=op, views=(large,), args=args, kwargs={}, outputs=(small,))).crowd == 2048
+    for op in ("upsample_nearest1d_backward", "upsample_linear1d_backward", "grid_sampler_2d_backward"):
+        node = Aten(op=f"aten.{op}.default", views=(large,), args=args, kwargs={}, outputs=(small,))
+        assert torch_cost(node).crowd == 2048
+    table, bags = (View(buffer=0, dtype="float32", shape=(n, 16), strides=(16, 1)) for n in (4096, 2))
+    places, offsets = (View(buffer=0, dtype="int64", shape=(n,), strides=(1,)) for n in (8192, 2))
+    op, views = "aten._embedding_bag_forward_only.default", (table, places, offsets)
+    told = [{"view": place} for place in range(3)]
+    assert torch_cost(Aten(op=op, views=views, args=told, kwargs={}, outputs=(bags,))).crowd == 4096
 
 
 PRODUCTS = re.compile(

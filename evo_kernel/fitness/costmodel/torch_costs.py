@@ -163,12 +163,21 @@ def _told(node: Aten, position: int, name: str) -> Any:
 
 
 def _chain(node: Aten) -> float:
-    """Elements that one thread adds up or compares, one after the other: of a window of pooling, of an image that was
-    upsampled."""
-    base = node.op.split(".")[1].strip("_")
-    if base.startswith("upsample_") and base.endswith("_backward") and node.views and node.outputs and node.outputs[0]:
-        return node.views[0].elements / max(1, node.outputs[0].elements)
+    """Elements that one thread, or one address, adds up or compares, one after the other, at least: of a window of
+    pooling, of an image that was sampled, of a bag."""
+    base, made = node.op.split(".")[1].strip("_"), next((view for view in node.outputs if view), None)
+    if not node.views or made is None:
+        return 0.0
+    if base.startswith(("upsample_", "grid_sampler_")) and base.endswith("_backward"):
+        return node.views[0].elements / max(1, made.elements)
+    if base in ("embedding_bag", "embedding_bag_forward_only"):
+        return _indices(node) / max(1, *made.shape[:1])
     return _window(node)
+
+
+def _indices(node: Aten) -> int:
+    """Elements of the largest tensor of integers."""
+    return max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
 
 
 def _row_bytes(node: Aten) -> float:
@@ -192,8 +201,7 @@ def _bag_bytes(node: Aten) -> float:
     if "embedding_bag" not in node.op or not node.outputs or not node.outputs[0]:
         return 0.0
     made = node.outputs[0]
-    indices = max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
-    return float(indices * made.shape[-1] * made.item_bytes) if made.shape else 0.0
+    return float(_indices(node) * made.shape[-1] * made.item_bytes) if made.shape else 0.0
 
 
 def _gathered_bytes(node: Aten) -> float:
@@ -246,7 +254,7 @@ def _argument(node: Aten, position: int, name: str) -> View | None:
 def _sorted_bytes(node: Aten, base: str, moved: float) -> float:
     """What sorts and selections pass over, which `moved` bytes once."""
     if _adds_at_indices(node, base):
-        indices = max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
+        indices = _indices(node)
         return indices * 8 * _SORT_BYTES if indices > _SORTED_INDICES else 0.0
     if base not in _NAMES["sorts"] | _NAMES["selections"]:
         return 0.0
