@@ -4,7 +4,7 @@ where warm.py forks it."""
 import runpy
 import sys
 
-import torch._dynamo  # noqa: F401
+import torch._dynamo
 import torch.export  # noqa: F401
 import triton  # noqa: F401
 
