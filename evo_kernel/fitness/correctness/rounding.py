@@ -189,8 +189,10 @@ def _are_whole(values: Sequence[Any]) -> bool:
     """Whether all elements are whole numbers that float32 holds."""
     floats = [torch.as_tensor(v) for v in values if isinstance(v, (float, torch.Tensor))]
     floats = [v for v in floats if v.is_floating_point()]
-    corners = [v[(slice(4),) * v.dim()] for v in floats]  # which mostly tell, without memory for all
-    return all(bool(((v.round() == v) & (v.abs() <= 2**24)).all()) for v in (*corners, *floats))
+    corners = (v[(slice(4),) * v.dim()].flatten().tolist() for v in floats)  # mostly tell, without memory for all
+    if not all(x.is_integer() and abs(x) <= 2**24 for corner in corners for x in corner):
+        return False
+    return all(bool(((v.round() == v) & (v.abs() <= 2**24)).all()) for v in floats)
 
 
 class Contracted(TorchDispatchMode):
