@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -13,7 +14,7 @@ from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.tasks.first import template_of
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.product import product_template
-from evo_kernel.types import Purpose, Status
+from evo_kernel.types import Purpose, Source, Status
 from evo_kernel.types.gpus import is_hopper
 from tests.support.scripts import script
 from tests.tasks.test_lowering import CHILD, relative
@@ -212,10 +213,11 @@ def reference(x, w, bias):
 """
 
 
-def spaces(folder, places, filters, convolution):
+def spaces(folder, places, filters, convolution, channels=20):
     """A task of a convolution in TF32, and its Gluon form, which computes what follows too."""
     path = folder / "spaces_task.py"
     text = SPACES.replace("PLACES", places).replace("FILTERS", filters).replace("CONVOLUTION", convolution)
+    text = text.replace('"c": 20', f'"c": {channels}')
     path.write_text(text + "PRECISION = 'tf32'\n")
     one = load(path)
     setattr(one.reference_function, "compiled_baseline", False)
@@ -231,6 +233,25 @@ def test_convolutions_of_float32_in_other_spaces(tmp_path):
     one, source = spaces(tmp_path, "3, 4, 5", "c, f // 2, 2, 2, 3", turned)
     with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(source, Purpose.SCORE)
+    assert evaluation.status is Status.PASSED, evaluation.reason
+
+
+DIRECT = {
+    "line": ("420", "f, c, 3", "conv1d(x, w, bias, 3, 2, 4)", 20),
+    "rows": ("17, 22", "f, c, 3, 2", "conv2d(x, w, bias, (1, 2), (2, 1), (2, 1))", 16),
+    "space": ("5, 9, 12", "f, c, 3, 3, 3", "conv3d(x, w, bias)", 3),
+    "turned line": ("90", "c, f, 2", "conv_transpose1d(x, w, bias, 3)", 5),
+    "turned rows": ("8, 9", "c, f, 2, 3", "conv_transpose2d(x, w, bias, 2, (0, 1))", 8),
+}
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_convolutions_of_few_products_copy_nothing(tmp_path, name):
+    one, source = spaces(tmp_path, *DIRECT[name])
+    text = re.sub(r"if (direct\(.*\)):\n +return\n", r"assert \1\n    return\n", source.text)
+    assert text != source.text
+    with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
+        evaluation = judge.evaluate(Source(text), Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason
 
 

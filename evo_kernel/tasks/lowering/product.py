@@ -16,6 +16,7 @@ from torch import fx
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.lowering.contraction import LEAST
+from evo_kernel.tasks.lowering.direct import DIRECT
 from evo_kernel.tasks.lowering.layout import LoweredValue, align, same, storage_order
 from evo_kernel.tasks.lowering.lower import lower, ones
 from evo_kernel.tasks.lowering.module import LoweredModule, read_sizes, tl_type
@@ -92,7 +93,8 @@ def _cutter(module: LoweredModule, node: AtenNode) -> tuple[str, list[tuple[Lowe
         module.inline, module.taken = None, taken
     product.result = last.name
     product.extras = {"": "bias", **product.extras}
-    text = product.filled(GLUON + PLANES + CUT, [*BIAS, *statements]).strip()
+    direct = DIRECT if module.precision != "ieee" else ""
+    text = product.filled(GLUON + PLANES + direct + CUT, [*BIAS, *statements]).strip()
     return text, product.beside
 
 
@@ -397,6 +399,7 @@ class Product:
                 lines.append(f"{code}\n")
         text = "".join(lines)
         pointers, extras = ("".join(f"{name}{end}, " for name in self.extras.values()) for end in ("_ptr", ""))
+        text = text.replace("BESIDE, ", pointers)
         pointers = "a_inverse_ptr, b_inverse_ptr, " * self.scaled + pointers
         if planes:
             text = re.sub(r"\b(c_smem|stage), ", "", text.replace("c_desc", "c_ptr"))

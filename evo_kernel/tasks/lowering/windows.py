@@ -17,10 +17,12 @@ NAMES = {
         *("HIGH", "WIDE", "DOWN", "RIGHT", "TOP", "LEFT", "STEP_DOWN", "STEP_RIGHT"),
         *("APART_DOWN", "APART_RIGHT", "EVERY_DOWN", "EVERY_RIGHT"),
     ),
+    "MEETING": ("C", "SIZES", "CELLS", "WAYS", "CHUNKS", "PADDED", "ROWS", "UNIT", "BLOCK_N", "BLOCK_K"),
 }
 """What these stand for: other phases of x; a box's pictures, rows and columns; the result's rows and columns; of a
 result in planes, how many are a volume, and strides. Then, each of rows and of columns: taps of a filter, stride,
-padding and dilation; how far apart outputs lie that meet the same taps, and every how many taps they meet."""
+padding and dilation; how far apart outputs lie that meet the same taps, and every how many taps they meet. Last, of
+`direct`: how a tile meets x."""
 
 GATHER = '''
 
@@ -159,6 +161,8 @@ def depth_of(channels):
 
 
 def cut(x, w, EXTRAS, out, geometry):
+    if direct(x, w, EXTRAS, out, geometry):  # PLANES+HALVED
+        return  # PLANES+HALVED
     _, out_deep, _, _, _ = out.shape  # PLANES
     picture_stride, depth_stride, _, _, channel_stride = out.stride()  # PLANES
     (x, a_inverse), (w, b_inverse), geometry = in_parts(x, w, out, geometry)  # PLANES
