@@ -1,7 +1,8 @@
 """Checks the rows of a population before anybody reads them: such a file may come from anywhere, edited by hand.
 
 Each row must be what a search writes: numbers in range, names that are known, links to rows that exist, JSON of its
-shape, and a score that follows from its times.
+shape, and a score that follows from its times. Nothing in the file may act when rows are written: a trigger could make
+others of them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any, NewType
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Rival, Source, Status, TaskCard
+from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Rival, Source, Status, TaskCard, escaped
 from evo_kernel.types.limits import MOST_COUNT, MOST_NUMBER
 from evo_kernel.types.notes import Evidence
 from populations.archive import PopulationSettings
+from populations.connect import fetch_one
 from populations.rows import BASELINE_FAULT, decode_features, decode_finding, digest, fetch_environment, loads
 from populations.statistics import NO_PROPOSAL
 
@@ -126,6 +128,11 @@ def check_rows(connection: sqlite3.Connection, path: Path) -> None:
     if (about.st_dev, about.st_ino) in _checked:
         return
     try:
+        if (trigger := fetch_one(connection, "SELECT name FROM sqlite_master WHERE type = 'trigger'")) is not None:
+            raise PopulationError(
+                f"{path}: it has a trigger, {escaped(trigger)!r}, which changes what is written. No search made that. "
+                "Take another copy of it."
+            )
         connection.execute("BEGIN")  # one moment for all tables: somebody may be writing
         found = next(_faults(connection), None)
         connection.execute("ROLLBACK")
@@ -147,7 +154,8 @@ def _faults(connection: sqlite3.Connection) -> Iterator[tuple[str, int, str]]:
         ("source_hash", 2, lambda text, language: Source(text, language).sha256),
     ):  # fmt: skip
         connection.create_function(name, count, function, deterministic=True)
-    for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    for (table,) in connection.execute(tables).fetchall():
         about = connection.execute(f'PRAGMA table_info("{table}")').fetchall()
         rules = {name: _column(table, name, kind, bool(needed or key)) for _, name, kind, needed, _, key in about}
         if any(_broken(connection, table, " AND ".join(f"({rule})" for rule in rules.values()), "")):  # one scan
@@ -179,7 +187,7 @@ def _column(table: str, column: str, kind: str, needed: bool) -> str:
     """What holds for each value of a column, as SQL."""
     most = 2**63 - 1 if column == "seed" else MOST_COUNT if kind == "INTEGER" else MOST_NUMBER
     most = LATEST_S if column in ("at", "expires_at") else most
-    rule = KINDS.get(kind, "TRUE").format(f'"{column}"', most, -MOST_NUMBER if column in SIGNED else 0)
+    rule = KINDS.get(kind, "FALSE").format(f'"{column}"', most, -MOST_NUMBER if column in SIGNED else 0)
     shape = f"{table}.{column}"
     if shape in SHAPES:
         rule += f" AND fits('{shape}', {column})"

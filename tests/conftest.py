@@ -11,6 +11,7 @@ from evo_kernel.processes import keep_memory
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does: small matrices, other threads at work
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads would spin while other workers have the processors
 keep_memory()  # as the command line does
+gc.set_threshold(50_000)  # as the command line does
 
 
 @pytest.hookimpl(wrapper=True)

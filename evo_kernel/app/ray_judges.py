@@ -1,4 +1,7 @@
-"""Judges as Ray actors: one a host, which has all its cores and GPUs. The transport beneath fitness/spool/pool.py."""
+"""Judges as Ray actors: one a GPU, with its share of the host's cores, or one a host without GPUs.
+
+One process with two GPUs would judge hardly more than with one. The transport beneath fitness/spool/pool.py.
+"""
 
 from __future__ import annotations
 
@@ -56,16 +59,18 @@ def ray_module() -> Any:
 
 
 class JudgeActor:
-    """The judges of one host, in a process that Ray starts there. Thread-safe."""
+    """The judges of one GPU or host, in a process that Ray starts there. Thread-safe."""
 
     def __init__(self) -> None:
         self._scratch = Scratch("ray")
         self._judges: WarmJudges | None = None
 
-    def start(self, device: str, own: JudgeSettings) -> bytes:
-        """What it is, as an Announcement."""
+    def start(self, device: str, own: JudgeSettings, number: int, of: int) -> bytes:
+        """What it is, as an Announcement. `number`, `of`: which of so many on the host that share its cores."""
         from evo_kernel.app import early_start, judge_server
 
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[number * len(cores) // of : (number + 1) * len(cores) // of] or cores)
         early_start.begin(None, device)
         self._told, self._judges = judge_server.machine_judges(device, "all", own, self._scratch.path)
         return self._told.as_bytes()
@@ -105,19 +110,26 @@ class RayHosts:
         nodes = [one for one in self._nodes() if one["Resources"].get("CPU", 0) >= 1]
         cards = [one for one in nodes if one["Resources"].get("GPU", 0) >= 1]
         chosen = cards if self._device == "cuda" or (cards and self._device != "cpu") else nodes
-        return {one["NodeID"]: one["NodeManagerHostname"] for one in chosen}
+        return {
+            f"{one['NodeID']}/{number}": one["NodeManagerHostname"] + (f", GPU {number}" if count > 1 else "")
+            for one in chosen
+            for count in [self._count(one["Resources"])]
+            for number in range(count)
+        }
 
     def open(self, host: str, wanted: Callable[[], bool]) -> RayHost:
         ray = self._ray
-        resources = next((one["Resources"] for one in self._nodes() if one["NodeID"] == host), None)
+        node, _, number = host.rpartition("/")
+        resources = next((one["Resources"] for one in self._nodes() if one["NodeID"] == node), None)
         if resources is None:
             raise HostLost("it has left the cluster")
-        cores, cards = int(resources["CPU"]), int(resources.get("GPU", 0)) if self._device != "cpu" else 0
-        threads = 2 * cores + SPARE_THREADS  # the slots that judge_server may announce, and pings
+        count = self._count(resources)
+        cores, cards = max(1, int(resources["CPU"]) // count), int(self._cards(resources) > 0)
+        threads = 2 * (cores + 1) + SPARE_THREADS  # the slots that judge_server may announce, and pings
         options = {"num_cpus": cores, "num_gpus": cards, "max_concurrency": threads}
-        actor = ray.remote(JudgeActor).options(scheduling_strategy=_on(ray, host), **options).remote()
+        actor = ray.remote(JudgeActor).options(scheduling_strategy=_on(ray, node), **options).remote()
         try:
-            started = actor.start.remote(self._device, self._own)
+            started = actor.start.remote(self._device, self._own, int(number), count)
             while not ray.wait([started], timeout=LOOK_S)[0]:
                 if not wanted():
                     raise HostLost("nobody waits for it any more")
@@ -133,6 +145,13 @@ class RayHosts:
 
     def close(self) -> None:
         self._stack.close()
+
+    def _cards(self, resources: Mapping[str, float]) -> int:
+        return int(resources.get("GPU", 0)) if self._device != "cpu" else 0
+
+    def _count(self, resources: Mapping[str, float]) -> int:
+        """Of actors on a host."""
+        return max(1, min(self._cards(resources), int(resources["CPU"])))
 
     def _nodes(self) -> list[dict[str, Any]]:
         try:

@@ -43,7 +43,9 @@ class HelperProcess:
     """
 
     def __init__(self, statement: str, environment: Mapping[str, str] = NO_GPU, caches: Sequence[str] = ()) -> None:
-        self._command, self._environment = [sys.executable, "-P", "-c", statement], dict(environment)
+        seldom = "import gc; gc.set_threshold(50_000)"  # importing torch makes a million objects, which stay
+        self._command = [sys.executable, "-P", "-c", f"{seldom}; {statement}"]
+        self._environment = dict(environment)
         self._caches = caches
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0  # a forked process starts its own

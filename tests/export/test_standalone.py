@@ -227,6 +227,16 @@ def test_inputs_must_be_those_that_were_recorded(recorder, tmp_path):
         known["run"](x + 1)
 
 
+def test_an_input_stays_as_it_is_where_an_output_is_a_view_of_it(recorder, tmp_path):
+    (tmp_path / "doubling.py").write_text(DOUBLING.replace('"m": 3', '"m": 16').replace("x * 2", "x.t(), x * 2"))
+    source = EVIL.replace("(3, 64)", "(16, 64)").replace("return y", "return x.t(), y")
+    run = module(launches(recorder, load(str(tmp_path / "doubling.py")), source, (CaseKind.CHECK,)))["run"]
+    for x in (torch.randn(16, 16), torch.randn(257)[1:].view(16, 16)):
+        before = x.clone()
+        transposed, doubled = run(x)
+        assert torch.equal(transposed, before.t()) and torch.equal(doubled, before * 2) and torch.equal(x, before)
+
+
 def test_a_plan_whose_inputs_share_a_buffer_is_not_exported(recorder, tmp_path):
     (tmp_path / "doubling.py").write_text(DOUBLING)
     task = load(str(tmp_path / "doubling.py"))

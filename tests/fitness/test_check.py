@@ -220,7 +220,7 @@ def test_what_a_reference_computes_in_doubles_fails_in_float32():
 
 
 def truncated(x):
-    return (x.view(torch.int32) & -0x2000).view(torch.float32)
+    return (x.contiguous().view(torch.int32) & -0x2000).view(torch.float32)
 
 
 def test_tf32_passes_only_where_the_task_allows_it():
@@ -233,6 +233,71 @@ def test_tf32_passes_only_where_the_task_allows_it():
     allowing = dataclasses.replace(MATMUL, tolerance=Tolerance(precision="tf32"))
     assert verdict(allowing, inputs, kernel).passed
     assert not verdict(allowing, inputs, lambda a, b: (a.bfloat16() @ b.bfloat16()).float()).passed
+
+
+def test_operands_of_fewer_digits_than_tf32_has_fail_where_all_terms_are_of_one_sign():
+    """There errors of truncation add up to many times what rounding makes, as bfloat16 does."""
+    inputs = tuple(x.abs() for x in draw((64, 1024), (1024, 64)))
+    task = dataclasses.replace(MATMUL, tolerance=Tolerance(precision="tf32"))
+    assert verdict(task, inputs, lambda a, b: truncated(a) @ truncated(b)).passed
+    assert verdict(task, inputs, lambda a, b: truncated(a) @ b).passed
+    found = verdict(task, inputs, lambda a, b: a.bfloat16().float() @ b.bfloat16().float())
+    assert not found.passed and "beside a common factor" in found.reason
+
+
+def layers(a, b, cut=lambda x: x):
+    return cut(torch.relu(cut(a) @ cut(b) - 4)) @ cut(b.T)
+
+
+def attended(a, b, cut=lambda x: x):
+    return cut(torch.softmax(cut(a) @ cut(b) / 8, -1)) @ cut(b.T)
+
+
+@pytest.mark.parametrize(
+    ("reference", "kernel"),
+    [
+        (layers, layers),
+        (attended, attended),
+        (lambda a, b: torch.nn.functional.scaled_dot_product_attention(a, b.T, b.T, scale=0.125), attended),
+        (
+            lambda a, b: (a**2).sum(1)[:, None] + (b**2).sum(0) - 2 * a @ b,
+            lambda a, b, cut: (a**2).sum(1)[:, None] + (b**2).sum(0) - 2 * cut(a) @ cut(b),
+        ),
+    ],
+)
+@pytest.mark.parametrize("sign", [torch.Tensor.clone, torch.Tensor.abs])
+def test_tf32_is_for_products_of_what_the_reference_computes_too(reference, kernel, sign):
+    """Inputs on a grid are exact in TF32, what is computed of them is not."""
+    task = task_of(reference, Tolerance(precision="tf32"))
+    a, b = (sign((4 * x).round() / 4) for x in draw((96, 64), (64, 96)))
+    expected = error_bounds.expect(task, (a, b))
+    for cut, passes in ((truncated, True), (lambda x: x.bfloat16().float(), False)):
+        if passes or reference is layers:
+            found = check.compare("case", (kernel(a, b, cut),), expected, task.tolerance)
+            assert found.passed is passes, (cut, found)
+
+
+def remembered(x, w, u, cut=lambda x: x):
+    """The hidden states of an LSTM, whose products are told apart from what is made of them."""
+    state, cell, found = torch.zeros(x.shape[1], 24), torch.zeros(x.shape[1], 24), []
+    for row in x:
+        i, f, g, o = (cut(row) @ cut(w).T + cut(state) @ cut(u).T).chunk(4, 1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        state = o.sigmoid() * cell.tanh()
+        found.append(state)
+    return torch.stack(found)
+
+
+def test_tf32_is_for_the_products_of_a_recurrent_layer():
+    def reference(x, w, u):
+        state = x.new_zeros(1, x.shape[1], 24)
+        return torch.lstm(x, (state, state), (w, u), False, 1, 0.0, False, False, False)[0]
+
+    task = task_of(reference, Tolerance(precision="tf32"))
+    inputs = tuple((8 * x).round() / 16 for x in draw((6, 8, 16), (96, 16), (96, 24)))
+    assert verdict(task, inputs, remembered).passed
+    assert verdict(task, inputs, lambda *given: remembered(*given, truncated)).passed
+    assert not verdict(task, inputs, lambda *given: remembered(*given, lambda x: x.bfloat16().float())).passed
 
 
 def test_softmax_in_half_precision_fails():

@@ -336,7 +336,39 @@ def test_pooling_reads_a_window_for_each_output():
     pool = Aten(
         op="aten.avg_pool2d.default", views=(given,), args=[{"view": 0}, [31, 31], [1, 1]], kwargs={}, outputs=(made,)
     )
-    assert torch_cost(pool).sector_bytes == 31 * 31 * 34 * 34 * 4
+    assert torch_cost(pool).sector_bytes == 31 * 31 * 34 * 34 * 4 and torch_cost(pool).crowd == 31 * 31
+    ahead = [{"view": 0}, {"view": 1}, [31, 31], [1, 2]]
+    back = Aten(op="aten.avg_pool2d_backward.default", views=(made, given), args=ahead, kwargs={}, outputs=(given,))
+    assert torch_cost(back).crowd == 31 * 31 / 2  # outputs whose windows hold an element
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "length"),
+    [
+        ("_softmax", [{"view": 0}, -1, False], 1 << 20),
+        ("_log_softmax_backward_data", [{"view": 0}, {"view": 0}, 0, {"dtype": "float32"}], 4),
+        ("native_layer_norm", [{"view": 0}, [1 << 20], None, None, 1e-5], 1 << 20),
+        ("native_group_norm", [{"view": 0}, None, None, 4, 8, 1 << 17, 2, 1e-5], 1 << 19),
+        ("cumsum", [{"view": 0}, 1], 0),
+    ],
+)
+def test_a_block_of_torch_walks_a_row_alone(op, args, length):
+    rows = View(buffer=0, dtype="float32", shape=(4, 1 << 20), strides=(1 << 20, 1))
+    cost = torch_cost(Aten(op=f"aten.{op}.default", views=(rows,), args=args, kwargs={}, outputs=(rows,)))
+    assert cost.sector_bytes == max(8 * rows.elements, 90 * 8 * length)
+
+
+def test_torch_adds_up_what_was_made_of_one_element_and_bags_by_one_thread():
+    large, small = (View(buffer=0, dtype="float32", shape=(1, 4, n), strides=(4 * n, n, 1)) for n in (4096, 2))
+    args = [{"view": 0}, [4096], [1, 4, 2]]
+    for op in ("upsample_nearest1d_backward", "upsample_linear1d_backward", "grid_sampler_2d_backward"):
+        node = Aten(op=f"aten.{op}.default", views=(large,), args=args, kwargs={}, outputs=(small,))
+        assert torch_cost(node).crowd == 2048
+    table, bags = (View(buffer=0, dtype="float32", shape=(n, 16), strides=(16, 1)) for n in (4096, 2))
+    places, offsets = (View(buffer=0, dtype="int64", shape=(n,), strides=(1,)) for n in (8192, 2))
+    op, views = "aten._embedding_bag_forward_only.default", (table, places, offsets)
+    told = [{"view": place} for place in range(3)]
+    assert torch_cost(Aten(op=op, views=views, args=told, kwargs={}, outputs=(bags,))).crowd == 4096
 
 
 PRODUCTS = re.compile(
@@ -556,6 +588,11 @@ def test_loops_in_torch_operations_take_the_rounds_of_their_numbers(op, args, op
         ("scatter_add.default", (3, 4), torch.float32, [[0, 2, 0, 1], [0, 1, 0, 1], [0, 1, 1, 1]], 3),  # by columns
         ("scatter_reduce_.two", (4, 2), torch.float16, [[1], [1], [0]], 2),
         ("index_add_.default", (9,), torch.int32, [1] * 32 + [2, 3] * 16, 16),  # of integers a warp adds up first
+        ("scatter_.reduce", (4, 2), torch.float32, [[1], [1], [0]], 2),
+        ("scatter.value_reduce", (4,), torch.float32, [1, 1, 1], 3),
+        ("scatter.src", (4,), torch.float32, [1, 1], 0),
+        ("put_.default", (2, 2), torch.float32, [3, -1, -1, 0], 3),
+        ("put.default", (4,), torch.float32, [1, 1], 0),  # the last one stays
         ("index_select.default", (4,), torch.float32, [1, 1], 0),
     ],
 )
@@ -563,6 +600,8 @@ def test_torch_updates_one_address_after_the_other(op, shape, dtype, index, crow
     target, places = torch.zeros(shape, dtype=dtype), torch.tensor(index)
     view = View(buffer=0, dtype="float32", shape=(1,), strides=(1,))
     args = [{"view": 0}, 0, {"view": 1}, {"view": 0}]
+    if op.startswith("put"):
+        args = [{"view": 0}, {"view": 1}, {"view": 0}, op.startswith("put_")]
     node = Aten(op=f"aten.{op}", views=(view, view), args=args, kwargs={}, outputs=(view,))
     assert crowd_of_torch(node, [target, places]) == crowd
     plan = softmax_plan(4, 64)

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from evo_kernel.fitness.compile import machine_code, module_state, nvrtc
+from evo_kernel.fitness.compile import instructions, machine_code, module_state, nvrtc
 from tests.fitness.test_launch_kinds import needs_nvrtc
 
 pytestmark = needs_nvrtc
@@ -40,6 +40,20 @@ def test_assembly_beside_a_table_of_the_library_is_allowed():
     )
     assert machine_code.variables(nvrtc.load().compile(code, "sums", 90, (nvrtc.SILENT,)).cubin)
     assert _fault("#include <cuda_fp16.h>\n" + code) == ""
+
+
+@pytest.mark.parametrize("use", ["*(volatile int*)a", "atomicAdd((int*)a, 1)", "*(volatile int*)a = n"])
+def test_accesses_that_may_be_of_local_memory_are_counted(use):
+    """So that it is cleared where code has no frame: assembly takes its address."""
+    code = BODY % f'unsigned long long a; asm volatile("cvta.local.u64 %0, 64;" : "=l"(a)); y[0] = {use};'
+    cubin = nvrtc.load().compile(code, "sums", 90, (nvrtc.SILENT,)).cubin
+    assert machine_code.resources(cubin).stack_bytes == 0 and _fault(code) == ""
+    assert instructions.instruction_counts(cubin)["generic"] > 0
+
+
+def test_accesses_of_global_memory_alone_are_not_generic():
+    cubin = nvrtc.load().compile(BODY % "y[n] = x[n];", "sums", 90, (nvrtc.SILENT,)).cubin
+    assert "generic" not in instructions.instruction_counts(cubin)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shutil
@@ -94,6 +95,33 @@ def test_a_row_edited_by_hand_is_named(sound, tmp_path, edit):
         open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1)
 
 
-def test_what_a_search_wrote_is_read(sound):
+def test_a_file_that_changes_what_is_written_or_has_columns_of_no_kind_is_named(sound, tmp_path):
+    faster = "UPDATE measurements SET median_us = median_us / 10 WHERE evaluation = new.evaluation"
+    for name, script, says in (
+        ("acts.db", f"CREATE TRIGGER faster AFTER INSERT ON measurements BEGIN {faster}; END", "a trigger, 'faster'"),
+        ("untyped.db", "ALTER TABLE notes ADD COLUMN mood", "row 1 of notes: its mood is not what it should be"),
+    ):
+        path = tmp_path / name
+        shutil.copy(sound, path)
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(script)
+            connection.execute("INSERT INTO notes (author, text, at) VALUES ('a', 'b', 1.0)")
+            connection.execute("ANALYZE")
+            if name == "untyped.db":
+                connection.execute("UPDATE notes SET mood = 1")
+            connection.commit()
+        with pytest.raises(PopulationError, match=f"^{re.escape(str(path))}: .*{says}"):
+            PopulationReader(path)
+        with pytest.raises(PopulationError, match=says):
+            open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1)
+
+
+def test_what_a_search_wrote_is_read(sound, tmp_path):
+    path = tmp_path / "analysed.db"  # by people with a client of SQLite
+    shutil.copy(sound, path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("ANALYZE")
+    with PopulationReader(path) as reader:
+        assert reader.status().candidates > 3
     with PopulationReader(sound) as reader:
         assert reader.status().candidates > 3

@@ -1,9 +1,11 @@
-"""Runs a script, `-m MODULE` or `-c CODE` as `python -P` does: with PyTorch and Triton imported already where warm.py forks it."""
+"""Runs a script, `-m MODULE` or `-c CODE` as `python -P` does: with PyTorch, its compiler and Triton imported already
+where warm.py forks it."""
 
 import runpy
 import sys
 
-import torch  # noqa: F401
+import torch._dynamo
+import torch.export  # noqa: F401
 import triton  # noqa: F401
 
 from tests.support import warm

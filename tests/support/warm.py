@@ -53,6 +53,7 @@ def _serve(module: str, listening: socket.socket) -> None:
 
     gc.disable()
     main = importlib.import_module(module).main
+    gc.set_threshold(50_000)  # as the command line does
     gc.freeze()  # a child's garbage collector would write to, and so copy, every page loaded here
     children: dict[int, tuple[int, socket.socket]] = {}  # by a pidfd: who it is, and who is told how it ended
     while sys.stdin not in (ready := select.select([sys.stdin, listening, *children], [], [])[0]):

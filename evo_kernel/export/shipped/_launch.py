@@ -172,26 +172,30 @@ class Program:
             else:
                 with _judged_settings(self.precision):
                     _aten(node, buffers, device)
-        for view in case["outputs"]:
-            if isinstance(number := case["buffers"][view["buffer"]], int) and buffers[view["buffer"]].data_ptr() != (
-                inputs[number].data_ptr()
-            ):
-                inputs[number].copy_(_tensor(buffers, view))  # an input changed in place that was copied for alignment
+        for place in {view["buffer"] for view in case["outputs"]}:
+            if isinstance(number := case["buffers"][place], int):
+                own = _bytes_in(inputs[number], device)
+                if own.data_ptr() != buffers[place].data_ptr():
+                    own.copy_(buffers[place])  # an input changed in place that was copied for alignment
         return tuple(_tensor(buffers, view) for view in case["outputs"])
 
 
 def _buffer(entry: Any, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
     """Bytes: of an input, which they share, or new ones."""
     if isinstance(entry, int):
-        value = inputs[entry]
-        low, high = _span(value)
-        begin, count = value.storage_offset() * value.element_size(), high - low
-        data = torch.empty(0, dtype=torch.uint8, device=device).set_(value.untyped_storage(), begin, (count,))  # pyright: ignore[reportCallIssue]
+        data = _bytes_in(inputs[entry], device)
         return data.clone() if data.data_ptr() % ALIGNED_BYTES else data
     size, alignment = entry
     made = torch.empty(size + alignment - 1, dtype=torch.uint8, device=device)
     shift = -made.data_ptr() % alignment
     return made[shift : shift + size]
+
+
+def _bytes_in(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """From its first byte to its last, in its own memory."""
+    low, high = _span(value)
+    begin, count = value.storage_offset() * value.element_size(), high - low
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(value.untyped_storage(), begin, (count,))  # pyright: ignore[reportCallIssue]
 
 
 def _tensor(buffers: Sequence[torch.Tensor], view: Mapping[str, Any]) -> torch.Tensor:

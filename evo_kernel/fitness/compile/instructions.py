@@ -35,6 +35,7 @@ _TRUE = 7  # the number of the predicate that always holds
 _GLOBAL = {"ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic"}
 _REACHES_GLOBAL = {"CCTL", "UBLKPF", "UTMAPF", "UBLKRED", "RED", "SULD", "SUST", "SURED", "SUATOM", "TEX", "TLD"}
 _SHARED = {"ATOMS", "REDS"}
+_GENERIC = {"LD", "ST", "ATOM"}  # whose addresses may be in global, shared or local memory
 _UNKNOWN_NEXT = {"EXIT", "BRX", "BRXU", "JMP", "JMX", "JMXU", "KILL"}
 _NORMAL_EVICTION = 1  # bits 84-86 of a load or store (.EF is 0, .EL is 2)
 
@@ -107,9 +108,9 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
 
     `all` counts every instruction, `loops` the backward branches, `in_loop.<class>` the instructions of a class between
     the target of a backward branch and the branch, `alu` and its like those of a slower unit, `hinted` the
-    loads and stores with an eviction priority of their own, `load_bytes` what the global loads of one
-    thread bring, each once, and `products` those of `Instruction.products` (in loops likewise). Raises ValueError, and
-    InfraError without a disassembler.
+    loads and stores with an eviction priority of their own, `generic` the accesses that may be of local memory, too,
+    `load_bytes` what the global loads of one thread bring, each once, and `products` those of `Instruction.products`
+    (in loops likewise). Raises ValueError, and InfraError without a disassembler.
     """
     code = _with_functions(cubin)
     spans = [(one.target, one.address) for one in code if one.opcode == "BRA" and one.target < one.address]
@@ -117,6 +118,8 @@ def instruction_counts(cubin: bytes) -> Mapping[str, int]:
     accesses = [one for one in code if one.family in ("ld.global", "st.global")]
     if hinted := sum((one.high >> 20) & 7 != _NORMAL_EVICTION for one in accesses):
         counts["hinted"] = hinted
+    if generic := sum(one.opcode in _GENERIC for one in code):
+        counts["generic"] = generic
     within = {address for start, end in spans for address in range(start, end + 1, 16)}
     if inside := [one for one in code if one.address in within]:
         counts |= {f"in_loop.{name}": count for name, count in (_by_class(inside) | {"all": len(inside)}).items()}

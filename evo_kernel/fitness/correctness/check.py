@@ -28,6 +28,7 @@ from evo_kernel.fitness.correctness.error_bounds import (
     beyond_next,
     drawn_sizes,
     expect,
+    norm_apart,
     norm_of_errors,
     rounded_apart,
 )
@@ -136,6 +137,15 @@ def _float_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> t
         )
     bounds = bounds_of(wanted, tolerance)
     ratio = max(_ratio(frobenius, bounds[0]), _ratio(largest, bounds[1]))
+    if ratio <= 1.0 and wanted.apart is not None:
+        bound = max(tolerance.relative_multiple * wanted.apart, tolerance.absolute * math.sqrt(got.numel()))
+        apart = _ratio(norm_apart(got, truth, wanted.compared), bound)
+        if apart > 1.0:
+            return (
+                f"is off by {apart:.3g}x what is allowed beside a common factor: by fewer digits than TF32 has",
+                apart,
+            )
+        ratio = max(ratio, apart)
     if ratio <= 1.0:
         return _rounding_fault(got, wanted, tolerance), ratio
     _, _, error = _marks(*values)

@@ -1,8 +1,9 @@
 """Computes expected outputs in float64, and the error that an honest kernel in the task's dtypes may have.
 
 An honest kernel's error on these inputs is estimated as the largest of
-    own          the error of the task's reference, run eagerly in the task's own dtypes (also with operands rounded to
-                 tf32, and truncated half-way there, if the task's precision allows tf32),
+    own          the error of the task's reference, run eagerly in the task's own dtypes (also with inputs, and with the
+                 operands of products alone, rounded to tf32, and truncated half-way there, if the task's precision
+                 allows tf32),
     sensitivity  the change of the float64 reference when every floating-point input changes by `perturbation` units of
                  rounding: the error of a backward-stable algorithm (Higham, Accuracy and Stability of Numerical
                  Algorithms, 2nd ed., section 1.5), so that exp2 in place of exp is not an error; in several patterns
@@ -21,6 +22,10 @@ much. Where the reference rounds to a narrow dtype first, most may: then it is h
 gives in its own dtypes nor what it gives in float64, since an element may be either. Beside these, each that is next to
 a tie by what is rounded inside the reference may differ by as much as there; where ties decide many, no others.
 
+Operands of TF32 that are truncated make the errors of all terms of one sign: where the terms are, too, they add up, to
+many times what rounding makes, and allow as much of operands with fewer digits, whose errors do not add up. All that
+such errors have in common is a factor; so without one, errors have a bound of their own.
+
 An element much smaller than the largest of its output may have the absolute error allowed for that one. So beside the
 largest norm of an honest error, that of the smaller elements is told, and of the smaller ones of these.
 
@@ -33,9 +38,11 @@ element that this changes, such as 1 / sqrt(x), is not compared.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -47,6 +54,7 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.rounding import (
     ComputedDtypes,
+    Contracted,
     NarrowDtypes,
     Narrowed,
     Rounding,
@@ -116,6 +124,7 @@ class Expected:
     narrow: NarrowBounds | None = None  # of 8-bit floats, beside these
     small: tuple[SmallElements, ...] = ()  # each holds the next; none of 8-bit floats
     selection: Selection | None = None  # of indices
+    apart: float | None = None  # where products may be of TF32: the norm of errors, but for a factor common to all
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -171,6 +180,9 @@ class SmallElements:
 
 
 _TF32 = 2.0**-11  # relative rounding
+_OF_HALF = 0.75
+"""Share of the errors of half a truncation: four times that is half more than those of a whole one, and no more than
+four times those of rounding where signs differ."""
 _NEAR_OVERFLOW = 8.0  # honest errors: so near to the largest number rounding decides about infinity
 
 Change = Callable[[Input], Input]
@@ -207,7 +219,7 @@ def expect_by(
         precision = "ieee"
     own, selections = _with_selections(run, precision)
     truth = tuple(map(_compact, run(_double)))
-    estimates = [_Estimate(*both) for both in zip(truth, own, strict=True)]
+    estimates = [_Estimate(*both, precision) for both in zip(truth, own, strict=True)]
     if any(map(_has_denormals, inputs)):
         for estimate, output in zip(estimates, run(_flushed), strict=True):
             estimate.leave_out_changes(output)
@@ -219,7 +231,8 @@ def expect_by(
     _add_result(estimates, own)
     if precision == "tf32":
         _add_result(estimates, run(_as_tf32))
-        _add_result(estimates, run(_half_truncated))
+        _add_result(estimates, run(_half_truncated), _OF_HALF)
+        _add_contracted(run, estimates)
         _add_tf32_ties(run, estimates, selections, recipe.patterns)
     length = max((max(v.shape, default=1) for v in inputs if isinstance(v, torch.Tensor)), default=1)
     length = min(length, LONGEST)
@@ -339,6 +352,39 @@ def _leave_out_orders(
             estimate.leave_out_all()
 
 
+def _add_contracted(run: Callable[[Change], Sequence[torch.Tensor]], estimates: Sequence[_Estimate]) -> None:
+    """Add what comes of such operands in products alone, also of those that the reference computes itself: inputs may
+    be exact in TF32."""
+    try:
+        for change, share in ((_as_tf32, 1.0), (_half_truncated, _OF_HALF)):
+            with Contracted(change) as products:
+                outputs = run(unnoticed(_copied))
+            if products.hidden:
+                with _without_libraries(), Contracted(change) as products:
+                    outputs = run(unnoticed(_copied))
+            if not products.any:
+                return
+            _add_result(estimates, outputs, share)
+    except TaskError:  # it succeeded before: it does not allow the dispatch mode
+        return
+
+
+_libraries = threading.Lock()
+
+
+@contextlib.contextmanager
+def _without_libraries() -> Iterator[None]:
+    """Layers of recurrent networks are computed by products of their own."""
+    with _libraries:  # the flags are the process's
+        before = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            with torch.backends.cudnn.flags(enabled=False, allow_tf32=False):
+                yield
+        finally:
+            torch._C._set_mkldnn_enabled(before)
+
+
 def _add_tf32_ties(
     run: Callable[[Change], Sequence[torch.Tensor]],
     estimates: Sequence[_Estimate],
@@ -412,7 +458,7 @@ def _add_undecided(
 class _Estimate:
     """One output and the largest errors of honest computations so far."""
 
-    def __init__(self, truth: torch.Tensor, own: torch.Tensor) -> None:
+    def __init__(self, truth: torch.Tensor, own: torch.Tensor, precision: str) -> None:
         if truth.shape != own.shape:
             raise TaskError("the reference returns another shape in float64 than in its own dtype")
         self._own, self._truth = own, truth
@@ -422,6 +468,7 @@ class _Estimate:
         self._undecided: torch.Tensor | None = None
         self._is_narrow, self._other = own.dtype in EIGHT_BITS, torch.zeros_like(own, dtype=torch.bool)
         self._beyond = 0.0
+        self._apart = 0.0 if precision == "tf32" and own.dtype.is_floating_point and not self._is_narrow else None
         self._small_errors: list[float] = []  # by group of small elements
         self._neither = 0.0  # most in one computation that are what the reference gives in neither dtype
         ends = [torch.stack(part.double().aminmax()) for (part,) in in_parts(own)] if own.is_floating_point() else []
@@ -470,13 +517,15 @@ class _Estimate:
         self._compared = torch.zeros_like(self._compared)
         self._are_all_finite = False
 
-    def add_result(self, other: torch.Tensor) -> None:
-        """Add the result of another honest computation."""
+    def add_result(self, other: torch.Tensor, share: float = 1.0) -> None:
+        """Add the result of another honest computation. `share`: that its errors count beside a common factor."""
         if self._own.is_floating_point():
             if self._is_narrow:
                 self._add_narrow(other)
             found = [norm_of_errors(other, self._truth, places) for _, places in self._small]
             self._small_errors = list(map(max, found, self._small_errors or found))
+            if self._apart is not None:
+                self._apart = max(self._apart, share * norm_apart(other, self._truth, self._compared))
             frobenius, largest = self._measures(other, self._truth)
             self._errors = (max(self._errors[0], frobenius), max(self._errors[1], largest))
         elif other.dtype == self._own.dtype and bool((differs := other != self._own).any()):
@@ -560,7 +609,7 @@ class _Estimate:
             for i in (0, 1)
         ]
         largest = max(self._errors[1], floors[1]) + underflow
-        end, narrow, near = torch.finfo(own.dtype).max, None, largest
+        end, narrow, near, few = torch.finfo(own.dtype).max, None, largest, own.numel() < recipe.many_outputs
         if self._is_narrow:
             narrow = NarrowBounds(
                 others=float(self._other.sum()) + max(NARROW_LEAST, SIXTEEN_BITS * own.numel()),
@@ -578,6 +627,9 @@ class _Estimate:
             largest=largest,
             narrow=narrow,
             small=self._small_groups(positive, max(coarse, rounding) + inner * growth),
+            apart=None
+            if few or self._apart is None
+            else max(self._apart, floors[0]) + underflow * math.sqrt(own.numel()),
         )
 
 
@@ -601,6 +653,18 @@ def norm_of_errors(values: torch.Tensor, truth: torch.Tensor, places: torch.Tens
     return norm if math.isfinite(norm) else math.inf
 
 
+def norm_apart(values: torch.Tensor, truth: torch.Tensor, compared: torch.Tensor) -> float:
+    """Norm of the errors of compared elements, but for what one factor of all elements explains."""
+    sums = torch.zeros(3, dtype=torch.float64, device=truth.device)
+    for part, true, counts in in_parts(values, truth, compared):
+        error = part.double() - true
+        kept = counts & error.isfinite()
+        error, size = torch.where(kept, error, 0.0), torch.where(kept, true, 0.0)
+        sums += torch.stack([error.square().sum(), (error * size).sum(), size.square().sum()])
+    errors, common, sizes = sums.tolist()
+    return math.sqrt(max(0.0, errors - common * common / sizes if sizes > 0 else errors))
+
+
 def rounded_apart(values: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
     """Where values differ from `narrow` once they are rounded to its dtype. NaN is NaN."""
     rounded, other = values.to(narrow.dtype).float(), narrow.float()
@@ -616,9 +680,9 @@ def beyond_next(values: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -
     return torch.where(beyond.isfinite(), beyond, 0.0).clamp(min=0.0)
 
 
-def _add_result(estimates: Iterable[_Estimate], outputs: Iterable[torch.Tensor]) -> None:
+def _add_result(estimates: Iterable[_Estimate], outputs: Iterable[torch.Tensor], share: float = 1.0) -> None:
     for estimate, output in zip(estimates, outputs, strict=True):
-        estimate.add_result(output)
+        estimate.add_result(output, share)
 
 
 def _measures(values: torch.Tensor, compared: torch.Tensor | None, less: torch.Tensor | None) -> tuple[float, float]:

@@ -189,8 +189,48 @@ def _are_whole(values: Sequence[Any]) -> bool:
     """Whether all elements are whole numbers that float32 holds."""
     floats = [torch.as_tensor(v) for v in values if isinstance(v, (float, torch.Tensor))]
     floats = [v for v in floats if v.is_floating_point()]
-    corners = [v[(slice(4),) * v.dim()] for v in floats]  # which mostly tell, without memory for all
-    return all(bool(((v.round() == v) & (v.abs() <= 2**24)).all()) for v in (*corners, *floats))
+    corners = (v[(slice(4),) * v.dim()].flatten().tolist() for v in floats)  # mostly tell, without memory for all
+    if not all(x.is_integer() and abs(x) <= 2**24 for corner in corners for x in corner):
+        return False
+    return all(bool(((v.round() == v) & (v.abs() <= 2**24)).all()) for v in floats)
+
+
+class Contracted(TorchDispatchMode):
+    """While active, changes the float32 operands of products, as tensor cores do, but no other operation's."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._change = unnoticed(change)
+        self.any = False  # whether there was a product
+        self.hidden = False  # whether a library computed some within a layer of a recurrent network
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name, kwargs = _name(func), kwargs or {}
+        self.hidden = self.hidden or name in ("mkldnn_rnn_layer", "_cudnn_rnn")
+        if name.startswith("_scaled_dot_product") and not name.endswith("_backward"):
+            return self._by_products(func, args, kwargs)
+        first = 0 if name in ("convolution", "matmul") else _PRODUCTS.get(name)  # matmul: inside `decompose`
+        if first is None:
+            return func(*args, **kwargs)
+        self.any = True
+        return func(*args[:first], *map(self._change, args[first : first + 2]), *args[first + 2 :], **kwargs)
+
+    def _by_products(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Attention as two products."""
+        names = (argument.name for argument in func._schema.arguments)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        mask = given.get("attn_mask", given.get("attn_bias"))
+        tensors = given["query"], given["key"], given["value"], mask
+        options = {"is_causal": given.get("is_causal", False), "scale": given.get("scale"), "enable_gqa": True}
+        with self:
+            made, _ = torch.ops.aten._scaled_dot_product_attention_math.default.decompose(*tensors, **options)
+        return made, *func(*args, **kwargs)[1:]
 
 
 class ComputedDtypes(TorchDispatchMode):

@@ -38,6 +38,8 @@ _FAR_LEVEL = 256
 """Of a binary search: bytes of L2's time for each step, by the bytes of the table that the steps so far reach."""
 _SEGMENT_BYTES, _SEGMENT_SHARE = 10_700.0, 292.0
 """Bytes of L2's time for each segment, and for each byte of one, since a block reduces it alone."""
+_ROW_SHARE = 90.0
+"""The same for each byte of a row that a block normalises alone: L2's rate by the 64 bytes a clock of an SM."""
 _TRAINING_PASSES = 1.5
 """Of a batch norm that computes its statistics."""
 _SERIES_FLOPS = 500.0
@@ -64,7 +66,7 @@ class TorchCost:
     flops: float = 0.0  # of matrix products
     kind: str = ""  # of their operands, as tl.dot's
     sector_bytes: float = 0.0  # through the L2: sectors of what is walked together, windows of pooling, rows of bags
-    crowd: float = 0.0  # atomic updates of one address, one after the other
+    crowd: float = 0.0  # updates of one address, or of one thread's sum, one after the other
 
 
 def torch_cost(node: Fill | Copy | Constant | Aten, inside: TorchWork = _NOTHING) -> TorchCost:
@@ -85,7 +87,7 @@ def torch_cost(node: Fill | Copy | Constant | Aten, inside: TorchWork = _NOTHING
     sectors = _sector_bytes(views, max(made, key=lambda view: view.elements, default=views[0])) if views else 0.0
     if isinstance(node, Aten):
         sectors = max(sectors, _window_bytes(node), _bag_bytes(node), _gathered_bytes(node), _searched_bytes(node))
-        sectors = max(sectors, _counted_bytes(node), _segment_bytes(node), _tap_bytes(node))
+        sectors = max(sectors, _counted_bytes(node), _segment_bytes(node), _tap_bytes(node), _row_bytes(node))
         base = node.op.split(".")[1].rstrip("_")
         moved = max(moved * _passes(node, base), _sorted_bytes(node, base, moved))
         made_elements = float(sum(view.elements for view in made))
@@ -96,7 +98,8 @@ def torch_cost(node: Fill | Copy | Constant | Aten, inside: TorchWork = _NOTHING
             return TorchCost(moved, _PAIR_FLOPS * rows.elements * max(rows.shape[-1:], default=1), "fp32", sectors)
         if base in _NAMES["series"] or "_polynomial_" in base:
             return TorchCost(moved, _SERIES_FLOPS * max((view.elements for view in made), default=0), "fp32", sectors)
-    return TorchCost(moved, sector_bytes=sectors, crowd=inside.crowd)
+        return TorchCost(moved, sector_bytes=sectors, crowd=max(inside.crowd, _chain(node)))
+    return TorchCost(moved, sector_bytes=sectors)
 
 
 def _passes(node: Aten, base: str) -> float:
@@ -126,19 +129,71 @@ def _named_views(told: Any) -> Iterator[int]:
 
 def _window_bytes(node: Aten) -> float:
     """What pooling reads: a window for each output."""
+    made = next((view for view in (*node.outputs, *node.views) if view), None)
+    return _window(node) * max(made.elements, 1) * node.views[0].item_bytes if made and node.views else 0.0
+
+
+def _window(node: Aten) -> float:
+    """Elements of a window of pooling; of its gradient, outputs whose windows hold an element. 0 for others."""
     base = node.op.split(".")[1].rstrip("_")
     if "_pool" not in base or not node.views:
         return 0.0
     given, made = node.views[0], next((view for view in node.outputs if view), node.views[0])
-    size = node.args[1] if isinstance(node.args, list) and len(node.args) > 1 else None
-    size = node.kwargs.get("kernel_size", size) if isinstance(node.kwargs, dict) else size
-    sizes = [one for one in (size if isinstance(size, list) else [size]) if isinstance(one, int) and one > 0]
     axes = int(base[base.index("d", base.index("_pool")) - 1])
-    if "adaptive" in base or not sizes:
+    first = 2 if base.endswith("_backward") else 1
+    size, step = (_sizes(node, first + n, name, axes) for n, name in enumerate(("kernel_size", "stride")))
+    if "adaptive" in base or not size:
         window = max(1.0, given.elements / max(1, made.elements))
     else:
-        window = float(math.prod(sizes) if len(sizes) > 1 else sizes[0] ** axes)
-    return min(window, float(given.elements)) * max(made.elements, 1) * given.item_bytes
+        window = max(1.0, size / (step or size)) if first == 2 else size
+    return min(window, float(given.elements))
+
+
+def _sizes(node: Aten, position: int, name: str, axes: int) -> float:
+    """Product of the sizes that an argument holds, one for each axis or one for all; 0 where it holds none."""
+    told = _told(node, position, name)
+    sizes = [one for one in (told if isinstance(told, list) else [told]) if isinstance(one, int) and one > 0]
+    return float(math.prod(sizes) if len(sizes) > 1 else sizes[0] ** axes) if sizes else 0.0
+
+
+def _told(node: Aten, position: int, name: str) -> Any:
+    """An argument as the plan has it, None where it is left out."""
+    told = node.kwargs.get(name) if isinstance(node.kwargs, dict) else None
+    return node.args[position] if told is None and isinstance(node.args, list) and position < len(node.args) else told
+
+
+def _chain(node: Aten) -> float:
+    """Elements that one thread, or one address, adds up or compares, one after the other, at least: of a window of
+    pooling, of an image that was sampled, of a bag."""
+    base, made = node.op.split(".")[1].strip("_"), next((view for view in node.outputs if view), None)
+    if not node.views or made is None:
+        return 0.0
+    if base.startswith(("upsample_", "grid_sampler_")) and base.endswith("_backward"):
+        return node.views[0].elements / max(1, made.elements)
+    if base in ("embedding_bag", "embedding_bag_forward_only"):
+        return _indices(node) / max(1, *made.shape[:1])
+    return _window(node)
+
+
+def _indices(node: Aten) -> int:
+    """Elements of the largest tensor of integers."""
+    return max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
+
+
+def _row_bytes(node: Aten) -> float:
+    """Of a softmax or a norm, of which a block walks each row alone: few long rows are slow."""
+    where = _TABLES["rows"].get(node.op.split(".")[1].strip("_"))
+    views = [view for view in (*node.views, *node.outputs) if view]
+    if where is None or not views:
+        return 0.0
+    whole, told = max(views, key=lambda view: view.elements), _told(node, *where)
+    if isinstance(told, list):
+        length = math.prod(one for one in told if isinstance(one, int))
+    elif where[1] == "group":
+        length = whole.elements / max(1, whole.shape[0] * told)
+    else:
+        length = whole.shape[told] if whole.shape else 1
+    return float(length * sum(view.item_bytes for view in views if view.elements == whole.elements)) * _ROW_SHARE
 
 
 def _bag_bytes(node: Aten) -> float:
@@ -146,8 +201,7 @@ def _bag_bytes(node: Aten) -> float:
     if "embedding_bag" not in node.op or not node.outputs or not node.outputs[0]:
         return 0.0
     made = node.outputs[0]
-    indices = max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
-    return float(indices * made.shape[-1] * made.item_bytes) if made.shape else 0.0
+    return float(_indices(node) * made.shape[-1] * made.item_bytes) if made.shape else 0.0
 
 
 def _gathered_bytes(node: Aten) -> float:
@@ -192,9 +246,7 @@ def _tap_bytes(node: Aten) -> float:
 
 def _argument(node: Aten, position: int, name: str) -> View | None:
     """The tensor that an operation gets as an argument."""
-    told = node.kwargs.get(name) if isinstance(node.kwargs, dict) else None
-    if told is None and isinstance(node.args, list) and position < len(node.args):
-        told = node.args[position]
+    told = _told(node, position, name)
     place = next(_named_views(told), None)
     return node.views[place] if place is not None and place < len(node.views) else None
 
@@ -202,7 +254,7 @@ def _argument(node: Aten, position: int, name: str) -> View | None:
 def _sorted_bytes(node: Aten, base: str, moved: float) -> float:
     """What sorts and selections pass over, which `moved` bytes once."""
     if _adds_at_indices(node, base):
-        indices = max((view.elements for view in node.views if view.dtype in ("int32", "int64")), default=0)
+        indices = _indices(node)
         return indices * 8 * _SORT_BYTES if indices > _SORTED_INDICES else 0.0
     if base not in _NAMES["sorts"] | _NAMES["selections"]:
         return 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -87,7 +87,6 @@ class Counter:
             lambda: torch.zeros(programs, dtype=torch.float64)
         )
         self._elements: defaultdict[str, float] = defaultdict(float)  # of all programs together
-        self._crowds = torch.zeros(2, _PLACES, dtype=torch.int64)  # requests of lines, and updates of addresses
         self._rounds = RoundCounter(module, programs)
         self._by_program["rounds"], self._by_program["waiting_rounds"] = self._rounds.rounds, self._rounds.waiting
         self.waits = WaitCounter(module, self._of_one)
@@ -196,6 +195,11 @@ class Counter:
             layout = expanded(operation.types[0], self._layouts) if operation.types else ""
             self._keep(kind, pointer, mask, programs, item, shape, kind == "store" and not atomic, layout)
 
+    @cached_property
+    def _crowds(self) -> torch.Tensor:
+        """Requests of lines, and updates of addresses: much memory, of which few kernels have need."""
+        return torch.zeros(2, _PLACES, dtype=torch.int64)
+
     def _crowd(self, pointer: Lanes, mask: Lanes | None, programs: torch.Tensor, shape: tuple[int, ...]) -> None:
         """Count what atomic operations ask of lines and of addresses, which L2 does one after the other: sectors of
         each warp, and updates, of integers by all lanes of a warp together one."""
@@ -218,6 +222,8 @@ class Counter:
     def crowd(self, programs: int, total: int) -> float:
         """Requests of the line, or updates of the address, that most are of, by `total` programs, of which so many were
         counted: what few of these share may be shared by no others."""
+        if "atomic" not in self._by_program:
+            return 0.0
         most = float(self._crowds.max())
         few = _SHARED * float(self._by_program["atomic"].sum()) / programs
         return most + max(0.0, most - few) * (total / programs - 1.0)

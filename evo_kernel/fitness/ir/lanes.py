@@ -19,6 +19,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from evo_kernel.fitness.ir.types import Type
@@ -192,7 +193,7 @@ class Lanes:
     def extents(self) -> torch.Size:
         """Of data and marks together: of lanes that load the same element, a mask may leave out some."""
         data, marks = self.data, self.undefined
-        return data.shape if marks is None else torch.broadcast_shapes(data.shape, marks.shape)
+        return data.shape if marks is None else torch.Size(np.broadcast_shapes(data.shape, marks.shape))
 
     @property
     def has_sum(self) -> bool:

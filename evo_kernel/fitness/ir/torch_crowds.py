@@ -10,8 +10,9 @@ from evo_kernel.fitness.plan.launch_plan import Aten
 from evo_kernel.fitness.plan.torch_operations import arguments_of
 
 _WARP = 32
-_UPDATES = frozenset({"index_add", "index_reduce", "scatter_add", "scatter_reduce"})
-"""Whose arguments are the target, an axis, indices and what is added; not those that sort indices first."""
+_UPDATES = frozenset({"index_add", "index_reduce", "scatter_add", "scatter_reduce", "scatter", "put"})
+"""Whose arguments are the target, an axis (but for `put`), indices and what is added; not those that sort indices
+first."""
 
 
 def of_torch(node: Aten, tensors: Sequence[torch.Tensor]) -> float:
@@ -19,12 +20,19 @@ def of_torch(node: Aten, tensors: Sequence[torch.Tensor]) -> float:
 
     One by a warp that updates a single integer, as kernels have it.
     """
-    name = node.op.split(".")[1].rstrip("_")
-    if name not in _UPDATES:
+    _, name, overload = node.op.split(".")
+    name = name.rstrip("_")
+    if name not in _UPDATES or (name == "scatter" and "reduce" not in overload):
         return 0.0
     args, named = arguments_of(node, tensors, "cpu")
-    given = {**dict(zip(("self", "dim", "index"), args, strict=False)), **named}
+    names = ("self", "index", "source", "accumulate") if name == "put" else ("self", "dim", "index")
+    given = {"dim": 0, **dict(zip(names, args, strict=False)), **named}
     target, axis, index = given["self"], given["dim"], given["index"].long()
+    if name == "put":
+        if not given.get("accumulate"):
+            return 0.0
+        target = target.reshape(-1)
+        index = torch.where(index < 0, index + len(target), index)
     size = target.shape[axis] if target.dim() else 1
     if not index.numel() or index.min() < 0 or index.max() >= size:  # torch itself refuses others
         return 0.0

@@ -25,7 +25,19 @@ from evo_kernel.types import CaseKind, Source, Status
 
 KEY = ("wgmma", "mma", "tcgen05", "tma.load", "tma.store", "cp.async", "ld.global", "st.global", "atomic", "spill")
 """Instruction classes that are always told, where there are any: tensor cores, copies, spills."""
-_FIGURES = {"all", "load_bytes", "double", "loops", "hinted", "in_divisions", "called", "inner", "ahead", "early"}
+_FIGURES = {
+    "all",
+    "load_bytes",
+    "double",
+    "loops",
+    "hinted",
+    "generic",
+    "in_divisions",
+    "called",
+    "inner",
+    "ahead",
+    "early",
+}
 """Counts that are of no class of instructions."""
 _WAITING, _SHORT = {"barrier", "warp-specialise", "branch", "move", "int", "int.uniform"}, 8
 """Classes and number of the instructions of a loop that waits."""

@@ -274,6 +274,7 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
         compared=full.compared.flatten()[places],
         undecided=None if full.undecided is None else full.undecided.flatten()[places],
         frobenius=full.frobenius * min(1.0, _SLACK * share),
+        apart=None if full.apart is None else full.apart * min(1.0, _SLACK * share),
         narrow=full.narrow and full.narrow.of_part(min(1.0, _SLACK * count)),
         selection=full.selection and full.selection.of_part(places),
     )

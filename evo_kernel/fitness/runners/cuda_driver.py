@@ -211,8 +211,8 @@ def _local_bytes(loaded: _Loaded) -> int:
     """Local memory that a thread of a kernel may address: its frame and the stack of called functions."""
     kind = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
     frame = max(int(ok(cuda.cuFuncGetAttribute(kind, loaded.function))), loaded.binary.spill_bytes)
-    if not frame and not loaded.binary.instructions.get("spill"):  # inline assembly can reach the stack without a frame
-        return 0
+    if not frame and not loaded.binary.instructions.keys() & {"spill", "generic"}:
+        return 0  # inline assembly can reach the stack without a frame, also by generic addresses
     return frame + int(ok(cuda.cuCtxGetLimit(cuda.CUlimit.CU_LIMIT_STACK_SIZE)))
 
 

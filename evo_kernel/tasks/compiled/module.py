@@ -23,7 +23,7 @@ from evo_kernel.syntax import parse_expression
 from evo_kernel.tasks.compiled.inductor import generate, kernels_both_ways
 from evo_kernel.tasks.compiled.kernels import BOTH_WAYS, SUM_PARTS, Cleaned, clean
 from evo_kernel.tasks.compiled.reading import GeneratedModule, read
-from evo_kernel.tasks.lowering.lower import branches, ones
+from evo_kernel.tasks.lowering.lower import all_sizes, branches, ones
 from evo_kernel.tasks.lowering.module import Branch, LoweredLaunch, numbered, render
 from evo_kernel.tasks.lowering.trace import RESERVED, Traced
 
@@ -278,11 +278,13 @@ def compiled_function(
     templates: bool = True,
     precision: str = "ieee",
     simplify: bool = False,
+    exact: bool = False,
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome).
 
     `templates`: matrix products and convolutions are Inductor's Triton templates, else calls of libraries. `simplify`:
-    sums of products are computed without the products, which torch.compile does not do. Raises LoweringError where
+    sums of products are computed without the products, which torch.compile does not do. `exact`: sizes are numbers, as
+    torch.compile has them, and every case has a branch; it takes a tenth of the time. Raises LoweringError where
     Inductor leaves operations to libraries and `allow_aten` is false, or writes what has no plain form yet.
     """
     modules: list[tuple[Branch, list[Sequence[Any]]]] = []
@@ -292,6 +294,7 @@ def compiled_function(
     def written(case: Sequence[Any], fixed: frozenset[tuple[int, int]], both: bool = True) -> tuple[Traced, Branch]:
         """Without kernels that sum both ways where they have a form that is not known here."""
         begun = kernels_both_ways()
+        fixed = all_sizes(case) if exact else fixed
         try:
             traced, text = generate(reference, case, fixed, templates, both, simplify)
             return traced, _branch(traced, text, allow_aten, precision == "tf32", functions)

@@ -132,6 +132,12 @@ def fixed_sizes(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozens
     )
 
 
+def all_sizes(case: Sequence[Any]) -> frozenset[tuple[int, int]]:
+    """Every size (argument, dimension) of a case's tensors."""
+    tensors = [(index, value) for index, value in enumerate(case) if isinstance(value, torch.Tensor)]
+    return frozenset((index, dim) for index, value in tensors for dim in range(value.dim()))
+
+
 def ones(case: Sequence[Any]) -> int:
     """How many sizes of one (or none) a case has: those hide what a dimension means."""
     return sum(size <= 1 for value in case if isinstance(value, torch.Tensor) for size in value.shape)

@@ -4,8 +4,8 @@ import torch
 
 CASES = {
     "check": [{"m": 5, "n": 100}, {"m": 64, "n": 128}],
-    "search": [{"m": 1024, "n": 128}],
-    "confirm": [{"m": 512, "n": 250}],
+    "search": [{"m": 256, "n": 128}],
+    "confirm": [{"m": 128, "n": 250}],
 }
 SEED = "../honest/top_places_sorted.py"
 

@@ -1,0 +1,26 @@
+"""Two products in TF32, of which the second has the rounded results of the first.
+
+task: positive_layers
+purpose: confirm
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def layers_kernel(x_ptr, v_ptr, w_ptr, y_ptr, N: tl.constexpr, K: tl.constexpr):
+    rows, inner, columns = tl.program_id(0) * 16 + tl.arange(0, 16), tl.arange(0, K), tl.arange(0, N)
+    x = tl.load(x_ptr + rows[:, None] * K + inner[None, :])
+    v = tl.load(v_ptr + inner[:, None] * N + columns[None, :])
+    hidden = tl.maximum(tl.dot(x, v, input_precision="tf32") - 16, 0.0)
+    w = tl.load(w_ptr + columns[:, None] * K + inner[None, :])
+    tl.store(y_ptr + rows[:, None] * K + inner[None, :], tl.dot(hidden, w, input_precision="tf32"))
+
+
+def run(x, v, w):
+    (m, k), n = x.shape, v.shape[1]
+    y = torch.empty_like(x)
+    layers_kernel[(m // 16,)](x, v, w, y, N=n, K=k)
+    return y
