@@ -89,12 +89,13 @@ def met(x_ptr, tile, R: gl.constexpr, FIRST: gl.constexpr, A: gl.constexpr, MEET
     for chunk in gl.static_range(FIRST, LAST):
         channel, down, high, wide = factors(chunk, WAY, C, BLOCK_K, gl.SliceLayout(0, A))
         at = (WAY[9] + down * WAY[12]) * SIZES[1] + WAY[10] + high * WAY[13]
-        at = channel * VOLUME + at * SIZES[2] + WAY[11] + wide * WAY[14]
+        at = at * SIZES[2] + WAY[11] + wide * WAY[14]
+        at = first[:, None] + (channel * VOLUME)[None, :] + at[None, :]
         needed = channel * 0
         if PADDED:
             needed = (1 << down) | (1 << (WAY[0] + high)) | (1 << (WAY[0] + WAY[1] + wide))
         needed = gl.where(channel < C, needed, -1)
-        x = gl.load(x_from + (first[:, None] + at[None, :]), mask=(~bits[:, None] & needed[None, :]) == 0, other=0.0)
+        x = gl.load(x_from + at, mask=(~bits[:, None] & needed[None, :]) == 0, other=0.0)
         parts = parts + (rounded(x),)
     return parts
 
