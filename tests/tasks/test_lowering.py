@@ -239,6 +239,12 @@ def test_one_kernel_has_plain_knobs_and_several_have_prefixed_ones():
     assert "\nRELU_BLOCK = 1024" in text and "\nROW_SUM_BLOCK = 512" in text and "\nBLOCK" not in text
 
 
+def test_programs_of_few_rows_have_more_warps():
+    text = lower_function(lambda x: (x.sum(1), x.amax()), [(torch.ones(140, 9000),)])
+    assert "\nROW_SUM_BLOCK = 1024\nROW_SUM_NUM_WARPS = 4\n" in text
+    assert "\nFULL_AMAX_BLOCK = 8192\nFULL_AMAX_NUM_WARPS = 32\n" in text
+
+
 def test_sizes_stay_general_across_cases():
     text = lower_function(lambda x, y: x @ y, [(torch.ones(8, 8), torch.ones(8, 8))])
     assert "n0, n1 = x.shape" in text and "if " not in text.split("def run")[1]

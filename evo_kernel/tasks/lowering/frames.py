@@ -173,6 +173,10 @@ def _load(operand: Operand, offset: str, mask: str) -> str:
     return f"tl.load({operand.param}_ptr + {offset}" + (f", mask={mask})" if mask else ")")
 
 
+PROCESSORS = 132
+"""Of an H200. Fewer rows leave some idle: each has more warps then, so that more of it is on its way."""
+
+
 class RowFrame:
     """A kernel with one program a row of `source`, whose dimensions in `reduced` are walked inside; the others number
     the rows.
@@ -199,7 +203,9 @@ class RowFrame:
         self.reduced = collapse(source.shape, reduced, (self.x, *operands))
         size = product([group.size for group in self.reduced])
         self.n = kernel.size("n_cols", size)
-        kernel.knobs["BLOCK"] = module.block(size)
+        few = module.largest(product([group.size for group in self.kept])) < PROCESSORS
+        kernel.knobs["BLOCK"] = module.block(size, most=8192 if few else 1024)
+        self.warps = max(4, kernel.knobs["BLOCK"] // 256)
         if self.kept:
             kernel.body.append(f"    row = {module.program(0)}")
         kernel.body.append("    cols = tl.arange(0, BLOCK)")
@@ -247,7 +253,7 @@ class RowFrame:
 
     def launch(self) -> None:
         size = product([group.size for group in self.kept])
-        self.kernel.module.launch(self.kernel, f"({self.kernel.module.size(size)},)")
+        self.kernel.module.launch(self.kernel, f"({self.kernel.module.size(size)},)", warps=self.warps)
 
 
 def kept_dims(source: LoweredValue, reduced: Sequence[int]) -> list[int]:

@@ -207,9 +207,9 @@ class LoweredModule(Branch):
     def _empty(self, name: str, sizes: Sequence[Expr], options: str) -> str:
         return f"{name} = torch.empty({self.shape(sizes)}, {options})"
 
-    def launch(self, kernel: LoweredKernel, grid: str, depth: int = 0) -> None:
+    def launch(self, kernel: LoweredKernel, grid: str, depth: int = 0, warps: int = 4) -> None:
         """Write a launch of `kernel`. The grid mentions knobs in braces: "(triton.cdiv({size}, {BLOCK}),)"."""
-        knobs = {**kernel.knobs, "NUM_WARPS": 4}
+        knobs = {**kernel.knobs, "NUM_WARPS": warps}
         constexprs = [f"{name}: tl.constexpr" for name in kernel.knobs]
         text = f"({', '.join([*kernel.params, *constexprs])}):\n" + "\n".join(kernel.body) + "\n"
         full = LoweredLaunch(f"{kernel.base}\0{text}", grid, tuple(kernel.args), tuple(knobs), depth)
