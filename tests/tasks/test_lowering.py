@@ -252,6 +252,14 @@ def test_cases_that_need_another_program_get_a_branch():
     assert "def run_0(x)" in text and "def run_1(x)" in text and "if x.shape[0]" in text
 
 
+def test_numbers_that_are_equal_but_of_other_types_or_are_none_have_branches_of_their_own():
+    x = torch.ones(8, 8, dtype=torch.int32)
+    text = lower_function(lambda x, s: x * s, [(x, s) for s in (2, 2.0, math.inf, math.nan, True)])
+    scope = {f"run_{number}": lambda x, s, number=number: number for number in range(5)}
+    exec("def run(x, s):" + text.split("def run(x, s):")[1], scope)
+    assert [scope["run"](x, s) for s in (2, 2.0, math.inf, math.nan, True)] == [0, 1, 2, 3, 4]
+
+
 def test_a_branch_is_taken_for_every_case_that_it_serves():
     """A case with a one in it too, which the trace's symbol excludes: here (1, 8) is served by the trace of (2, 8)."""
 

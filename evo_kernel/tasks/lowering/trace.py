@@ -39,8 +39,10 @@ MOST_OPERATIONS = 3000
 EXECUTE_AT_MOST = 1 << 14
 """Elements: a case with sizes of one is tried on the traced graph with inputs shrunk to this."""
 
-ARITHMETIC = {"math": math, "float": float, "int": int, "abs": abs, "min": min, "max": max}
-"""What printed size expressions may call."""
+ARITHMETIC = {
+    "math": math, "float": float, "int": int, "bool": bool, "type": type, "abs": abs, "min": min, "max": max
+}  # fmt: skip
+"""What printed conditions and size expressions may call."""
 
 Expr = sympy.Expr
 
@@ -346,8 +348,8 @@ def _assumptions(
             raw = size.node._expr if isinstance(size, torch.SymInt) else None
             if isinstance(raw, sympy.Symbol) and environment.replace(raw) == raw:
                 symbols.setdefault(raw, (argument, dim))
-    plain = (pair for pair in zip(names, fakes, strict=True) if isinstance(pair[1], int | float | bool | str | None))
-    conditions = [f"{name} == {value!r}" for name, value in plain]
+    plain = [pair for pair in zip(names, fakes, strict=True) if isinstance(pair[1], int | float)]
+    conditions = [text for pair in plain for text in _of_number(*pair)]
     for argument, fake in tensors:
         name, shape = names[argument], [expression_of(size) for size in fake.shape]
         for dim, now in enumerate(shape):
@@ -361,6 +363,15 @@ def _assumptions(
         if expression is not sympy.true and expression.free_symbols <= set(symbols):
             conditions.append(draft.text(expression))
     return symbols, tuple(dict.fromkeys(conditions))
+
+
+def _of_number(name: str, value: float) -> list[str]:
+    """That an argument is this number: 2, 2.0 and True are equal, and give results of other dtypes."""
+    if math.isnan(value):
+        same = f"{name} != {name}"
+    else:
+        same = f"{name} == {value!r}" if math.isfinite(value) else f"{name} == float({str(value)!r})"
+    return [same, f"type({name}) is {type(value).__name__}"]
 
 
 def expression_of(size: Any) -> Expr:
