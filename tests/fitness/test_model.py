@@ -250,6 +250,8 @@ def test_what_searches_sorts_counts_and_scans_costs_what_was_measured(name, size
         outputs = tuple(view(2, size or FOUR_MILLION, dtype) for dtype in ("int32", "int64"))
     if name in ("bincount", "histc", "segment_reduce") or not size or len(outputs) > 1:
         views = (data,)
+    if name == "cummax":  # of one row a block is slower
+        views = (data.model_copy(update={"shape": (2048, 2048), "strides": (2048, 1)}),)
     if name == "randperm":
         views, outputs = (), (view(2, FOUR_MILLION, "int64"),)
     args = [{"view": place} for place in range(len(views))]
@@ -349,13 +351,37 @@ def test_pooling_reads_a_window_for_each_output():
         ("_log_softmax_backward_data", [{"view": 0}, {"view": 0}, 0, {"dtype": "float32"}], 4),
         ("native_layer_norm", [{"view": 0}, [1 << 20], None, None, 1e-5], 1 << 20),
         ("native_group_norm", [{"view": 0}, None, None, 4, 8, 1 << 17, 2, 1e-5], 1 << 19),
-        ("cumsum", [{"view": 0}, 1], 0),
+        ("cumsum", [{"view": 0}, 1], 1 << 20),
+        ("cummax", [{"view": 0}, -1], 1 << 20),
+        ("logcumsumexp", [{"view": 0}, 0], 0),
+        ("flip", [{"view": 0}, [1]], 0),
     ],
 )
 def test_a_block_of_torch_walks_a_row_alone(op, args, length):
     rows = View(buffer=0, dtype="float32", shape=(4, 1 << 20), strides=(1 << 20, 1))
     cost = torch_cost(Aten(op=f"aten.{op}.default", views=(rows,), args=args, kwargs={}, outputs=(rows,)))
     assert cost.sector_bytes == max(8 * rows.elements, 90 * 8 * length)
+
+
+def test_a_thread_of_torch_scans_an_axis_before_the_last_and_one_block_adds_up_a_loss():
+    def cost(op, shapes, args, dtypes=("float32", "int64")):
+        views = tuple(
+            View(buffer=0, dtype=dtype, shape=shape, strides=(*shape[1:], 1))
+            for shape, dtype in zip(shapes, dtypes, strict=False)
+        )
+        return torch_cost(Aten(op=f"aten.{op}.default", views=views, args=args, kwargs={}, outputs=views[:1]))
+
+    table, row = (1 << 20, 4), (1 << 20,)
+    assert (
+        cost("cumsum", [table], [{"view": 0}, 0]).crowd == cost("cummin", [table], [{"view": 0}, -2]).crowd == 1 << 20
+    )
+    assert cost("cumsum", [(1 << 20, 1)], [{"view": 0}, 0]).crowd == 0  # many blocks walk the only row together
+    assert cost("cumsum", [row], [{"view": 0}, 0]).sector_bytes == 8 << 20
+    assert cost("cummax", [row], [{"view": 0}, 0]).sector_bytes == 90 * 8 << 20
+    loss = [{"view": 0}, {"view": 1}, None, 1, -100]
+    assert cost("nll_loss_forward", [table, row], loss).sector_bytes == 90 * (8 + 16) << 20
+    loss[3] = 0
+    assert cost("nll_loss_forward", [table, row], loss).sector_bytes < 64 << 20
 
 
 def test_torch_adds_up_what_was_made_of_one_element_and_bags_by_one_thread():

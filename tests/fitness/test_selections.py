@@ -105,6 +105,31 @@ def test_what_equal_values_decide_is_compared_where_inputs_are_nominal(select):
     assert not is_right(distinct, False, counts(select(distinct)).roll(1), distinct.sum(1))
 
 
+def test_where_few_rows_have_equal_values_the_others_are_compared():
+    keys, marks = draw((50, 100))[0], draw((50, 100))[0].exp()
+    keys[7, 3] = keys[7, 60] = keys[7].max() + 1
+
+    def moved(keys, marks, change=lambda indices: indices):
+        return marks.gather(1, change(keys.sort(1)[1]))
+
+    def is_right(out, reference=moved):
+        expected = error_bounds.expect(task_of(reference), (keys, marks), is_nominal=False)
+        return check.compare("case", [out], expected, task_of(reference).tolerance, "large").passed
+
+    def flipped(indices, row):
+        return torch.cat([indices[:row], indices[row : row + 1, [*range(98), 99, 98]], indices[row + 1 :]])
+
+    assert is_right(moved(keys, marks))
+    assert is_right(moved(keys, marks, lambda indices: flipped(indices, 7)))
+    assert not is_right(moved(keys, marks, lambda indices: flipped(indices, 8)))
+    total = moved(keys, marks) + moved(keys, marks).cumsum(0)
+    mine = moved(keys, marks, lambda indices: flipped(indices, 7))
+    assert is_right(mine + mine.cumsum(0), lambda keys, marks: moved(keys, marks) + moved(keys, marks).cumsum(0))
+    assert not torch.equal(mine + mine.cumsum(0), total)
+    computed = moved(2 * keys + 1, marks, lambda indices: flipped(indices, 8))  # their order may be another in a kernel
+    assert is_right(computed, lambda keys, marks: moved(2 * keys + 1, marks))
+
+
 @pytest.mark.parametrize("reference", [lambda x: x.long().max(), lambda x: torch.max(x.long(), x.long() + 999)])
 def test_the_largest_integer_is_no_index(reference):
     task, x = task_of(reference), 300 * TIES[0]

@@ -20,10 +20,19 @@ import pytest
 from evo_kernel.deadline import Deadline
 from evo_kernel.errors import CutShort, InfraError, UserError
 from evo_kernel.fitness.judge import JudgeSettings
+from evo_kernel.fitness.profiling.profiler import CaseProfile
 from evo_kernel.fitness.spool import folder as folders
 from evo_kernel.fitness.spool.client import SpoolJudge, open_spool_judge
 from evo_kernel.fitness.spool.folder import Heartbeats, SpoolFolder
-from evo_kernel.fitness.spool.messages import MOST_BYTES, Announcement, Malformed, SpoolAnswer, SpoolRequest, TaskText
+from evo_kernel.fitness.spool.messages import (
+    MOST_BYTES,
+    Announcement,
+    Malformed,
+    ProfileWanted,
+    SpoolAnswer,
+    SpoolRequest,
+    TaskText,
+)
 from evo_kernel.fitness.spool.server import SpoolServer
 from evo_kernel.fitness.spool.task_files import packed, unpacked
 from evo_kernel.tasks.loading import load
@@ -303,6 +312,23 @@ def test_a_hostile_request_is_set_aside_with_its_reason_and_the_honest_one_is_ju
     assert left(box) == {folders.ASIDE: 2}
 
 
+def test_whoever_asks_hears_why_a_request_was_set_aside(box, task, tmp_path):
+    """Such as one that servers of another version do not read."""
+    request = request_of(box, task, kernel(1))
+    request.write_bytes(request.read_bytes().replace(b'"effort":1', b'"effort":0'))
+    judge, troubles = asking(box, task), []
+    judge.on_trouble = troubles.append
+    with serving(server(box, tmp_path)):
+        assert judge.evaluate(kernel(1), Purpose.SCORE).passed
+    assert len(troubles) == 1 and "effort" in troubles[0]
+
+
+def test_what_no_server_reads_is_not_written(box, task):
+    with pytest.raises(UserError, match="the most is"):
+        asking(box, task).evaluate(Source("#" * MOST_BYTES), Purpose.SCORE)
+    assert left(box) == {}
+
+
 @pytest.mark.parametrize(
     "fault", ["torn", "other source", "other environment", "infinite", "other request", "score", "refund"]
 )
@@ -399,6 +425,20 @@ def test_a_verdict_that_no_population_holds_is_none(box, task, change):
     with pytest.raises(Malformed) as refused:
         SpoolAnswer.from_bytes(forged).refuse_for(request)
     assert ESC not in str(refused.value)
+
+
+@pytest.mark.parametrize("case", [ESC, "other", None])
+def test_a_profile_is_of_the_case_that_was_asked_for_and_commands_no_terminal(task, case):
+    asked = {"environment": ENVIRONMENT.key, "task": packed(task), "source": kernel(1), "settings": SETTINGS}
+    wanted = ProfileWanted(kinds=(CaseKind.SEARCH,), case="large")
+    request = SpoolRequest(what="profile", profile=wanted, **asked)
+    good = {"large": CaseProfile((), (ESC,), ESC)}
+    back = SpoolAnswer.from_bytes(SpoolAnswer(request=request.stem, server="s", profiles=good).as_bytes())
+    back.refuse_for(request)
+    assert back.profiles and ESC not in back.profiles["large"].as_text(ESC)
+    forged = {} if case is None else {case: CaseProfile(())}
+    with pytest.raises(Malformed):
+        SpoolAnswer(request=request.stem, server="s", profiles=forged).refuse_for(request)
 
 
 @pytest.mark.parametrize("data", [b'{"\\ud800": 1e999}', b'{"\\u001b[2J": 1}'])

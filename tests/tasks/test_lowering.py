@@ -258,6 +258,23 @@ def test_cases_that_need_another_program_get_a_branch():
     assert "def run_0(x)" in text and "def run_1(x)" in text and "if x.shape[0]" in text
 
 
+def test_numbers_that_are_equal_but_of_other_types_or_are_none_have_branches_of_their_own():
+    x = torch.ones(8, 8, dtype=torch.int32)
+    text = lower_function(lambda x, s: x * s, [(x, s) for s in (2, 2.0, math.inf, math.nan, True)])
+    scope = {f"run_{number}": lambda x, s, number=number: number for number in range(5)}
+    exec("def run(x, s):" + text.split("def run(x, s):")[1], scope)
+    assert [scope["run"](x, s) for s in (2, 2.0, math.inf, math.nan, True)] == [0, 1, 2, 3, 4]
+
+
+def test_tensors_of_other_dtypes_and_ranks_and_numbers_have_branches_of_their_own():
+    cases = [(torch.ones(4, 8), 2.0), (torch.ones(4, 8).double(), 2.0), (torch.ones(4, 8, 2), 2.0)]
+    cases += [(torch.ones(4, 8), torch.ones(())), (torch.ones(4, 9).double(), torch.ones(8, 4, 9))]
+    text = lower_function(lambda x, y: (x * y).sum(-1), cases)
+    scope = {"torch": torch} | {f"run_{number}": lambda x, y, number=number: number for number in range(5)}
+    exec("def run(x, y):" + text.split("def run(x, y):")[1], scope)
+    assert sorted(scope["run"](*case) for case in cases) == [0, 1, 2, 3, 4]
+
+
 def test_a_branch_is_taken_for_every_case_that_it_serves():
     """A case with a one in it too, which the trace's symbol excludes: here (1, 8) is served by the trace of (2, 8)."""
 

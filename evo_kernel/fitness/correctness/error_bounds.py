@@ -340,16 +340,16 @@ def _leave_out_orders(
     own: Sequence[torch.Tensor],
     selections: Sequence[Selection | None],
 ) -> None:
-    """Do not compare outputs that are others where equal values are selected in another order, such as how often
-    `topk` chose each place. Indices themselves are known to be right."""
+    """Do not compare what is another where equal values are selected in another order, such as how often `topk` chose
+    each place. Indices themselves are known to be right."""
     try:
         with OtherOrder() as order:
             outputs = run(_copied)
     except TaskError:  # it may not allow the dispatch mode
         return
     for estimate, mine, other, selection in zip(estimates, own, outputs, selections, strict=True):
-        if order.differs and selection is None and not mine.equal(_compact(other)):
-            estimate.leave_out_all()
+        if order.differs and selection is None and not mine.equal(other):
+            estimate.leave_out(order.behind(mine, other))
 
 
 def _add_contracted(run: Callable[[Change], Sequence[torch.Tensor]], estimates: Sequence[_Estimate]) -> None:
@@ -513,8 +513,8 @@ class _Estimate:
             self._compared &= ~nans
             self._are_all_finite = False
 
-    def leave_out_all(self) -> None:
-        self._compared = torch.zeros_like(self._compared)
+    def leave_out(self, places: torch.Tensor) -> None:
+        self._compared = self._compared & ~places
         self._are_all_finite = False
 
     def add_result(self, other: torch.Tensor, share: float = 1.0) -> None:

@@ -25,6 +25,7 @@ _ALONE = frozenset([_ATEN.argmax, _ATEN.argmin])
 _FIRST = _ALONE | {_ATEN.max, _ATEN.min}
 _COPIES = frozenset([_ATEN.clone, _ATEN._to_copy])
 _SELECTING = _OPEN | _FIRST
+_MOVES = _COPIES | {_ATEN.gather, _ATEN.index_select}
 NAMES = frozenset(packet.__name__ for packet in _SELECTING)
 _ROWS = 1 << 8
 """Rows that are compared at a time."""
@@ -162,6 +163,20 @@ class OtherOrder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.differs = False
+        self._equal: list[torch.Tensor] = []  # of each selection, in which rows any are
+        self._computes = False  # so far: what is selected from may be other numbers in another kernel
+        self._is_known = True  # selections are along last axes, and from what nothing has computed
+
+    def behind(self, output: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Which elements of an output may follow from the order, by the output in another: rows with equal values, if
+        what is selected from is the same in any kernel and no other row has changed; else all."""
+        shapes = {part.shape for part in self._equal}
+        if self._is_known and len(shapes) == 1 and output.shape[: len(shape := shapes.pop())] == shape:
+            rows = torch.stack(self._equal).any(0).reshape(*shape, *[1] * (output.dim() - len(shape)))
+            wide = (part.double() if part.is_floating_point() else part for part in (output, other))
+            if not bool((_differ(*wide) & ~rows).any()):
+                return rows.expand_as(output)
+        return torch.ones_like(output, dtype=torch.bool)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -174,6 +189,7 @@ class OtherOrder(TorchDispatchMode):
         result = func(*args, **kwargs)
         packet, indices = func.overloadpacket, _selected(func.overloadpacket, result)
         if packet not in _OPEN or indices is None or func._schema.is_mutable or not args[0].dim():
+            self._computes = self._computes or not (func.is_view or packet in _MOVES)
             return result
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -183,6 +199,11 @@ class OtherOrder(TorchDispatchMode):
         values, places = func(args[0].flip(axis), *args[1:], **kwargs)
         places = args[0].shape[axis] - 1 - places
         self.differs = self.differs or not torch.equal(places, indices)
+        is_last = axis % args[0].dim() == args[0].dim() - 1
+        self._is_known = self._is_known and not self._computes and is_last and given.get("sorted", True)
+        if self._is_known:
+            ordered = args[0].sort(-1).values
+            self._equal.append((~_differ(ordered[..., 1:], ordered[..., :-1])).any(-1))
         return values, places
 
 
@@ -191,6 +212,11 @@ def _selected(packet: Any, result: Any) -> torch.Tensor | None:
     if packet in _ALONE:
         return result
     return result[1] if isinstance(result, (tuple, list)) and len(result) == 2 else None
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Where they do; NaN does not from NaN."""
+    return (one != other) & ~(one.isnan() & other.isnan())
 
 
 def _memory(tensor: torch.Tensor) -> int:

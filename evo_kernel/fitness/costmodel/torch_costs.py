@@ -40,6 +40,8 @@ _SEGMENT_BYTES, _SEGMENT_SHARE = 10_700.0, 292.0
 """Bytes of L2's time for each segment, and for each byte of one, since a block reduces it alone."""
 _ROW_SHARE = 90.0
 """The same for each byte of a row that a block normalises alone: L2's rate by the 64 bytes a clock of an SM."""
+_PLACES = "cummax", "cummin"
+"""Scans of which a block walks even the only row: PyTorch's ScanUtils.cuh."""
 _TRAINING_PASSES = 1.5
 """Of a batch norm that computes its statistics."""
 _SERIES_FLOPS = 500.0
@@ -164,10 +166,12 @@ def _told(node: Aten, position: int, name: str) -> Any:
 
 def _chain(node: Aten) -> float:
     """Elements that one thread, or one address, adds up or compares, one after the other, at least: of a window of
-    pooling, of an image that was sampled, of a bag."""
+    pooling, of an image that was sampled, of a bag, of a scan along any axis but the last."""
     base, made = node.op.split(".")[1].strip("_"), next((view for view in node.outputs if view), None)
     if not node.views or made is None:
         return 0.0
+    if _TABLES["rows"].get(base, [0, ""])[1] == "scan":
+        return float(_scanned(node)[1])
     if base.startswith(("upsample_", "grid_sampler_")) and base.endswith("_backward"):
         return node.views[0].elements / max(1, made.elements)
     if base in ("embedding_bag", "embedding_bag_forward_only"):
@@ -181,8 +185,13 @@ def _indices(node: Aten) -> int:
 
 
 def _row_bytes(node: Aten) -> float:
-    """Of a softmax or a norm, of which a block walks each row alone: few long rows are slow."""
-    where = _TABLES["rows"].get(node.op.split(".")[1].strip("_"))
+    """Of a softmax, norm or scan, of which a block walks each row alone: few long rows are slow. One block
+    adds up a loss."""
+    base = node.op.split(".")[1].strip("_")
+    if base == "nll_loss_forward" and node.views and _told(node, 3, "reduction"):
+        row = max(node.views[0].shape[-1:], default=1) * node.views[0].item_bytes
+        return float(_indices(node) * (8 + min(SECTOR_BYTES, row))) * _ROW_SHARE
+    where = _TABLES["rows"].get(base)
     views = [view for view in (*node.views, *node.outputs) if view]
     if where is None or not views:
         return 0.0
@@ -191,9 +200,23 @@ def _row_bytes(node: Aten) -> float:
         length = math.prod(one for one in told if isinstance(one, int))
     elif where[1] == "group":
         length = whole.elements / max(1, whole.shape[0] * told)
+    elif where[1] == "scan":
+        length, _ = _scanned(node)
     else:
         length = whole.shape[told] if whole.shape else 1
     return float(length * sum(view.item_bytes for view in views if view.elements == whole.elements)) * _ROW_SHARE
+
+
+def _scanned(node: Aten) -> tuple[int, int]:
+    """How many elements of a scan a block walks alone, along the last axis, and how many a thread, along others. Of
+    the only row there is neither, but where places are told too."""
+    whole = max((view for view in (*node.views, *node.outputs) if view), key=lambda view: view.elements)
+    told, axes = _told(node, 1, "dim"), len(whole.shape)
+    axis = told % axes if isinstance(told, int) and axes else axes - 1
+    length = whole.shape[axis] if axes else 1
+    if length == whole.elements and node.op.split(".")[1].rstrip("_") not in _PLACES:
+        return 0, 0
+    return (length, 0) if axis == axes - 1 else (0, length)
 
 
 def _bag_bytes(node: Aten) -> float:

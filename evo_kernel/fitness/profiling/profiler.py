@@ -24,7 +24,7 @@ from evo_kernel.fitness.runners.base import Checked, Runner
 from evo_kernel.fitness.runners.cpu_runner import CpuRunner
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from evo_kernel.tasks.task import Task
-from evo_kernel.types import Measurement
+from evo_kernel.types import Measurement, escaped
 from evo_kernel.types.bottleneck import LAUNCHES, NEAR, Bottleneck, bottleneck_text, modeled_bottleneck
 
 MIX = ("ld.global", "st.global", "cp.async", "tma.load", "tma.store", "atomic", "wgmma", "mma", "fma", "fadd", "fmul",
@@ -188,13 +188,15 @@ class CaseProfile:
         counting_note = (
             "; bytes and tl.dot are counted by executing the IR, each line once, not measured" if counted else ""
         )
-        return "\n".join(
-            [
-                f"times are {label}{counting_note}",
-                *self.notes,
-                *([f"bottleneck: {self.bottleneck}"] if self.bottleneck else []),
-                *(line for kernel in self.kernels for line in _lines(kernel)),
-            ]
+        return escaped(
+            "\n".join(
+                [
+                    f"times are {label}{counting_note}",
+                    *self.notes,
+                    *([f"bottleneck: {self.bottleneck}"] if self.bottleneck else []),
+                    *(line for kernel in self.kernels for line in _lines(kernel)),
+                ]
+            )
         )
 
 

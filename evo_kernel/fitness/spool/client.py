@@ -20,7 +20,15 @@ from evo_kernel.fitness.profiling.compile_report import CompileReport, compile_r
 from evo_kernel.fitness.profiling.profiler import CaseProfile
 from evo_kernel.fitness.runners.choose import MODELED_ARCH
 from evo_kernel.fitness.spool.folder import LEASE_S, REQUESTS, SERVERS, TAKEN, VERDICTS, Heartbeats, SpoolFolder
-from evo_kernel.fitness.spool.messages import PROFILE, Announcement, Malformed, ProfileWanted, SpoolAnswer, SpoolRequest
+from evo_kernel.fitness.spool.messages import (
+    MOST_BYTES,
+    PROFILE,
+    Announcement,
+    Malformed,
+    ProfileWanted,
+    SpoolAnswer,
+    SpoolRequest,
+)
 from evo_kernel.fitness.spool.task_files import packed
 from evo_kernel.fitness.stages import ELSEWHERE, Stages
 from evo_kernel.fitness.timing.ceilings import Ceilings, KnownCeilings
@@ -245,7 +253,10 @@ class SpoolJudge:
 
     def _post(self, request: SpoolRequest, stem: str) -> None:
         if not self.folder.has(REQUESTS, f"{stem}.json"):
-            self.folder.write(REQUESTS, f"{stem}.json", request.as_bytes())
+            data = request.as_bytes()
+            if len(data) > MOST_BYTES:  # no server reads it
+                raise UserError(f"the kernel and its task are {len(data)} bytes of a spool; the most is {MOST_BYTES}")
+            self.folder.write(REQUESTS, f"{stem}.json", data)
 
     def _mark(self, thread: int, stem: str | None) -> None:
         with self._lock:
@@ -275,6 +286,8 @@ class SpoolJudge:
         name = f"{stem}.json"
         there = self.folder.has(REQUESTS, name) or stem in self.folder.claims() if lost else True
         if not there and not self.folder.has(VERDICTS, name):
+            if why := self.folder.why_aside(stem):
+                self._tell(f"a judge elsewhere set a request aside, which is written anew: {why}")
             self._post(request, stem)
         at_work = [one for one in self._beats.at_work() if one.environment.key == self.environment.key]
         refusals = {one.refuses[stem] for one in at_work if stem in one.refuses}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from evo_kernel.errors import InfraError, UserError
 from evo_kernel.fitness.spool.messages import MOST_BYTES, SERVER, STEM, Announcement, Malformed, SpoolRequest
+from evo_kernel.types import escaped
 
 REQUESTS, CLAIMED, VERDICTS, TAKEN, SERVERS, ASIDE = "requests", "claimed", "verdicts", "taken", "servers", "aside"
 LEASE_S = 90.0
@@ -90,6 +91,15 @@ class SpoolFolder:
             (self.path / ASIDE / f"{aside}.reason").write_text(
                 reason + "\n", encoding="utf-8", errors="backslashreplace"
             )
+
+    def why_aside(self, stem: str) -> str:
+        """Why a server set a request aside; empty where none did, or its reason cannot be read."""
+        begins = f"{CLAIMED}-{stem}@"
+        with contextlib.suppress(OSError, Malformed):
+            for name in os.listdir(self.path / ASIDE):
+                if name.startswith(begins) and name.endswith(".reason"):
+                    return escaped((self.read(ASIDE, name) or b"").decode(errors="replace").strip()[:500])
+        return ""
 
     def mark_taken(self, stem: str) -> bool:
         """Whether nobody had taken this answer before. Raises InfraError."""

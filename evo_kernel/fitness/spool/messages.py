@@ -178,12 +178,15 @@ class SpoolAnswer(_Message):
         """Raises Malformed where it is no answer to the request."""
         if self.request != request.stem:
             raise Malformed(f"it answers {self.request}")
-        names = [self.evaluation, self.baselines, *self.faults, *map(list, self.faults.values())]
+        profiled = list(self.profiles or ())
+        names = [self.evaluation, profiled, self.baselines, *self.faults, *map(list, self.faults.values())]
         if (name := _unprintable(names)) is not None:
             raise Malformed(f"it holds the name {name[:100]!r}, which may not be printed")
-        if request.what == PROFILE:
-            if self.profiles is None and not self.fault:
+        if (wanted := request.profile) is not None:
+            if not profiled and not self.fault:
                 raise Malformed("it holds no profile")
+            if profiled and wanted.case not in (None, *profiled):
+                raise Malformed(f"it holds no profile of {wanted.case}")
             return
         found = self.evaluation
         if found is None:

@@ -39,8 +39,10 @@ MOST_OPERATIONS = 3000
 EXECUTE_AT_MOST = 1 << 14
 """Elements: a case with sizes of one is tried on the traced graph with inputs shrunk to this."""
 
-ARITHMETIC = {"math": math, "float": float, "int": int, "abs": abs, "min": min, "max": max}
-"""What printed size expressions may call."""
+ARITHMETIC = {
+    "math": math, "float": float, "int": int, "bool": bool, "type": type, "abs": abs, "min": min, "max": max
+}  # fmt: skip
+"""What printed conditions and size expressions may call."""
 
 Expr = sympy.Expr
 
@@ -141,14 +143,18 @@ class Traced:
         """The shortest test in Python over the arguments that none of the other inputs passes, and all served do."""
         usual = [f"{name} > 1" for name in self.size_names]  # what is served may have ones all the same
         candidates = [text for text in usual if all(self._value(text, one) for one in served)] + [*self.conditions]
-        chosen: list[str] = []
+        chosen, kinds = list[str](), list[str]()
         for inputs in others:
-            if not all(map(_same_kind, self.inputs, inputs)):
-                continue
-            if all(self._value(text, inputs) for text in chosen):
+            if kind := next(filter(None, map(_kind_apart, self.names, self.inputs, inputs)), ""):
+                kinds.append(kind)
+            elif all(self._value(text, inputs) for text in chosen):
                 chosen += [text for text in candidates if not self._value(text, inputs)][:1]
         places = {self.size_name(s): f"{self.names[where]}.shape[{dim}]" for s, (where, dim) in self.symbols.items()}
-        return re.sub(r"\bn\d+\b", lambda m: places.get(m[0], m[0]), " and ".join(chosen)) or "True"
+        kinds.sort(
+            key=lambda text: "isinstance" not in text
+        )  # numbers have no shapes, and shapes of other ranks no size
+        tests = dict.fromkeys([*kinds, *chosen])
+        return re.sub(r"\bn\d+\b", lambda m: places.get(m[0], m[0]), " and ".join(tests)) or "True"
 
     def covers(self, inputs: Sequence[Any]) -> bool:
         """Whether the graph computes the reference for inputs of these shapes, dtypes, strides and Python values."""
@@ -346,8 +352,8 @@ def _assumptions(
             raw = size.node._expr if isinstance(size, torch.SymInt) else None
             if isinstance(raw, sympy.Symbol) and environment.replace(raw) == raw:
                 symbols.setdefault(raw, (argument, dim))
-    plain = (pair for pair in zip(names, fakes, strict=True) if isinstance(pair[1], int | float | bool | str | None))
-    conditions = [f"{name} == {value!r}" for name, value in plain]
+    plain = [pair for pair in zip(names, fakes, strict=True) if isinstance(pair[1], int | float)]
+    conditions = [text for pair in plain for text in _of_number(*pair)]
     for argument, fake in tensors:
         name, shape = names[argument], [expression_of(size) for size in fake.shape]
         for dim, now in enumerate(shape):
@@ -363,6 +369,15 @@ def _assumptions(
     return symbols, tuple(dict.fromkeys(conditions))
 
 
+def _of_number(name: str, value: float) -> list[str]:
+    """That an argument is this number: 2, 2.0 and True are equal, and give results of other dtypes."""
+    if math.isnan(value):
+        same = f"{name} != {name}"
+    else:
+        same = f"{name} == {value!r}" if math.isfinite(value) else f"{name} == float({str(value)!r})"
+    return [same, f"type({name}) is {type(value).__name__}"]
+
+
 def expression_of(size: Any) -> Expr:
     """A size, stride or symbolic number as a sympy expression, simplified by what the trace found out."""
     if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -374,6 +389,17 @@ def _same_kind(fake: Any, value: Any) -> bool:
     if isinstance(fake, torch.Tensor):
         return isinstance(value, torch.Tensor) and (fake.dtype, fake.dim()) == (value.dtype, value.dim())
     return not isinstance(value, torch.Tensor)
+
+
+def _kind_apart(name: str, fake: Any, value: Any) -> str:
+    """A test that an argument passes as the trace had it, and not as this value; empty where they are of one kind."""
+    if _same_kind(fake, value):
+        return ""
+    if not isinstance(fake, torch.Tensor):
+        return f"not isinstance({name}, torch.Tensor)"
+    if not isinstance(value, torch.Tensor):
+        return f"isinstance({name}, torch.Tensor)"
+    return f"{name}.dtype == {fake.dtype}" if fake.dtype != value.dtype else f"{name}.dim() == {fake.dim()}"
 
 
 def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
