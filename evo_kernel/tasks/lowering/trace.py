@@ -150,9 +150,8 @@ class Traced:
             elif all(self._value(text, inputs) for text in chosen):
                 chosen += [text for text in candidates if not self._value(text, inputs)][:1]
         places = {self.size_name(s): f"{self.names[where]}.shape[{dim}]" for s, (where, dim) in self.symbols.items()}
-        kinds.sort(
-            key=lambda text: "isinstance" not in text
-        )  # numbers have no shapes, and shapes of other ranks no size
+        # Numbers have no shapes, and shapes of other ranks no size.
+        kinds.sort(key=lambda text: "isinstance" not in text)
         tests = dict.fromkeys([*kinds, *chosen])
         return re.sub(r"\bn\d+\b", lambda m: places.get(m[0], m[0]), " and ".join(tests)) or "True"
 
