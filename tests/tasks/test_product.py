@@ -213,12 +213,12 @@ def reference(x, w, bias):
 """
 
 
-def spaces(folder, places, filters, convolution, channels=20):
-    """A task of a convolution in TF32, and its Gluon form, which computes what follows too."""
+def spaces(folder, places, filters, convolution, channels=20, precision="tf32"):
+    """A task of a convolution, and its Gluon form, which computes what follows too."""
     path = folder / "spaces_task.py"
     text = SPACES.replace("PLACES", places).replace("FILTERS", filters).replace("CONVOLUTION", convolution)
     text = text.replace('"c": 20', f'"c": {channels}')
-    path.write_text(text + "PRECISION = 'tf32'\n")
+    path.write_text(text + f"PRECISION = {precision!r}\n")
     one = load(path)
     setattr(one.reference_function, "compiled_baseline", False)
     source = template_of(one, "gluon")
@@ -242,6 +242,8 @@ DIRECT = {
     "space": ("5, 9, 12", "f, c, 3, 3, 3", "conv3d(x, w, bias)", 3),
     "turned line": ("90", "c, f, 2", "conv_transpose1d(x, w, bias, 3)", 5),
     "turned rows": ("8, 9", "c, f, 2, 3", "conv_transpose2d(x, w, bias, 2, (0, 1))", 8),
+    "space in parts": ("3, 5, 12", "f, c, 3, 3, 3", "conv3d(x, w, bias, 1, 1)", 3, "ieee"),
+    "turned rows in parts": ("8, 9", "c, f, 2, 3", "conv_transpose2d(x, w, bias, 2, (0, 1))", 8, "ieee"),
 }
 
 
