@@ -213,11 +213,12 @@ def reference(x, w, bias):
 """
 
 
-def spaces(folder, places, filters, convolution):
-    """A task of a convolution in TF32, and its Gluon form, which computes what follows too."""
+def spaces(folder, places, filters, convolution, channels=20, precision="tf32"):
+    """A task of a convolution, and its Gluon form, which computes what follows too."""
     path = folder / "spaces_task.py"
     text = SPACES.replace("PLACES", places).replace("FILTERS", filters).replace("CONVOLUTION", convolution)
-    path.write_text(text + "PRECISION = 'tf32'\n")
+    text = text.replace('"c": 20', f'"c": {channels}')
+    path.write_text(text + f"PRECISION = {precision!r}\n")
     one = load(path)
     setattr(one.reference_function, "compiled_baseline", False)
     source = template_of(one, "gluon")
@@ -268,8 +269,11 @@ def reference({names}):
     passes_directly(one, source)
 
 
-def test_what_follows_a_convolution_of_few_products_is_computed_with_it(tmp_path):
-    passes_directly(*spaces(tmp_path, "7, 9", "c, f, 2, 3", "conv_transpose2d(x, w, bias, 2, (0, 1))"))
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_what_follows_a_convolution_of_few_products_is_computed_with_it(tmp_path, precision):
+    turned = "8, 9", "c, f, 2, 3", "conv_transpose2d(x, w, bias, 2, (0, 1))", 8
+    whole = "3, 5, 12", "f, c, 3, 3, 3", "conv3d(x, w, bias, 1, 1)", 3
+    passes_directly(*spaces(tmp_path, *(turned if precision == "tf32" else whole), precision))
 
 
 def passes_directly(one, source):

@@ -93,8 +93,7 @@ def _cutter(module: LoweredModule, node: AtenNode) -> tuple[str, list[tuple[Lowe
         module.inline, module.taken = None, taken
     product.result = last.name
     product.extras = {"": "bias", **product.extras}
-    direct = DIRECT if module.precision != "ieee" else ""
-    text = product.filled(GLUON + PLANES + direct + CUT, [*BIAS, *statements]).strip()
+    text = product.filled(GLUON + PLANES + DIRECT + CUT, [*BIAS, *statements]).strip()
     return text, product.beside
 
 

@@ -161,8 +161,8 @@ def depth_of(channels):
 
 
 def cut(x, w, EXTRAS, out, geometry):
-    if direct(x, w, EXTRAS, out, geometry):  # PLANES+HALVED
-        return  # PLANES+HALVED
+    if direct(x, w, EXTRAS, out, geometry):  # PLANES
+        return  # PLANES
     _, out_deep, _, _, _ = out.shape  # PLANES
     picture_stride, depth_stride, _, _, channel_stride = out.stride()  # PLANES
     (x, a_inverse), (w, b_inverse), geometry = in_parts(x, w, out, geometry)  # PLANES
