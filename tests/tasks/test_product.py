@@ -236,9 +236,8 @@ def test_convolutions_of_float32_in_other_spaces(tmp_path):
     assert evaluation.status is Status.PASSED, evaluation.reason
 
 
-DIRECT = [  # shapes of x behind the batch, of filters, and the convolution: in two, three and one dimension, turned
+DIRECT = [  # shapes of x behind the batch, of filters, and the convolution: in two dimensions; in one, turned
     ("16, 17, 22", "24, 16, 3, 2", "conv2d(x, w, bias, (1, 2), (2, 1), (2, 1))"),
-    ("3, 5, 9, 12", "24, 3, 3, 3, 3", "conv3d(x, w, bias)"),
     ("5, 90", "5, 24, 2", "conv_transpose1d(x, w, bias, 3)"),
 ]
 
