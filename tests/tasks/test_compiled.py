@@ -105,6 +105,12 @@ def test_sizes_are_constants_that_every_launch_passes(made):
     assert "33" not in kernel + run
 
 
+@pytest.mark.parametrize(("rows", "block"), [(1 << 16, 128), (1 << 9, 1)])
+def test_short_rows_that_are_held_whole_fill_a_block_where_all_processors_have_one(rows, block):
+    text = compiled_function(lambda x: torch.softmax(x, 1), [(torch.empty(rows, 16, 1),)], exact=True)
+    assert f"\nXBLOCK = {block}\n" in text and "run_1" not in text and str(rows) in text
+
+
 def test_an_input_that_changes_in_place_is_written_by_the_kernel():
     def changed(x, y):
         x.mul_(2).add_(y)

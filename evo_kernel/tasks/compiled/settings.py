@@ -9,10 +9,9 @@ from unittest import mock
 import torch
 
 from evo_kernel.tasks.compiled.reading import Raw
-from evo_kernel.tasks.compiled.stand_in import stand_in
+from evo_kernel.tasks.compiled.stand_in import PROPERTIES, stand_in
 
 BUSY = 1024  # elements of a block: a few a thread
-SMS = 132  # of an H100 or H200
 
 
 def first_setting(raw: Raw) -> Mapping[str, int]:
@@ -20,7 +19,7 @@ def first_setting(raw: Raw) -> Mapping[str, int]:
 
     Of several settings that torch.compile would time, the first; where a reduction's loads run along x, the one with
     most columns, and of these most rows; where rows are held whole, enough of them for `BUSY` elements that still leave
-    `SMS` blocks. Sizes count as constants, as they are in our kernels.
+    a block for each SM. Sizes count as constants, as they are in our kernels.
     """
     from torch._inductor.runtime import hints, triton_heuristics
 
@@ -37,7 +36,8 @@ def first_setting(raw: Raw) -> Mapping[str, int]:
         configs = getattr(triton_heuristics, raw.kind)(**given, triton_meta={"device": device, "signature": {}})
     first = max(configs, key=_columns) if raw.hint == "DEFAULT" and _runs_along_x(raw) else configs[0]
     if raw.kind == "persistent_reduction" and raw.size_hints.keys() == {"x", "r0_"}:
-        spread = [one for one in configs if raw.size_hints["x"] >= SMS * one.kwargs["XBLOCK"]] or configs[:1]
+        blocks = PROPERTIES.multi_processor_count
+        spread = [one for one in configs if raw.size_hints["x"] >= blocks * one.kwargs["XBLOCK"]] or configs[:1]
         first = next((one for one in spread if one.kwargs["XBLOCK"] * raw.size_hints["r0_"] >= BUSY), spread[-1])
     return {**first.kwargs, "NUM_WARPS": first.num_warps}
 
