@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
@@ -56,9 +56,14 @@ class Blank(TorchDispatchMode):
         return func(*args, **kwargs) if is_real else made
 
 
+def by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """An operation's arguments, as far as they are given, by their names in its schema."""
+    return dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | dict(kwargs)
+
+
 def _written(func: Any, args: tuple, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """Tensors among the arguments that an operation changes."""
-    named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    named = by_name(func, args, kwargs)
     changed = [named.get(one.name) for one in func._schema.arguments if one.alias_info and one.alias_info.is_write]
     return [leaf for leaf in tree_leaves(changed) if isinstance(leaf, torch.Tensor)]
 

@@ -35,6 +35,28 @@ def test_judges_are_killed_then_the_search_and_nothing_is_lost_leaked_or_left():
     assert not alive
 
 
+@pytest.mark.parametrize(
+    ("device", "found"),
+    [
+        ("auto", {"a/0": "big, GPU 0", "a/1": "big, GPU 1", "c/0": "one"}),
+        ("cpu", {"a/0": "big", "b/0": "bare", "c/0": "one"}),
+    ],
+)
+def test_every_gpu_has_a_process_and_every_host_where_none_is_wanted(device, found):
+    class Hosts(ray_judges.RayHosts):
+        def __init__(self):
+            self._device = device
+
+        def _nodes(self):
+            sizes = {"a": ("big", 32, 2), "b": ("bare", 8, 0), "c": ("one", 8, 1)}
+            return [
+                {"NodeID": key, "NodeManagerHostname": name, "Resources": {"CPU": cores, "GPU": cards}}
+                for key, (name, cores, cards) in sizes.items()
+            ]
+
+    assert Hosts().names() == found
+
+
 def test_places_are_told_apart():
     assert judge_place("ray") == "ray" and not ray_address("ray")
     assert ray_address(judge_place("ray:head.cluster:6379")) == "head.cluster:6379"

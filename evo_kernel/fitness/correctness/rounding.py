@@ -24,6 +24,8 @@ from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from evo_kernel.tasks.blank import by_name
+
 PATTERN = 1_000_003
 _CODES = sorted(range(1, 32), key=int.bit_count)
 """An operation's direction in a pattern is the parity of what both have in common: of five, all combinations occur."""
@@ -223,8 +225,7 @@ class Contracted(TorchDispatchMode):
 
     def _by_products(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Attention as two products."""
-        names = (argument.name for argument in func._schema.arguments)
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = by_name(func, args, kwargs)
         mask = given.get("attn_mask", given.get("attn_bias"))
         tensors = given["query"], given["key"], given["value"], mask
         options = {"is_causal": given.get("is_causal", False), "scale": given.get("scale"), "enable_gqa": True}

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from evo_kernel.fitness.correctness.rounding import may_contract
+from evo_kernel.tasks.blank import by_name
 
 _ATEN = torch.ops.aten
 _OPEN = frozenset([_ATEN.topk, _ATEN.sort, _ATEN.kthvalue, _ATEN.median, _ATEN.nanmedian, _ATEN.mode])
@@ -124,8 +125,7 @@ class Selections(TorchDispatchMode):
         if func._schema.is_mutable:
             written = {_memory(value) for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)}
             self._made = [made for made in self._made if not written & {_memory(made.tensor), _memory(made.source)}]
-        names = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+        given = by_name(func, args, kwargs or {})
         if (packet := func.overloadpacket) in _SELECTING and (indices := _selected(packet, result)) is not None:
             source, axis = given["self"], given.get("dim", None if packet in _FIRST else -1)
             if axis is None:
@@ -191,8 +191,7 @@ class OtherOrder(TorchDispatchMode):
         if packet not in _OPEN or indices is None or func._schema.is_mutable or not args[0].dim():
             self._computes = self._computes or not (func.is_view or packet in _MOVES)
             return result
-        names = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = by_name(func, args, kwargs)
         if given.get("stable") or not indices.numel():
             return result
         axis = given.get("dim", -1)
