@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
 from evo_kernel.judge_place import LOCAL, SPOOL
 from evo_kernel.observe.live import LiveProgress, open_console, say
+from evo_kernel.processes import CutOff
 from evo_kernel.tasks.probe import probe
 from evo_kernel.tasks.task import Task
 from evo_kernel.types import escaped
@@ -113,7 +112,7 @@ def _search(
             summary.show(console, parts, ended, path, took_s, summary.raised(config, ended), cut_off)
     code = summary.exit_code(ended)
     if progress.in_flight:
-        leave_at_once(code)
+        raise CutOff(code)
     return code
 
 
@@ -124,15 +123,6 @@ def gallery_notes(config: Config, task: Task) -> list[str]:
         return []
     planted = config.start_from == GALLERY
     return [f"{'starts' if planted else 'add `--start-from gallery` to start'} from the champion {match.text}"]
-
-
-def leave_at_once(code: int) -> None:
-    """End the process without taking it apart: beside threads that were cut off torch aborts when the interpreter
-    unwinds, and it takes a while. Population and judge are closed by now.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _complain(line: str) -> None:

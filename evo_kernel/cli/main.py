@@ -125,14 +125,15 @@ def main() -> None:
 def entry_point() -> None:
     """`main` in a process of its own, which ends sooner."""
     code: object = 0
+    cut_off = False
     try:
         main()
     except SystemExit as ended:
-        code = ended.code or 0
+        code, cut_off = ended.code or 0, type(ended) is not SystemExit  # it is processes.CutOff
     if isinstance(code, int) and "torch" in sys.modules:
-        from evo_kernel.processes import leave
+        from evo_kernel.processes import leave, leave_at_once
 
-        leave(code)
+        (leave_at_once if cut_off else leave)(code)
     sys.exit(code)  # pyright: ignore[reportArgumentType]  as it came
 
 

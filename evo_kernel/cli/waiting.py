@@ -48,8 +48,8 @@ def wait() -> None:
         line = orders.readline()
     if not line:
         return
-    from evo_kernel.app.session import leave_at_once
     from evo_kernel.app.suite.harnesses import write_best
+    from evo_kernel.processes import leave_at_once
 
     order = json.loads(line)
     for stream, path in enumerate(order["output"], 1):

@@ -2,7 +2,8 @@
 
 A run of T seconds ends within max(T / 10, 15 s) of T: a third of that is for verdicts under way when the search ends,
 a third for a confirmation that takes longer than expected, a third for closing. What a confirmation takes is guessed
-until there was one; where it took less, the search goes on, and what it finds is confirmed in its turn.
+until there was one; where it took less, the search goes on, and what it finds is confirmed in its turn. The first
+verdict has all of the time and two of the thirds: without one there is nothing to confirm.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TimeBudget:
         self.search = Deadline(self._ends, self._third_s, clock)  # of its verdicts, moved as more is known
         self._confirmed_s, self._verdicts_s, self._verdicts = confirmed_s or 0.0, 0.0, 0
         self._first_s = math.inf  # of the first verdict, beside which no other is made, as beside no confirmation
-        self.search.plan(self._ends - self.kept_s, self._third_s)
+        self._plan()
 
     def took(self, seconds: float, *, confirming: bool) -> None:
         """A verdict's time."""
@@ -45,7 +46,11 @@ class TimeBudget:
             self._first_s = self._first_s if self._verdicts else seconds
             self._verdicts_s += seconds
             self._verdicts += 1
-        self.search.plan(self._ends - self.kept_s, self._third_s)
+        self._plan()
+
+    def _plan(self) -> None:
+        late = self._third_s if self._verdicts else 2 * self._third_s
+        self.search.plan(self._ends - self.kept_s, late)
 
     @property
     def _verdict_s(self) -> float:
@@ -59,7 +64,10 @@ class TimeBudget:
 
     @property
     def kept_s(self) -> float:
-        """What the search leaves of the time for the confirmation; 0 where time is not limited, or does not suffice."""
+        """What the search leaves of the time for the confirmation; 0 where time is not limited, or does not suffice, and
+        while nothing is known."""
+        if not self._verdicts and not self._confirmed_s:
+            return 0.0
         fits = self.expected_s <= KEPT_SHARE * self._asked_s < math.inf
         return self.expected_s if fits else 0.0
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -270,6 +272,30 @@ def test_the_next_search_waits_for_its_command_and_nobody_waits_for_ever(tmp_pat
     _, early = waiting()
     worker.close()
     assert gone(early) and set(psutil.Process().children()) <= others
+
+
+def test_a_search_that_gives_up_threads_writes_its_solution_too(tmp_path) -> None:
+    program = """
+import sys, types
+from evo_kernel.cli import waiting
+from evo_kernel.processes import CutOff
+def main():
+    print("searched", flush=True)
+    raise CutOff(1)
+def write_best(spec):
+    print("written", spec, flush=True)
+waiting.main, waiting.prepare = main, lambda *given: None
+sys.modules["evo_kernel.app.suite.harnesses"] = types.SimpleNamespace(write_best=write_best)
+waiting.wait()
+"""
+    files = [tmp_path / "out", tmp_path / "err"]
+    for file in files:
+        file.touch()
+    order = {"words": ["run"], "output": [str(file) for file in files], "solution": {"spec": "level2/1"}}
+    command = [sys.executable, "-c", program, "0", "cpu", "softmax"]
+    ended = subprocess.run(command, input=json.dumps(order) + "\n", text=True, timeout=60)
+    assert ended.returncode == 1
+    assert files[0].read_text() == "searched\nwritten level2/1\n", files[1].read_text()
 
 
 def test_lanes_divide_the_cores(monkeypatch) -> None:

@@ -102,6 +102,14 @@ def test_hours_hold_whatever_verdicts_and_confirmation_take(
             assert took_s >= asked_s - 3 * score_s - score_s, "the search had the rest"
 
 
+def test_a_first_verdict_has_the_time_of_a_confirmation_too(tmp_path: Path) -> None:
+    clock = Clock()
+    with opened(tmp_path / "h.db") as population:
+        ended = session(population, SlowJudge(clock, 24.0, 30.0), clock, 15.0)
+        assert population.best() is not None and ended.unconfirmed
+        assert clock() - Clock.now <= 15.0 + 15.0
+
+
 @pytest.mark.parametrize(("asked_s", "score_s", "rounds"), [(60.0, 5.0, 2), (600.0, 20.0, 2), (45.0, 10.0, 1)])
 def test_a_confirmation_that_takes_less_than_was_kept_leaves_the_rest_to_the_search(
     tmp_path: Path, asked_s: float, score_s: float, rounds: int
