@@ -64,8 +64,8 @@ class TimeBudget:
 
     @property
     def kept_s(self) -> float:
-        """What the search leaves of the time for the confirmation; 0 where time is not limited, or does not suffice, and
-        while nothing is known."""
+        """What the search leaves of the time for the confirmation; 0 where time is not limited or does not suffice, and
+        before the first verdict."""
         if not self._verdicts and not self._confirmed_s:
             return 0.0
         fits = self.expected_s <= KEPT_SHARE * self._asked_s < math.inf
