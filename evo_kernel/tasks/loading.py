@@ -10,6 +10,7 @@ import importlib.machinery
 import itertools
 import re
 import sys
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +44,8 @@ IMPORTERS = {
 }
 """Scheme of a TASK → the module that reads that benchmark's checkout: `entries(rest)`, `text_of(entry)`."""
 
+_IMPORTING = threading.RLock()
+"""One task file runs at a time: meanwhile its folder is among those that are searched, for the whole process."""
 _EXAMPLE_CASES = 'CASES = {"check": [{"n": 37}], "search": [{"n": 4096}]}'
 
 
@@ -153,17 +156,18 @@ class _Reader:
         private = "_evo_kernel_task_" + hashlib.sha256(f"{self.path}\0{self.text}".encode()).hexdigest()[:16]
         module = types.ModuleType(private)
         module.__file__ = str(self.path)
-        sys.modules[private] = module
-        sys.path.append(str(self.path.parent))  # last: helpers beside the file import, installed packages win
-        _forget_helpers_of_others(self.path.parent)
-        try:
-            exec(code, module.__dict__)
-        except (Exception, SystemExit) as error:  # a user's file may raise anything: all of it is theirs to mend
-            del sys.modules[private]
-            line = line_in(self.path, error)
-            raise TaskError(f"{self.path}{line}: running the task file failed: {describe(error)}") from error
-        finally:
-            sys.path.remove(str(self.path.parent))
+        with _IMPORTING:
+            sys.modules[private] = module
+            sys.path.append(str(self.path.parent))  # last: helpers beside the file import, installed packages win
+            _forget_helpers_of_others(self.path.parent)
+            try:
+                exec(code, module.__dict__)
+            except (Exception, SystemExit) as error:  # a user's file may raise anything: all of it is theirs to mend
+                del sys.modules[private]
+                line = line_in(self.path, error)
+                raise TaskError(f"{self.path}{line}: running the task file failed: {describe(error)}") from error
+            finally:
+                sys.path.remove(str(self.path.parent))
         return module
 
     def _fail(self, what: str) -> TaskError:

@@ -8,9 +8,10 @@ Module constants of the file can be given other values (`sizes`): so check cases
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +162,11 @@ class _Variant:
         drawn = problem.drawn(case)
         self.model = problem.model(case)
         self.lifted = lifted_tensors(self.model)
+        if place := tensor_in_container(self.model):
+            raise TaskError(
+                f"{problem.path}: its module keeps tensors in {place}, where no kernel is given them, and no harness "
+                "moves them to a GPU. Make them parameters, buffers or attributes."
+            )
         self.count = len(drawn)
         held = [lifted.tensor for lifted in self.lifted]
         tensors = [*(value for value in drawn if isinstance(value, torch.Tensor)), *held]
@@ -189,7 +195,8 @@ class _Variant:
             value = tensor.clone() if lifted.state else tensor
             for place in lifted.places:
                 put(self.model, place, value)
-        result = run(*values[: self.count])
+        with left_as_it_was(self.model):
+            result = run(*values[: self.count])
         parts = tuple(flat(result))
         return parts[0] if len(parts) == 1 else parts
 
@@ -258,6 +265,30 @@ def put(model: nn.Module, place: str, tensor: torch.Tensor) -> None:
     owner._parameters.pop(name, None)
     owner._buffers.pop(name, None)
     setattr(owner, name, tensor)
+
+
+def tensor_in_container(model: nn.Module) -> str:
+    """A list, tuple or dict of the module that holds a tensor which hangs nowhere else; empty where there is none."""
+    hung = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+            if any(isinstance(one, torch.Tensor) and id(one) not in hung for one in held):
+                return f"{prefix}.{name}" if prefix else name
+    return ""
+
+
+@contextlib.contextmanager
+def left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """A call that leaves the module's attributes as they were: else the next one may compute something else."""
+    before = [(vars(module), dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for attributes, earlier in before:
+            for name in attributes.keys() - earlier.keys():
+                del attributes[name]
+            attributes.update(earlier)
 
 
 def flat(result: Any) -> list[Any]:

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 import re
 
 import pytest
@@ -373,15 +374,59 @@ def test_a_thread_of_torch_scans_an_axis_before_the_last_and_one_block_adds_up_a
 
     table, row = (1 << 20, 4), (1 << 20,)
     assert (
-        cost("cumsum", [table], [{"view": 0}, 0]).crowd == cost("cummin", [table], [{"view": 0}, -2]).crowd == 1 << 20
+        cost("cumsum", [table], [{"view": 0}, 0]).steps == cost("cummin", [table], [{"view": 0}, -2]).steps == 1 << 20
     )
-    assert cost("cumsum", [(1 << 20, 1)], [{"view": 0}, 0]).crowd == 0  # many blocks walk the only row together
+    assert cost("cumsum", [(1 << 20, 1)], [{"view": 0}, 0]).steps == 0  # many blocks walk the only row together
     assert cost("cumsum", [row], [{"view": 0}, 0]).sector_bytes == 8 << 20
     assert cost("cummax", [row], [{"view": 0}, 0]).sector_bytes == 90 * 8 << 20
     loss = [{"view": 0}, {"view": 1}, None, 1, -100]
     assert cost("nll_loss_forward", [table, row], loss).sector_bytes == 90 * (8 + 16) << 20
     loss[3] = 0
     assert cost("nll_loss_forward", [table, row], loss).sector_bytes < 64 << 20
+
+
+M = 1 << 20
+WAITED_US = {
+    "_softmax": [((16384, 256), (0, False), 9737.2), ((65536, 64), (0, False), 4419.9), ((4096, 1024), (-2, False), 2547.7)],
+    "_log_softmax": [((4096, 1024), (0, False), 2283.1)],
+    "_softmax_backward_data": [((4096, 1024), ({"view": 0}, 0), 1506.7)],
+    "cumsum": [((4096, 1024), (0,), 981.6)],
+    "_adaptive_avg_pool2d": [((1, 4, 1024, 1024), ([1, 1],), 22748.1), ((1, 4, 1024, 1024), ([3, 3],), 3638.4)],
+    "multi_margin_loss": [((4, M), ({"view": 1},), 424.9), ((64, 65536), ({"view": 1},), 31.3)],
+    "_weight_norm_interface": [((4, M), ({"view": 1}, 0), 472.3)],
+    "native_batch_norm": [((64, 4, 128, 128), (None, None, None, None, True, 0.1, 1e-5), 456.3)],
+}  # fmt: skip
+"""On an H200, 2026-11-30: threads of these wait for one load after the other."""
+
+
+@pytest.mark.parametrize("op", WAITED_US)
+def test_threads_of_torch_that_wait_for_each_load_take_their_time(op):
+    for shape, args, measured in WAITED_US[op]:
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        given = View(buffer=0, dtype="float32", shape=shape, strides=strides)
+        other = View(buffer=1, dtype="int64", shape=shape[:1], strides=(1,))
+        made = given if op != "_adaptive_avg_pool2d" else given.model_copy(update={"shape": (1, 4, *args[0])})
+        node = Aten(
+            op=f"aten.{op}.default", views=(given, other), args=[{"view": 0}, *args], kwargs={}, outputs=(made,)
+        )
+        us = time_of(PlanFacts((), (torch_cost(node),)), H200).total_us
+        assert 0.4 * measured < us < measured
+
+
+def test_few_loads_of_threads_of_torch_take_no_longer_than_their_bytes():
+    for op, shape, args in (
+        ("_softmax", (256, 32, 1024), [{"view": 0}, 1, False]),
+        ("_softmax", (4, M), [{"view": 0}, 1, False]),
+        ("native_batch_norm", (64, 256, 56, 56), [{"view": 0}, None, None, None, None, True, 0.1, 1e-5]),
+        ("native_batch_norm", (64, 4, 128, 128), [{"view": 0}, None, None, None, None, False, 0.1, 1e-5]),
+        ("max_pool2d_with_indices", (64, 64, 112, 112), [{"view": 0}, [3, 3], [2, 2], [1, 1]]),
+        ("_weight_norm_interface", (4096, 4096), [{"view": 0}, {"view": 0}, 0]),
+    ):
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        view = View(buffer=0, dtype="float32", shape=shape, strides=strides)
+        cost = torch_cost(Aten(op=f"aten.{op}.default", views=(view,), args=args, kwargs={}, outputs=(view,)))
+        waits = dataclasses.replace(cost, moved_bytes=0.0, sector_bytes=0.0, crowd=0.0)
+        assert time_of(PlanFacts((), (waits,)), H200).total_us < time_of(PlanFacts((), (cost,)), H200).total_us
 
 
 def test_torch_adds_up_what_was_made_of_one_element_and_bags_by_one_thread():

@@ -590,6 +590,16 @@ def test_a_task_file_travels_with_what_it_needs_and_runs_only_as_what_it_is(tmp_
             TaskText(name="twice", identity=sent.identity, text="", files={name: "x"})
 
 
+def test_a_task_that_is_unpacked_again_is_never_seen_in_part(tmp_path):
+    (tmp_path / "alone.py").write_text(TASK.replace("numbers_of_mine.SMALL", "7").replace("import numbers_of_mine\n", "").replace('SEED = "kernels/seed.py"\n', ""))  # fmt: skip
+    sent = packed(load(tmp_path / "alone.py"))
+    before = unpacked(sent, tmp_path / "there").path.stat()
+    assert unpacked(sent, tmp_path / "there").path.stat().st_mtime_ns == before.st_mtime_ns
+    with ThreadPoolExecutor(4) as threads:  # of judges with other settings
+        for name in ("first", "second", "third"):
+            list(threads.map(lambda _, name=name: unpacked(sent, tmp_path / name), range(40)))
+
+
 def test_a_task_that_was_narrowed_to_a_case_travels_as_such(tmp_path, task):
     (tmp_path / "twice.py").write_text(TASK.replace('[{"n": 64}]', '[{"n": 64}, {"n": 32}]').replace("numbers_of_mine.SMALL", "7")
                                        .replace("import numbers_of_mine\n", "").replace('SEED = "kernels/seed.py"\n', ""))  # fmt: skip

@@ -158,6 +158,36 @@ def test_state_that_forward_overwrites_is_an_input_that_stays_as_it_is(root):
     assert not {finding.name for finding in probe(task)} & {"reference-mutates", "reference-varies", "inputs-vary"}
 
 
+STATEFUL = SOFTMAX.replace("super().__init__()", "super().__init__()\n        self.kept, self.calls = MADE, 0")
+STATEFUL = (
+    STATEFUL.replace("torch.softmax(x, dim=1)", "self.forget(x)")
+    + """
+def forget(self, x):
+    self.calls += 1
+    self.kept = x if self.kept is None else x + self.kept
+    self.last = self.kept * self.calls
+    return self.last
+Model.forget = forget
+"""
+)
+
+
+def test_what_a_module_remembers_of_a_call_is_forgotten(tmp_path):
+    path = checkout(tmp_path) / "KernelBench/level1/1_Softmax.py"
+    path.write_text(STATEFUL.replace("MADE", "None"))
+    task = named(tmp_path, "level1/1")
+    assert not any(finding.fatal for finding in probe(task))
+    x = drawn(task, task.cases_of(CaseKind.CHECK)[0])[0]
+    assert all(torch.equal(task.outputs(x)[0], x) for _ in range(2))
+
+
+def test_a_module_that_keeps_tensors_in_a_list_is_refused(tmp_path):
+    path = checkout(tmp_path) / "KernelBench/level1/1_Softmax.py"
+    path.write_text(STATEFUL.replace("MADE", "[torch.ones(1)]").replace("x + self.kept", "x + self.kept[0]"))
+    with pytest.raises(TaskError, match="keeps tensors in kept"):
+        named(tmp_path, "level1/1")
+
+
 def test_allow_is_kernels_where_every_operation_has_one(root):
     assert named(root, "level2/1").allow == named(root, "level1/1").allow == "kernels"
     bessel = named(root, "level1/6")

@@ -1,6 +1,7 @@
 """Loading: what a task file may say, what is forgiven, and how each mistake is answered."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -110,6 +111,17 @@ def test_helpers_of_one_name_beside_two_tasks(write):
         write(f"FACTOR = {factor}\n", f"times{factor}/helpers_of_both.py")
         task = load(write(body, f"times{factor}/task.py"))
         assert task.outputs(torch.ones(1))[0].item() == factor
+
+
+def test_helpers_of_one_name_beside_two_tasks_that_are_loaded_at_once(write):
+    body = "import torch\nfrom slow_helpers import FACTOR\n" + CASES + BODY.replace("x * 2", "x * FACTOR")
+    paths = []
+    for factor in (3, 4):
+        write(f"import time\ntime.sleep(0.2)\nFACTOR = {factor}\n", f"slow{factor}/slow_helpers.py")
+        paths.append(write(body, f"slow{factor}/task.py"))
+    with ThreadPoolExecutor(2) as threads:
+        tasks = list(threads.map(load, paths))
+    assert [task.outputs(torch.ones(1))[0].item() for task in tasks] == [3, 4]
 
 
 def test_every_optional_name(write):

@@ -111,11 +111,11 @@ def time_of(facts: PlanFacts, target: Target, constants: Constants = CONSTANTS) 
 
 
 def _torch_us(cost: TorchCost, target: Target, c: Constants) -> float:
-    """Time of a torch operation: a launch plus the longest of moving, touching, computing and updating."""
+    """Time of a torch operation: a launch plus the longest of moving, touching, computing, updating and waiting."""
     rate = _rates(target).get(cost.kind, 0.0) * c.wgmma_share or target.fp32_flops * c.fp32_share
     moves, computes = cost.moved_bytes / target.copy_bytes_per_s * 1e6, cost.flops / rate * 1e6
-    updates = cost.crowd * c.crowd_cycles / target.clock_mhz
-    return c.launch_us + max(moves, computes, cost.sector_bytes / _l2_rate(target, c), updates)
+    updates, waits = cost.crowd * c.crowd_cycles / target.clock_mhz, cost.steps * c.l2_latency_us
+    return c.launch_us + max(moves, computes, cost.sector_bytes / _l2_rate(target, c), updates, waits)
 
 
 def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:

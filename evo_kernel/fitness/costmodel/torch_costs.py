@@ -40,6 +40,10 @@ _SEGMENT_BYTES, _SEGMENT_SHARE = 10_700.0, 292.0
 """Bytes of L2's time for each segment, and for each byte of one, since a block reduces it alone."""
 _ROW_SHARE = 90.0
 """The same for each byte of a row that a block normalises alone: L2's rate by the 64 bytes a clock of an SM."""
+_MOST_THREADS = 1024
+"""Of a block."""
+_NEAR_BYTES = 1 << 17
+"""That a block reads again from L1."""
 _PLACES = "cummax", "cummin"
 """Scans of which a block walks even the only row: PyTorch's ScanUtils.cuh."""
 _TRAINING_PASSES = 1.5
@@ -69,6 +73,7 @@ class TorchCost:
     kind: str = ""  # of their operands, as tl.dot's
     sector_bytes: float = 0.0  # through the L2: sectors of what is walked together, windows of pooling, rows of bags
     crowd: float = 0.0  # updates of one address, or of one thread's sum, one after the other
+    steps: float = 0.0  # loads that one thread waits for, one after the other
 
 
 def torch_cost(node: Fill | Copy | Constant | Aten, inside: TorchWork = _NOTHING) -> TorchCost:
@@ -100,7 +105,7 @@ def torch_cost(node: Fill | Copy | Constant | Aten, inside: TorchWork = _NOTHING
             return TorchCost(moved, _PAIR_FLOPS * rows.elements * max(rows.shape[-1:], default=1), "fp32", sectors)
         if base in _NAMES["series"] or "_polynomial_" in base:
             return TorchCost(moved, _SERIES_FLOPS * max((view.elements for view in made), default=0), "fp32", sectors)
-        return TorchCost(moved, sector_bytes=sectors, crowd=max(inside.crowd, _chain(node)))
+        return TorchCost(moved, sector_bytes=sectors, crowd=max(inside.crowd, _chain(node)), steps=_steps(node, base))
     return TorchCost(moved, sector_bytes=sectors)
 
 
@@ -109,9 +114,14 @@ def _passes(node: Aten, base: str) -> float:
     if base in _LOSSES and node.views:
         made = max((view.elements for view in node.outputs if view), default=0)
         return _LOSSES[base][made >= max(view.elements for view in node.views)]
-    if base in _NAMES["batch_norms"] and isinstance(node.args, list) and any(one is True for one in node.args):
+    if base in _NAMES["batch_norms"] and _trains(node):
         return _TRAINING_PASSES
     return _PASSES.get(base, 1)
+
+
+def _trains(node: Aten) -> bool:
+    """Whether a batch norm computes its statistics."""
+    return isinstance(node.args, list) and any(one is True for one in node.args)
 
 
 def _operand_kind(node: Aten) -> str:
@@ -166,17 +176,64 @@ def _told(node: Aten, position: int, name: str) -> Any:
 
 def _chain(node: Aten) -> float:
     """Elements that one thread, or one address, adds up or compares, one after the other, at least: of a window of
-    pooling, of an image that was sampled, of a bag, of a scan along any axis but the last."""
+    pooling, of an image that was sampled, of a bag."""
     base, made = node.op.split(".")[1].strip("_"), next((view for view in node.outputs if view), None)
     if not node.views or made is None:
         return 0.0
-    if _TABLES["rows"].get(base, [0, ""])[1] == "scan":
-        return float(_scanned(node)[1])
     if base.startswith(("upsample_", "grid_sampler_")) and base.endswith("_backward"):
         return node.views[0].elements / max(1, made.elements)
     if base in ("embedding_bag", "embedding_bag_forward_only"):
         return _indices(node) / max(1, *made.shape[:1])
     return _window(node)
+
+
+def _steps(node: Aten, base: str) -> float:
+    """Loads for which a thread waits, one after the other, at least: along any axis but the last, in a window, or of
+    what its block walks alone."""
+    views = [view for view in (*node.views, *node.outputs) if view]
+    if not node.views or not views:
+        return 0.0
+    base, whole = base.strip("_"), max(views, key=lambda view: view.elements)
+    where = _TABLES["rows"].get(base, [0, ""])
+    if where[1] == "scan":
+        return float(_scanned(node)[1])
+    if "softmax" in base and where[1] == "dim":
+        return _early_softmax_steps(whole, _told(node, *where), base)
+    if "_pool" in base and not base.endswith("backward"):
+        return _window_steps(node)
+    if base not in _TABLES["walks"] or ("batch_norm" in base and not _trains(node)):
+        return 0.0
+    axes, threads, latencies = _TABLES["walks"][base]
+    if base == "weight_norm_interface" and _told(node, 2, "dim"):  # rows lie side by side
+        return 0.0
+    rows = math.prod(whole.shape[axis] for axis in range(len(whole.shape))[slice(*axes)])
+    return -(-whole.elements // max(1, rows * threads)) * latencies
+
+
+def _window_steps(node: Aten) -> float:
+    """Sectors of a window of pooling, row by row."""
+    given, made = node.views[0], next((view for view in node.outputs if view), node.views[0])
+    size = _told(node, 1, "kernel_size")
+    width = size[-1] if isinstance(size, list) and size else size
+    if "adaptive" in node.op or not isinstance(width, int):
+        width = max(given.shape[-1:], default=1) // max(1, *made.shape[-1:])
+    return _window(node) / max(1, min(width, SECTOR_BYTES // given.item_bytes))
+
+
+def _early_softmax_steps(whole: View, told: Any, base: str) -> float:
+    """Of a softmax along any axis but the last, whose block has rows side by side and few threads or one for each:
+    PyTorch's SoftMax.cu."""
+    if not isinstance(told, int) or not whole.shape:
+        return 0.0
+    axis = told % len(whole.shape)
+    length, beside = whole.shape[axis], min(_MOST_THREADS, math.prod(whole.shape[axis + 1 :]))
+    if beside == 1:
+        return 0.0
+    threads = 1
+    while beside <= 64 <= length and 2 * beside * threads <= _MOST_THREADS and 2 * threads <= length:
+        threads *= 2
+    again = length * beside * whole.item_bytes > _NEAR_BYTES  # else what is read again is in L1
+    return -(-length // threads) * ((2 if base.endswith("backward_data") else 3) if again else 1)
 
 
 def _indices(node: Aten) -> int:

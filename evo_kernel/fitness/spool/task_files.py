@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,11 +57,18 @@ def unpacked(text: TaskText, folder: Path) -> Task:
     if identity_of(text.text) != text.identity:  # before anything of it runs
         raise UserError(f"the text of task {text.name} is not the one whose identity it has: send it again")
     for name, content in {**text.files, path.name: text.text}.items():
-        place = home / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(content, encoding="utf-8", newline="")
+        _place(home / name, content.encode())
     task = load(path)
     return task.narrowed(text.case) if text.case else task
+
+
+def _place(place: Path, content: bytes) -> None:
+    """Seen whole or not at all, and written once: processes of other judges of the task may be reading it."""
+    if not place.is_file():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        hidden = place.with_name(f".{uuid.uuid4().hex}")
+        hidden.write_bytes(content)
+        hidden.rename(place)
 
 
 def _beside(text: str, home: Path) -> Iterator[Path]:
