@@ -14,8 +14,8 @@ from torch import fx
 from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
 from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
-from evo_kernel.tasks.lowering.pointwise import PointwiseJob, literal, write
-from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowers
+from evo_kernel.tasks.lowering.pointwise import literal
+from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of, lowers
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -39,11 +39,10 @@ def matmul(
     if a.dtype not in DOT_TYPES or b.dtype not in DOT_TYPES:
         raise NotLowered(f"a product of {a.dtype} matrices")
     triangle = _triangle_of(node.fx)
-    parted = _pays_in_parts(module, a, b) and alpha == 1 and beta == 1 and not triangle
-    if parted and bias is not None:
-        total = matmul(module, replace(node, name=module.fresh("product")), a, b)
-        job = PointwiseJob("bias", (total, bias), (torch.float32, torch.float32), ("{0} + {1}",))
-        return write(module, node, job)
+    if _pays_in_parts(module, a, b) and alpha == 1 and beta == 1 and not triangle:
+        return _in_parts(module, node, a, b, bias)
+    if module.following:
+        raise NotLowered("it is not computed with what follows")
     a, b = materialise(module, a), materialise(module, b)
     out = module.empty(node.name, node.result)
     batched = len(a.shape) == 3
@@ -64,21 +63,47 @@ def matmul(
     kernel.body += _tiles(kernel, first, second, batched, module.input_precision(a.dtype), triangle)
     kernel.body += _epilogue(kernel, extra, target, alpha, beta, triangle)
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), triton.cdiv({module.size(n)}, {{BLOCK_N}})"
-    if parted:
-        left, right = viewed(module, "left", a), viewed(module, "right", _turned(b))
-        module.functions["product"] = module.products["product"]
-        for line in (f"if fits({left}, {right}):", f"    product({left}, {right}, {out.name})", "else:"):
-            module.line(line)
-    module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})", depth=int(parted))
+    module.launch(kernel, f"({grid}, {module.size(a.shape[0])})" if batched else f"({grid})")
     if triangle:
         module.triangles[out.name] = triangle
+    return out
+
+
+def _in_parts(
+    module: LoweredModule, node: AtenNode, a: LoweredValue, b: LoweredValue, bias: LoweredValue | None
+) -> LoweredValue:
+    """`product`, with what follows, where the matrices fit; else a kernel each. The result is that of the last node."""
+    following, last = module.following, (node.fx, *module.following)[-1]
+    multiply, beside = module.products["product"](module, node)
+    products, module.products, module.following = module.products, {}, ()
+    mark = len(module.lines)
+    try:
+        with module.under("else:"):
+            own = replace(node, name=module.fresh("total")) if following else node
+            values = {**node.values, node.fx: matmul(module, own, a, b, bias)}
+            for one in following:
+                lowering = lowering_of(one.target)
+                assert lowering is not None
+                name = node.name if one is last else module.fresh(one.name.strip("_"))
+                values[one] = lowering(module, AtenNode(one, values, name))
+    finally:
+        module.products, module.following = products, following
+    otherwise = module.lines[mark:]
+    del module.lines[mark:]
+    a, b = materialise(module, a), materialise(module, b)
+    left, right = viewed(module, "left", a), viewed(module, "right", _turned(b))
+    with module.under(f"if fits({left}, {right}):"):
+        out = module.empty(node.name, last.meta["val"])
+        flat = out.name if len(out.shape) == 2 else module.named("flat", f"{out.name}.flatten(0, -2)")
+        module.line(f"{multiply}({', '.join([left, right, *(one.name for one, _ in beside), flat])})")
+    module.lines += otherwise
     return out
 
 
 def _pays_in_parts(module: LoweredModule, a: LoweredValue, b: LoweredValue) -> bool:
     """Whether to multiply as float16: by sizes as `fits` in `product`."""
     sizes = a.shape[0], b.shape[-1]
-    served = module.takes("product") and a.dtype == b.dtype == torch.float32
+    served = "product" in module.products and a.dtype == b.dtype == torch.float32
     return served and len(a.shape) == 2 and min(map(module.largest, sizes)) >= LEAST
 
 

@@ -127,10 +127,9 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
     y = module.empty(node.name, node.result)
     x, w = materialise(module, x), materialise(module, w)
     if _pays_in_parts(module, (x, w, y, *([bias] if bias else [])), groups):
-        text, beside = module.products["cut"](module, node)
-        if module.functions.setdefault("cut", text) == text:
-            _cut(module, (x, w, bias, y), beside, (stride, padding, dilation), groups, bool(transposed))
-            return y
+        cut, beside = module.products["cut"](module, node)
+        _cut(module, cut, (x, w, bias, y), beside, (stride, padding, dilation), groups, bool(transposed))
+        return y
     if module.following:
         raise NotLowered("it is not computed with what follows")
     plain = [Along(s, -p, d) for s, p, d in zip(stride, padding, dilation, strict=True)]
@@ -145,7 +144,7 @@ def convolution(module: LoweredModule, node: AtenNode) -> LoweredValue:
 def _pays_in_parts(module: LoweredModule, tensors: Sequence[LoweredValue], groups: int) -> bool:
     """Whether to convolve as float16: as `product_template` does. `tensors`: x, w, the result and the bias."""
     x, _, y = tensors[:3]
-    if not module.takes("cut") or any(one.dtype != torch.float32 or not one.contiguous for one in tensors):
+    if "cut" not in module.products or any(one.dtype != torch.float32 or not one.contiguous for one in tensors):
         return False
     dense = groups == 1 or groups < module.largest(x.shape[1]) <= DENSE
     if not dense or module.largest(cast(Expr, y.shape[0] * product(y.shape[2:-2]))) > MOST_PLANES:
@@ -155,6 +154,7 @@ def _pays_in_parts(module: LoweredModule, tensors: Sequence[LoweredValue], group
 
 def _cut(
     module: LoweredModule,
+    cut: str,
     tensors: tuple[LoweredValue, LoweredValue, LoweredValue | None, LoweredValue],
     beside: Sequence[tuple[LoweredValue, bool]],
     places: tuple[Sequence[int], Sequence[int], Sequence[int]],
@@ -191,7 +191,7 @@ def _cut(
         taken = [_every(module, one, [along.outputs, *rest]) if whole else one for one, whole in beside]
         operands = [pictures, _last(module, "filters", filters), bias.name if bias else "None"]
         operands += [*(one.name for one in taken), _last(module, "results", results)]
-        module.line(f"cut({', '.join(operands)}, dict({geometry}, DEEP={deep}))")
+        module.line(f"{cut}({', '.join(operands)}, dict({geometry}, DEEP={deep}))")
 
 
 def _in_space(value: LoweredValue) -> LoweredValue:

@@ -22,8 +22,9 @@ from evo_kernel.tasks.lowering import (  # noqa: F401  imported for what they re
     views,
 )
 from evo_kernel.tasks.lowering.frames import covers_storage
+from evo_kernel.tasks.lowering.fusion import is_tensor, regions, unfused
 from evo_kernel.tasks.lowering.layout import LoweredValue
-from evo_kernel.tasks.lowering.module import LoweredModule, render
+from evo_kernel.tasks.lowering.module import LoweredModule, Maker, render
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, write
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import TooLarge, Traced, trace
@@ -39,12 +40,12 @@ NETWORK = 40
 """Tensors among the inputs from which on a reference is a network, whose many sizes take minutes as symbols."""
 
 
-def lower(task: Task, products: Mapping[str, Any] = {}) -> Source:
+def lower(task: Task, products: Mapping[str, Maker] = {}) -> Source:
     """A first kernel for `task`, written from its reference.
 
     One naive Triton kernel per operation; the same module serves all cases (sizes are read from the inputs).
-    `products`: the texts of functions that multiply large matrices of float32, and that convolve, in place of such
-    kernels: those of the first that is met.
+    `products`: how functions are made that multiply large matrices of float32, and that convolve, in place of such
+    kernels.
 
     Raises LoweringError where nothing calls them, and, naming every operation that has no lowering, unless the task
     allows aten calls (`ALLOW = "mixed"`).
@@ -68,10 +69,10 @@ def lower_function(
     name: str = "",
     allow_aten: bool = False,
     precision: str = "ieee",
-    products: Mapping[str, Any] = {},
+    products: Mapping[str, Maker] = {},
 ) -> str:
     """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
-    modules, functions = [], dict[str, str]()
+    modules, functions, templates = [], dict[str, str](), dict[tuple[Any, ...], str]()
     began = time.thread_time()
 
     def check() -> None:
@@ -83,11 +84,11 @@ def lower_function(
 
     for (traced,), served in branches(sorted(cases, key=ones), traced_for):
         module = LoweredModule(traced, served, precision, products)
-        module.functions = functions
+        module.functions, module.templates = functions, templates
         _write_graph(module, allow_aten, check)
         modules.append((module, served))
-    if products and len(products.keys() & functions.keys()) != 1:
-        raise LoweringError("The reference has no large product or convolution of float32, or both in turn.")
+    if products and not templates:
+        raise LoweringError("The reference has no large product or convolution of float32.")
     label = name or getattr(reference, "__name__", "reference")
     title = f"First kernels of {label}, one an operation, written from its reference."
     text = render(title, modules, list(functions.values()))
@@ -143,18 +144,15 @@ def ones(case: Sequence[Any]) -> int:
     return sum(size <= 1 for value in case if isinstance(value, torch.Tensor) for size in value.shape)
 
 
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
-
-
 def _write_graph(module: LoweredModule, allow_aten: bool, check: Callable[[], None]) -> None:
     values: dict[fx.Node, Any] = {}
     arguments = iter(module.traced.tensors.items())
     failures: dict[str, str] = {}
-    region = _region(module) if "cut" in module.products else []
+    fused = regions(module)
+    inside = {node for region in fused.values() for node in region[:-1]}
     for node in module.traced.graph.graph.nodes:
         check()
-        if node in region[:-1]:
+        if node in inside:
             continue
         if node.op == "placeholder":
             name, fake = next(arguments)
@@ -164,58 +162,18 @@ def _write_graph(module: LoweredModule, allow_aten: bool, check: Callable[[], No
         elif node.op == "output":
             if not failures:
                 _write_outputs(module, [(item, values.get(item)) for item in node.args[0]])
-        elif _is_tensor(node) or (node.args and isinstance(values.get(node.args[0]), tuple)):  # or an item of several
-            for one in _unfused(module, region, values) if region and node is region[-1] else [node]:
+        elif is_tensor(node) or (node.args and isinstance(values.get(node.args[0]), tuple)):  # or an item of several
+            for one in unfused(module, fused.get(node, [node]), values):
                 _write_node(module, one, values, failures, allow_aten)
     if failures:
         raise LoweringError(_sentence(failures))
-
-
-def _region(module: LoweredModule) -> list[fx.Node]:
-    """The only convolution and pointwise operations that follow, the last of which alone is used elsewhere."""
-    nodes = list(module.traced.graph.graph.nodes)
-    found = [node for node in nodes if node.target is torch.ops.aten.convolution.default]
-    if len(found) != 1:
-        return []
-    for node in nodes:
-        lowering = lowering_of(node.target) if node.op == "call_function" else None
-        if lowering in (None, convolution.convolution) or not _is_tensor(node):
-            continue
-        fits = lowering is views.alias or lowering.__module__ in (pointwise.__name__, activations.__name__)
-        if fits and any(parent in found for parent in node.all_input_nodes):
-            found.append(node)
-    return next(found[:end] for end in range(len(found), 0, -1) if _closed(found[:end]))
-
-
-def _closed(region: Sequence[fx.Node]) -> bool:
-    users = (user for node in region[:-1] for user in node.users if user.op == "output" or _is_tensor(user))
-    return all(user in region for user in users)
-
-
-def _unfused(module: LoweredModule, region: Sequence[fx.Node], values: dict[fx.Node, Any]) -> Sequence[fx.Node]:
-    """Write a convolution with as much of what follows as one kernel can compute; what is left of the region."""
-    known = all(parent in values or parent in region for node in region for parent in node.all_input_nodes)
-    for end in range(len(region) if known else 0, 1, -1):
-        mark, taken = len(module.lines), set(module.taken)
-        module.following = region[1:end] if _closed(region[:end]) else ()
-        try:
-            if module.following:
-                node = AtenNode(region[0], values, module.fresh(region[0].name.strip("_")))
-                values[region[end - 1]] = convolution.convolution(module, node)
-                return region[end:]
-        except NotLowered:
-            del module.lines[mark:]
-            module.taken = taken
-        finally:
-            module.following = ()
-    return region
 
 
 def _write_node(
     module: LoweredModule, node: fx.Node, values: dict[fx.Node, Any], failures: dict[str, str], allow_aten: bool
 ) -> None:
     """Lower one node, note why it cannot be, or leave it as a call of aten where that is allowed."""
-    parents = [parent for parent in node.all_input_nodes if _is_tensor(parent)]
+    parents = [parent for parent in node.all_input_nodes if is_tensor(parent)]
     if any(parent not in values for parent in parents):
         if lowering_of(node.target) is None and isinstance(node.target, torch._ops.OpOverload):
             failures.setdefault(str(node.target), "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -110,31 +111,28 @@ class Branch:
     used: set[str] = field(default_factory=set)  # names of sizes that the text mentions
 
 
+Maker = Callable[["LoweredModule", Any], tuple[str, list[tuple[LoweredValue, bool]]]]
+"""Makes a function for the `AtenNode` of a product or a convolution, with the module's `following`: its name; what it
+takes beside, and whether that is as large as the result. Raises NotLowered."""
+
+
 class LoweredModule(Branch):
     """Collects what the lowerings of all nodes write; `render` prints the module."""
 
     def __init__(
-        self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str, products: Mapping[str, Any] = {}
+        self, traced: Traced, cases: Sequence[Sequence[Any]], precision: str, products: Mapping[str, Maker] = {}
     ) -> None:
         super().__init__(traced)
         self.cases = cases  # concrete inputs (or their metadata) of every case that this graph serves
         self.precision = precision  # "ieee" | "tf32"
-        self.products = products  # "product": `fits` and `product`, for float32 in parts; "cut": a `Cutter`
-        self.following: Sequence[fx.Node] = ()  # pointwise operations that the next convolution is to compute too
-        self.taken: set[str] = {
-            *traced.names,
-            *traced.size_names,
-            *RESERVED,
-            *(("fits", "product", "cut") if products else ()),
-        }
+        self.products = products  # "product": of float32 matrices, beside `fits`; "cut": a convolution
+        self.templates: dict[tuple[Any, ...], str] = {}  # of them, what was made → the function's name in the module
+        self.following: Sequence[fx.Node] = ()  # pointwise operations that the next of these is to compute too
+        self.taken: set[str] = {*traced.names, *traced.size_names, *RESERVED}
         self.device = traced.device
         self.functions: dict[str, str] = {}  # jitted functions that kernels call: name → text
         self.triangles: dict[str, fx.Node] = {}  # products → the operation whose triangle of them was computed alone
         self.inline: Callable[[Any, Any], LoweredValue] | None = None  # takes pointwise jobs, in place of a kernel each
-
-    def takes(self, name: str) -> bool:
-        """Whether to compute with these of `products`, which share names: those of the first that is met."""
-        return name in self.products and self.functions.keys().isdisjoint(self.products.keys() - {name})
 
     # -- expressions over sizes -------------------------------------------------------------------------------------
     def size(self, expression: Expr | float) -> str:
@@ -182,6 +180,15 @@ class LoweredModule(Branch):
     def line(self, text: str) -> None:
         self.lines.append(text)
 
+    @contextmanager
+    def under(self, line: str) -> Iterator[None]:
+        """What is written meanwhile stands under this line."""
+        self.line(line)
+        mark = len(self.lines)
+        yield
+        for place, one in enumerate(self.lines[mark:], mark):
+            self.lines[place] = f"    {one}" if isinstance(one, str) else replace(one, depth=one.depth + 1)
+
     def empty(self, name: str, tensor: torch.Tensor) -> LoweredValue:
         """Allocate a value with the strides that eager PyTorch gives it (later views rely on them)."""
         value = LoweredValue.of(name, tensor)
@@ -220,7 +227,7 @@ class LoweredModule(Branch):
 
     def fresh(self, base: str) -> str:
         """A variable name that `run` does not use yet."""
-        name = numbered(self.taken, base)
+        name = numbered(self.taken | self.functions.keys(), base)
         self.taken.add(name)
         return name
 
@@ -279,7 +286,8 @@ def render(title: str, modules: Sequence[tuple[Branch, Sequence[Sequence[Any]]]]
     if "math." in body:
         imports.insert(0, "import math\n")
     header = HEADER.format(title=title, imports="\n".join(imports), constants="\n".join(constants))
-    return "\n\n".join([header, *functions, *kernels, body])
+    shared = "".join(one if one.startswith("\n") else f"\n\n\n{one}" for one in map(str.rstrip, functions))
+    return "\n\n".join([header, *([shared.lstrip() + "\n"] if shared else []), *kernels, body])
 
 
 def _kernel(name: str, text: str) -> str:

@@ -18,10 +18,12 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.lowering.contraction import LEAST
 from evo_kernel.tasks.lowering.direct import DIRECT
 from evo_kernel.tasks.lowering.layout import LoweredValue, align, same, storage_order
+from evo_kernel.tasks.lowering.linking import link
 from evo_kernel.tasks.lowering.lower import lower, ones
-from evo_kernel.tasks.lowering.module import LoweredModule, read_sizes, tl_type
+from evo_kernel.tasks.lowering.module import LoweredModule, Maker, read_sizes, tl_type
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, literal
 from evo_kernel.tasks.lowering.product_gluon import GLUON, PARTED, PRODUCT, in_gluon
+from evo_kernel.tasks.lowering.product_triton import FITS, KERNEL, PAYS, RUN, SERVED
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import Expr, Traced, trace
 from evo_kernel.tasks.lowering.windows import CONVOLVE, CUT, GATHER, IMPORTS, NAMES, PLANES, SHAPED
@@ -31,6 +33,7 @@ from evo_kernel.types import CaseKind, Source
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16)
 Form = Literal["triton", "gluon"]
+BIAS = ("if bias_ptr is not None:", "    acc += gl.load(bias_ptr + cols, mask=cols < n, other=0.0)[None, :]")
 LAST = (0, 2, 3, 1)
 """Pictures, rows, columns, channels among a convolution's dimensions."""
 
@@ -39,8 +42,8 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     """A first kernel for a reference that is one product of 16-bit matrices, or one convolution of 16 bits that is
     channels last, and pointwise operations on it. In Gluon, float32 matrices are multiplied as float16.
 
-    Where other operations come before or follow, `lower` writes them, if there are such products of float32, or
-    convolutions that are channels first.
+    Where other operations come before or between, `lower` writes them, if there are such products of float32, or
+    convolutions that are channels first; each is computed with the pointwise operations that follow it.
     Sizes that tensor descriptors cannot serve go to what `lower` writes; of convolutions, to a kernel that gathers.
     Raises LoweringError for other references, and for operations that a form lacks.
     """
@@ -50,7 +53,7 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     except LoweringError:
         if form == "triton":
             raise
-        return lower(task, _in_parts(task.tolerance.precision))
+        return lower(task, MAKERS)
     if product.scaled and form == "triton":
         raise LoweringError("A product of float32 has no template in Triton.")
     if product.filters:
@@ -59,42 +62,38 @@ def product_template(task: Task, form: Form = "triton") -> Source:
     return Source(plain + product.text(form))
 
 
-def _in_parts(precision: str) -> dict[str, Any]:
-    """The texts of `fits` and `product` for float32 matrices, and how that of `cut` is made."""
-    inputs = [torch.empty(256, 256, device="meta")] * 2
-    traced = trace(torch.mm, inputs)
-    product = Product(traced, LoweredModule(traced, [inputs], precision))
-    product.read()
-    text = product.filled(GLUON + PARTED + PRODUCT + FITS.format(fits=PAYS), []).strip()
-    return {"product": text, "cut": _cutter}
+def _product(module: LoweredModule, node: AtenNode) -> tuple[str, list[tuple[LoweredValue, bool]]]:
+    """`product` for float32 matrices, beside `fits`. A `Maker`."""
+    return _made(module, node, Product(module.traced, module, scaled=True, within=True))
 
 
-def _cutter(module: LoweredModule, node: AtenNode) -> tuple[str, list[tuple[LoweredValue, bool]]]:
-    """The text of `cut` for a convolution with its bias and what is to follow, and values that it takes beside.
+def _cut(module: LoweredModule, node: AtenNode) -> tuple[str, list[tuple[LoweredValue, bool]]]:
+    """`cut` for a convolution of float32 with its bias. A `Maker`."""
+    filters = LoweredValue.of("", node.result).shape[1]
+    return _made(module, node, Product(module.traced, module, scaled=True, within=True, filters=filters))
 
-    Raises NotLowered.
-    """
-    product = Product(module.traced, module, scaled=True, filters=LoweredValue.of("", node.result).shape[1])
-    taken, module.taken = module.taken, {*module.taken, "bias"}
+
+MAKERS: dict[str, Maker] = {"product": _product, "cut": _cut}
+
+
+def _made(module: LoweredModule, node: AtenNode, product: Product) -> tuple[str, list[tuple[LoweredValue, bool]]]:
+    """A function's name, and values that it takes beside. Raises NotLowered."""
+    taken, module.taken, module.inline = module.taken, {"bias"}, product._pointwise
     try:
-        product.acc = module.fresh("acc")
-        product.types[product.acc] = torch.float32
-        values = {**node.values, node.fx: LoweredValue.of(product.acc, node.result)}
-        module.inline = product._pointwise if module.following else None
-        for one in module.following:
-            values[one] = product._value(AtenNode(one, values, module.fresh("z")))
-        last = values[module.following[-1] if module.following else node.fx]
-        if product.types[last.name] != torch.float32 or last.shape != values[node.fx].shape:
-            raise NotLowered("what follows has another shape or type")
-        statements = [in_gluon(line) for line in product.statements]
+        statements = [in_gluon(line) for line in product.follow(node, module.following)]
     except LoweringError as reason:
         raise NotLowered(str(reason)) from reason
     finally:
         module.inline, module.taken = None, taken
-    product.result = last.name
-    product.extras = {"": "bias", **product.extras}
-    text = product.filled(GLUON + PLANES + DIRECT + CUT, [*BIAS, *statements]).strip()
-    return text, product.beside
+    own = "cut" if product.filters else "product"
+    key = own, *statements, product.result, *product.extras.values()
+    if key not in module.templates:
+        host = PLANES + DIRECT + CUT if product.filters else PARTED + PRODUCT + FITS.format(fits=PAYS)
+        if product.filters:
+            product.extras = {"": "bias", **product.extras}
+            statements = [*BIAS, *statements]
+        module.templates[key] = link(module.functions, product.filled(GLUON + host, statements), module.taken)[own]
+    return module.templates[key], [(replace(one, name=one.name[1:]), whole) for one, whole in product.beside]
 
 
 def _read(task: Task, inputs: Sequence[Any]) -> Product:
@@ -152,6 +151,7 @@ class Product:
     turned: bool = False  # a convolution's result shows its channels before rows and columns
     result: str = ""  # the variable that is stored
     dtype: torch.dtype = torch.float32
+    within: bool = False  # it is one of a larger graph, whose other values have names that begin with a dot
     filters: Expr | None = None  # how many a convolution has
     places: tuple[Sequence[int | Expr], ...] = ()  # its stride, padding and dilation
 
@@ -174,6 +174,27 @@ class Product:
                 ):
                     raise NotLowered(f"it has {node.target}")
                 values[node] = self._value(AtenNode(node, values, self.module.fresh(node.name.strip("_"))))
+
+    def follow(self, node: AtenNode, following: Sequence[fx.Node]) -> list[str]:
+        """The statements for a product or convolution of a larger graph and for what follows. Raises NotLowered."""
+        used = {one for user in (node.fx, *following) for one in user.all_input_nodes if one in node.values}
+        values = {one: node.values[one] for one in used}
+        values = {one: replace(v, name=f".{v.name}") for one, v in values.items() if isinstance(v, LoweredValue)}
+        self.acc = self.module.fresh("acc")
+        self.types[self.acc] = torch.float32
+        total = values[node.fx] = LoweredValue.of(self.acc, node.result)
+        if node.fx.target is aten.addmm.default:
+            bias = AtenNode(node.fx, values).value(0)
+            job = PointwiseJob("bias", (total, bias), (torch.float32, torch.float32), ("{0} + {1}",))
+            values[node.fx] = self._pointwise(AtenNode(node.fx, values), job)
+        for one in following:
+            values[one] = self._value(AtenNode(one, values, self.module.fresh("z")))
+        last = values[(node.fx, *following)[-1]]
+        rows = same(last.numel, total.numel) and same(last.shape[-1], total.shape[-1]) and last.contiguous
+        if self.types.get(last.name) != torch.float32 or not (last.shape == total.shape if self.filters else rows):
+            raise NotLowered("what follows has another shape or type")
+        self.result = last.name
+        return self.statements
 
     def _value(self, node: AtenNode) -> Any:
         match node.fx.target:
@@ -283,7 +304,7 @@ class Product:
 
     def _pointwise(self, node: AtenNode, job: PointwiseJob) -> LoweredValue:
         """Statements for a pointwise operation; intermediate results are not rounded to 16 bits."""
-        parents = [one for one in node.fx.all_input_nodes if getattr(node.values[one], "name", "") in self.types]
+        parents = [one for one in node.fx.all_input_nodes if getattr(node.values.get(one), "name", "") in self.types]
         if any(self._columns(one.meta["val"]) != self._columns(node.result) for one in parents):
             raise NotLowered("it meets itself in another order")
         texts = [self._operand(operand, dtype, node) for operand, dtype in zip(job.operands, job.types, strict=True)]
@@ -312,7 +333,7 @@ class Product:
         moving = [dim for dim, stride in enumerate(strides) if stride != 0]
         last = len(strides) + self._columns(node.result)
         planes = self.scaled and bool(self.filters)
-        if value.name not in self.traced.tensors and not planes:
+        if value.name not in self.traced.tensors and not self.within:
             raise NotLowered("a view of an input takes part in it")
         if not moving:
             text = "tl.load({0}_ptr)"
@@ -328,7 +349,7 @@ class Product:
             text = f"tl.load({{0}}_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :], {inside}, other=0.0)"
         else:
             raise NotLowered(f"{value.name} is broadcast in a way of its own")
-        name = self.extras[value.name] = self.module.fresh("beside" if planes else f"{value.name}_tile")
+        name = self.extras[value.name] = self.module.fresh("beside" if self.within else f"{value.name}_tile")
         self.beside.append((value, "inside" in text))
         self.statements.append(f"{name} = {text.format(name)}")
         self.types[name] = value.dtype
@@ -412,80 +433,3 @@ class Product:
         for mark, value in {"POINTERS, ": pointers, "EXTRAS, ": extras, "RESULT": self.result}.items():
             text = text.replace(mark, value)
         return text
-
-
-SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multiples of 16 bytes."""
-    return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))'''
-PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough for parts, and to keep a GPU busy."""
-    return len(b) % 8 == 0 and min(len(a), len(b)) >= {LEAST} and len(a) * len(b) >= a.shape[1]'''
-
-BIAS = ("if bias_ptr is not None:", "    acc += gl.load(bias_ptr + cols, mask=cols < n, other=0.0)[None, :]")
-
-FITS = """
-
-def fits(a, b):
-    {fits}
-"""
-RUN = (
-    FITS
-    + """
-
-def run({arguments}):
-    if not (fits({left}, {right}){wholes}):
-        return run_plain({arguments})
-    out = torch.empty({shape}, dtype={dtype}, device={first}.device)
-    product({left}, {right}, {extras}{out})
-    return out
-"""
-)
-
-KERNEL = """
-
-FORMS = (
-    # rows, columns and depth of a tile, stages, warps, and the speed of such tiles on an H200
-    (128, 256, 64, 3, 8, 1.0),  # ALONE
-    (128, 128, 64, 4, 8, 0.9),
-    (64, 128, 64, 4, 4, 0.75),
-    (64, 64, 128, 5, 4, 0.5),
-)
-GROUP_M = 8
-
-
-@triton.jit
-def product_kernel(
-    a_ptr, b_ptr, c_ptr, POINTERS, m, n, k,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, STAGES: tl.constexpr,
-):
-    a_desc = tl.make_tensor_descriptor(a_ptr, [m, k], [k, 1], [BLOCK_M, BLOCK_K])
-    b_desc = tl.make_tensor_descriptor(b_ptr, [n, k], [k, 1], [BLOCK_N, BLOCK_K])  # TURNED
-    b_desc = tl.make_tensor_descriptor(b_ptr, [k, n], [n, 1], [BLOCK_K, BLOCK_N])  # STRAIGHT
-    c_desc = tl.make_tensor_descriptor(c_ptr, [m, n], [n, 1], [BLOCK_M, BLOCK_N])
-    row_tiles, col_tiles = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), row_tiles * col_tiles, tl.num_programs(0), flatten=True):
-        group = tile // (GROUP_M * col_tiles)  # GROUP_M rows of tiles at a time, column by column: they share b in L2
-        wide = min(row_tiles - group * GROUP_M, GROUP_M)
-        row = (group * GROUP_M + tile % (GROUP_M * col_tiles) % wide) * BLOCK_M
-        col = tile % (GROUP_M * col_tiles) // wide * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for start in tl.range(0, k, BLOCK_K, num_stages=STAGES):
-            a = a_desc.load([row, start])
-            acc = tl.dot(a, b_desc.load([col, start]).T, acc)  # TURNED
-            acc = tl.dot(a, b_desc.load([start, col]), acc)  # STRAIGHT
-        rows, cols = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
-        EPILOGUE
-        c_desc.store([row, col], RESULT.to(c_ptr.dtype.element_ty))
-
-
-def product(a, b, EXTRAS, out):
-    (m, k), n = a.shape, out.shape[1]
-    processors = torch.cuda.get_device_properties(a.device).multi_processor_count
-
-    def tiles(form):
-        return triton.cdiv(m, form[0]) * triton.cdiv(n, form[1])
-
-    form = min(FORMS, key=lambda form: triton.cdiv(tiles(form), processors) * form[0] * form[1] / form[5])
-    product_kernel[(min(processors, tiles(form)),)](
-        a, b, out, EXTRAS, m, n, k, BLOCK_M=form[0], BLOCK_N=form[1], BLOCK_K=form[2], GROUP_M=GROUP_M,
-        STAGES=form[3], num_warps=form[4],
-    )
-"""
