@@ -7,6 +7,8 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
+_LEVEL_2 = Path(__file__).parent.parent / "benchmarks/kernelbench/level2.jsonl"
 _CHEATS = """# The corpus
 The files of `tests/integrity`: no cheat may be scored for work that it does not do, no honest kernel be refused.
 "Scored": when an [attacker](attacks.md) found it, and now; the honest kernel has 1.00, or the number in brackets.
@@ -59,6 +62,15 @@ _TASKS = """# Built-in tasks
 
 | name | computes |
 | --- | --- |
+"""
+
+_KERNELBENCH = """# KernelBench on an H200
+Level 2, its own sizes and TF32 as PyTorch's defaults have it; kernels may call PyTorch (`@mixed`). Offline operators,
+15 s of search a problem, one search a GPU with 16 cores, one run each: 25 s a problem with start and confirmation.
+
+`evo-kernel suite kernelbench:KernelBench/level2@mixed@tf32 --to runs/l2 --minutes 0.25 --no-stock
+--config configs/h200.toml --device cuda`
+
 """
 
 SCHEMA = """# What is in a population file
@@ -253,6 +265,36 @@ def _ends(entry: Entry) -> str:
     return ", ".join([*sorted(entry.ends), *honest])
 
 
+def kernelbench() -> str:
+    """What searches found for each problem of KernelBench's level 2."""
+    rows = [json.loads(line) for line in _LEVEL_2.read_text(encoding="utf-8").splitlines()]
+    found = [row for row in rows if row["us"]]
+    ratios = [row["baselines_us"]["eager"] / row["us"] for row in found]
+    fastest = [min(row["baselines_us"].values()) / row["us"] for row in found]
+    ahead = sum(ratio >= 1 for ratio in ratios)
+    summary = (
+        f"{len(found)} of {len(rows)} have a kernel that passed. Against eager: {ahead} at least 1; "
+        f"{sum(ratios) / len(rows):.2f} in the mean, without a kernel 0; {geometric_mean(ratios):.2f} geometric over "
+        f"those with one. Against the faster of eager and torch.compile: {geometric_mean(fastest):.2f}.\n\n"
+    )
+    head = "| problem | µs | eager | torch.compile | to eager | to the faster | state | judge |\n"
+    return f"{_KERNELBENCH}{summary}{head}| --- {'| --- ' * 7}|\n{''.join(map(_kernelbench_row, rows))}"
+
+
+def _kernelbench_row(row: dict[str, Any]) -> str:
+    cells = [row["problem"].replace("_", " "), *["–"] * 5, row["status"], str(row["judge"] or "–")]
+    if us := row["us"]:
+        eager, compiled = (row["baselines_us"][name] for name in ("eager", "torch.compile"))
+        cells[1:6] = [
+            f"{us:.0f}",
+            f"{eager:.0f}",
+            f"{compiled:.0f}",
+            f"{eager / us:.2f}",
+            f"{min(eager, compiled) / us:.2f}",
+        ]
+    return f"| {' | '.join(cells)} |\n"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "internals/corpus.md": corpus,
     "reference/commands.md": commands,
@@ -260,6 +302,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/schema.md": schema,
     "reference/strategies.md": strategies,
     "reference/tasks.md": tasks,
+    "results/kernelbench.md": kernelbench,
 }
 """Path below docs/ → what writes the page."""
 
