@@ -111,6 +111,14 @@ def test_short_rows_that_are_held_whole_fill_a_block_where_all_processors_have_o
     assert f"\nXBLOCK = {block}\n" in text and "run_1" not in text and str(rows) in text
 
 
+def test_where_rows_are_read_along_and_written_across_blocks_have_sectors_of_both():
+    def turned(x):
+        return torch.softmax(x, 1).transpose(1, 2).contiguous()
+
+    text = compiled_function(turned, [(torch.empty(512, 2048, 512),)], exact=True)
+    assert "\nXBLOCK = 64\nR0_BLOCK = 64\n" in text
+
+
 def test_an_input_that_changes_in_place_is_written_by_the_kernel():
     def changed(x, y):
         x.mul_(2).add_(y)
