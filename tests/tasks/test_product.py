@@ -213,11 +213,11 @@ def reference(x, w, bias):
 """
 
 
-def spaces(folder, places, filters, convolution, channels=20, precision="tf32"):
+def spaces(folder, places, filters, convolution, channels=20, precision="tf32", count=24):
     """A task of a convolution, and its Gluon form, which computes what follows too."""
     path = folder / "spaces_task.py"
     text = SPACES.replace("PLACES", places).replace("FILTERS", filters).replace("CONVOLUTION", convolution)
-    text = text.replace('"c": 20', f'"c": {channels}')
+    text = text.replace('"c": 20', f'"c": {channels}').replace('"f": 24', f'"f": {count}')
     path.write_text(text + f"PRECISION = {precision!r}\n")
     one = load(path)
     setattr(one.reference_function, "compiled_baseline", False)
@@ -275,10 +275,14 @@ def test_what_follows_a_convolution_of_few_products_is_computed_with_it(tmp_path
     passes_directly(*spaces(tmp_path, *(turned if precision == "tf32" else whole), precision))
 
 
-def passes_directly(one, source):
-    """Where `direct` takes every convolution."""
-    text = re.sub(r"if (direct\(.*\)):\n +return\n", r"assert \1\n    return\n", source.text)
-    assert text.count("assert direct(") == source.text.count("if direct(") > 0
+def test_planes_are_read_as_they_lie_where_filters_have_one_tap(tmp_path):
+    passes_directly(*spaces(tmp_path, "2, 6, 11", "f, c, 1, 1, 1", "conv3d(x, w, bias)", 40, count=150), "one_tap")
+
+
+def passes_directly(one, source, function="direct"):
+    """Where a function that copies nothing takes every convolution."""
+    text = re.sub(rf"if ({function}\(.*\)):\n +return\n", r"assert \1\n    return\n", source.text)
+    assert text.count(f"assert {function}(") == source.text.count(f"if {function}(") > 0
     with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         evaluation = judge.evaluate(Source(text), Purpose.SCORE)
     assert evaluation.status is Status.PASSED, evaluation.reason

@@ -21,6 +21,7 @@ from evo_kernel.tasks.lowering.layout import LoweredValue, align, same, storage_
 from evo_kernel.tasks.lowering.linking import link
 from evo_kernel.tasks.lowering.lower import lower, ones
 from evo_kernel.tasks.lowering.module import LoweredModule, Maker, read_sizes, tl_type
+from evo_kernel.tasks.lowering.one_tap import ONE_TAP
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, literal
 from evo_kernel.tasks.lowering.product_gluon import GLUON, PARTED, PRODUCT, in_gluon
 from evo_kernel.tasks.lowering.product_triton import FITS, KERNEL, PAYS, RUN, SERVED
@@ -88,7 +89,11 @@ def _made(module: LoweredModule, node: AtenNode, product: Product) -> tuple[str,
     own = "cut" if product.filters else "product"
     key = own, *statements, product.result, *product.extras.values()
     if key not in module.templates:
-        host = PLANES + DIRECT + CUT if product.filters else PARTED + PRODUCT + FITS.format(fits=PAYS)
+        host = (
+            PLANES + DIRECT + ONE_TAP * (module.precision != "ieee") + CUT
+            if product.filters
+            else PARTED + PRODUCT + FITS.format(fits=PAYS)
+        )
         if product.filters:
             product.extras = {"": "bias", **product.extras}
             statements = [*BIAS, *statements]

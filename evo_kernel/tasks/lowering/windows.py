@@ -161,6 +161,8 @@ def depth_of(channels):
 
 
 def cut(x, w, EXTRAS, out, geometry):
+    if one_tap(x, w, EXTRAS, out, geometry):  # PLANES+HALVED
+        return  # PLANES+HALVED
     if direct(x, w, EXTRAS, out, geometry):  # PLANES
         return  # PLANES
     _, out_deep, _, _, _ = out.shape  # PLANES
