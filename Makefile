@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+WITH := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench bench-cluster fuzz test-gpu clean
+.PHONY: help demo test lint docs bench bench-cluster fuzz test-extras test-gpu clean
 
 help: ## What can be made here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -13,11 +14,11 @@ help: ## What can be made here
 # modules one after another; compileall does on all cores, without what is seldom imported, and fails over files of other
 # versions of Python.
 $(READY): pyproject.toml constraints.txt
-	@echo "Installing PyTorch (CPU build), Triton, evo-kernel and its tools into .venv, once: silent for one to five minutes."
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing PyTorch (CPU build), Triton, evo-kernel and its tools into $(@D), once: silent for one to five minutes."
+	test -x $(BIN)/python || $(PYTHON) -m venv $(@D)
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt 'torch==2.13.0'
-	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|botocore|fontTools|proxy|onnx|scipy)/' .venv/lib || true
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt -e '.[$(WITH)]'
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|botocore|fontTools|proxy|onnx|scipy)/' $(@D)/lib || true
 	touch $(READY)
 
 demo: $(READY) ## Search softmax and matmul with the embedded default (2 minutes, no GPU, no key) and print what it found
@@ -49,8 +50,14 @@ fuzz: $(READY) ## Hold the executor of Triton IR against compiled kernels, with 
 	$(BIN)/python -m benchmarks.fuzz live --examples $(or $(EXAMPLES),300)
 	$(BIN)/python -m benchmarks.fuzz compare
 
+# In an environment of its own, which has what most users do not need.
+EXTRAS := tests/operators/learning/coder/test_hub.py tests/cli/test_judge_ray.py
+test-extras: ## Run the tests of the extras rl and ray
+	$(MAKE) .venv-extras/.ready BIN=.venv-extras/bin READY=.venv-extras/.ready WITH=dev,rl,ray
+	.venv-extras/bin/python -m pytest $(EXTRAS)
+
 test-gpu: ## Run tests/gpu/ with the current python, on a machine with an NVIDIA GPU
 	$(PYTHON) -m pytest tests/gpu
 
 clean: ## Remove the virtual environment and caches
-	rm -rf .venv site demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-extras site demo .pytest_cache .ruff_cache .hypothesis
