@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +28,9 @@ from populations.population import LineagePopulation, open_population
 from tests.cli.test_compose import TASK
 from tests.operators.workbench.fakes import PARENT, verdict_of
 from tests.support.agent_run import Log, LoggedModel
-from tests.support.commands import ROOT, evo, told
+from tests.support.commands import evo, told
 from tests.support.scripted import CARD, ENVIRONMENT, FIRST, ScriptedOperator, scored
+from tests.support.scripts import script
 from tests.support.spool_servers import Verdict, server
 
 Making = Callable[[LineagePopulation, SpoolJudge, Ledger], Operator]
@@ -119,9 +119,8 @@ def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     Path("twice.py").write_text(f"{TASK}\n\nreference.compiled_baseline = False\n")
     Path("mine.py").write_text(first_kernel(load("twice.py")).text)
-    command = [sys.executable, "-m", "evo_kernel.cli.main", "judge", "box", "--device", "cpu", "--json"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as served:
+    command = script("-m", "evo_kernel.cli.main", "judge", "box", "--device", "cpu", "--json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         wait_for(lambda: SpoolFolder(Path("box")).announcements())
         found = told(evo("verify", "mine.py", "--task", "twice.py", "--judge", "spool:box", "--json"))
         assert found["status"] == "passed" and found["environment"]["kind"] == "modeled"

@@ -24,11 +24,11 @@ from operators.llm.limits import Endpoint
 from operators.llm.litellm_model import Patience
 from operators.llm.transcript import unpack
 from populations.reading import PopulationReader
-from tests.support import warm
 from tests.support.chat_server import Answer, ChatServer, broken, failure
 from tests.support.commands import evo
 from tests.support.modelled import CommentJudge, config_for, faster, kernel_of, search
 from tests.support.scripted import ScriptedOperator
+from tests.support.scripts import script
 
 READ, WRITE, CACHED = 10e-6, 30e-6, 1e-6  # dollars a token, as in `config_for`
 
@@ -229,7 +229,7 @@ def test_killed_at_any_time_what_was_spent_stays_counted(tmp_path: Path) -> None
 
     with ChatServer(answer) as server:
         for number in range(kills):
-            words = warm.command("tests.support.modelled", str(file), "--url", server.url)
+            words = script("-m", "tests.support.modelled", file, "--url", server.url)
             with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
                 assert child.stdout is not None and child.stdout.readline() == "ready\n"
                 before = len(server.requests)
@@ -379,7 +379,7 @@ def test_nothing_imports_litellm_before_a_model_is_asked() -> None:
         "import sys; from evo_kernel.config import load_config; from evo_kernel.app import compose, operator_factory;"
         "from evo_kernel.app import session; operator_factory.build_operator(load_config(None)); assert not {'litellm', 'operators.llm.litellm_model'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-P", "-c", code], check=True)
+    subprocess.run(script("-c", code), check=True)
 
 
 def test_a_dry_run_prints_the_configuration_before_it_imports_torch() -> None:

@@ -1,7 +1,8 @@
 """Compiles kernels (IR or CUDA C++) to machine code in confined children, with a cache that candidates cannot modify.
 
-Candidates can share the cache: its key holds everything that determines the code (kernel, options, target, compiler
-version), and a fresh child that receives nothing else and executes no kernel produces the value.
+Candidates, and all judges of a process, can share the cache: its key holds everything that determines the code (kernel,
+options, target, compiler version), and a fresh child that receives nothing else and executes no kernel produces the
+value.
 """
 
 from __future__ import annotations
@@ -78,6 +79,9 @@ class Explanation:
 
 
 CACHE_ENTRIES = 4096
+_BINARIES: Recent[tuple[int, Assembler | None, str], Binary] = Recent(CACHE_ENTRIES)
+"""Of all compilers of this process that do not explain: by target, assembler and the kernel's key."""
+_LOCK = threading.Lock()  # of that
 MAX_STACK_BYTES = 32 << 10
 """Local memory a thread: 9 GB on an H200, a sixteenth of its memory. Spills of honest kernels take less than 4 KB."""
 
@@ -104,7 +108,7 @@ class Compiler:
         self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="compile")
         self._lock = threading.Lock()
         self._waiting = 0  # kernels that are being compiled, or will be
-        self._cache: Recent[str, Binary | str] = Recent(CACHE_ENTRIES)
+        self._cache: Recent[str, Binary | str] = Recent(CACHE_ENTRIES)  # reasons hold for this deadline
 
     def start(self) -> None:
         self._zygote.start()
@@ -119,18 +123,30 @@ class Compiler:
         A reason is of type Forbidden if the kernel breaks a rule; otherwise it does not compile. Compilations longer
         than `patience_s` are abandoned and may be tried again later; those that reach the deadline are not.
         """
-        with self._lock:
-            known = {k.key: self._cache[k.key] for k in kernels if k.key in self._cache}
+        known = {k.key: found for k in kernels if (found := self._found(k.key)) is not None}
         missing = {k.key: k for k in kernels if k.key not in known}
         compiled = {}
         if missing:
             with self._stages.at(COMPILING):
                 compiled = dict(zip(missing, self._compile(list(missing.values()), patience_s), strict=True))
-        with self._lock:
-            for key, binary in compiled.items():
-                if not isinstance(binary, _GivenUp):
-                    self._cache.put(key, binary)
+        for key, binary in compiled.items():
+            self._keep(key, binary)
         return [known.get(k.key) or compiled[k.key] for k in kernels]
+
+    def _found(self, key: str) -> Binary | str | None:
+        with self._lock:
+            if (found := self._cache.get(key)) is not None or self._explain:
+                return found
+        with _LOCK:
+            return _BINARIES.get((self._arch, self._assembler, key))
+
+    def _keep(self, key: str, binary: Binary | str) -> None:
+        if isinstance(binary, Binary) and not self._explain:
+            with _LOCK:
+                _BINARIES.put((self._arch, self._assembler, key), binary)
+        elif not isinstance(binary, _GivenUp):
+            with self._lock:
+                self._cache.put(key, binary)
 
     def _compile(self, kernels: list[Kernel], patience_s: float) -> list[Binary | str]:
         faults = {k.key: text_fault(k) for k in kernels}

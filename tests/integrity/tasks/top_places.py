@@ -5,7 +5,7 @@ import torch
 CASES = {
     "check": [{"m": 5, "n": 100}, {"m": 64, "n": 128}],
     "search": [{"m": 256, "n": 128}],
-    "confirm": [{"m": 128, "n": 250}],
+    "confirm": [{"m": 128, "n": 116}],
 }
 SEED = "../honest/top_places_sorted.py"
 
