@@ -237,6 +237,25 @@ def test_a_reference_that_cannot_be_watched_is_believed():
         task_of(lambda x: x.nothing()).outputs(*inputs)
 
 
+@pytest.mark.parametrize("follows", [lambda x: x, torch.relu, F.gelu])
+def test_what_cancels_in_one_layer_does_not_allow_tf32_in_several(follows):
+    """Without signs six layers of 192 make numbers ten thousand times larger."""
+
+    def layers(x, weights, product=torch.matmul):
+        for weight in weights * (2 / weights.shape[1]) ** 0.5:
+            x = follows(product(x, weight))
+        return x
+
+    def tf32(a, b):
+        return error_bounds._as_tf32(a) @ error_bounds._as_tf32(b)
+
+    task, inputs = task_of(layers), draw((64, 192), (6, 192, 192))
+    assert ratio(task, inputs, layers(*inputs, product=chain_matmul)) < 0.25
+    assert ratio(task, inputs, layers(*inputs, product=tf32)) > 10
+    without = dataclasses.replace(error_bounds.RECIPE, chained=math.inf)
+    assert ratio(task, inputs, layers(*inputs, product=tf32), without) < 1
+
+
 class Live(torch.utils._python_dispatch.TorchDispatchMode):
     """How many bytes the tensors hold that operations returned, and the most they ever held; not those of `inputs`."""
 

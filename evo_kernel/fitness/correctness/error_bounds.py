@@ -53,6 +53,7 @@ import torch
 
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.rounding import (
+    Cancelling,
     ComputedDtypes,
     Contracted,
     NarrowDtypes,
@@ -79,6 +80,7 @@ class Recipe:
     growth: float = 0.25  # of a sum's relative error, in roundings, per square root of its length
     cancellation: float = 0.5  # roundings of the result with all inputs positive, for cancellation
     most_cancelled: float = 8.0  # times the largest honest error, and times the square root of an input's elements
+    chained: float = 4.0  # times what cancels in each sum by itself, where products are made of products
     rounding: float = 1.0  # roundings of the output in its own dtype, in the worst case
     typical: float = 6**-0.5  # the same in the mean square: errors and mantissas are spread evenly
     patterns: int = 12  # of signs in which inputs are perturbed, if there are fewer outputs than
@@ -249,6 +251,7 @@ def expect_by(
         _add_result(itertools.compress(estimates, chosen), itertools.compress(run(move), chosen))
     coarse = max([_TF32 * (precision == "tf32"), *(torch.finfo(dtype).eps / 2 for dtype in dtypes)])
     are_few = few or (not is_nominal and elements < recipe.rounded_small)  # rows whose errors do not cancel, by chance
+    products = 0
     rounded_patterns = range(recipe.rounded_patterns if are_few else min(1, recipe.rounded_patterns))
     for pattern, (wide, chosen) in itertools.product(rounded_patterns, kinds):
         try:
@@ -256,6 +259,7 @@ def expect_by(
                 rounded = run(_double)
         except TaskError:  # it succeeded before: it does not allow the dispatch mode
             continue
+        products = seen.products
         if not seen.sums:  # an axis along which nothing is added up, such as rows of a tall matrix, does not count
             length = min(length, max(LONGEST_ELEMENTWISE, math.ceil(seen.length)))
         _add_result(itertools.compress(estimates, chosen), itertools.compress(rounded, chosen))
@@ -267,7 +271,9 @@ def expect_by(
         decided = [wide or selection is not None for wide, selection in zip(in_doubles, selections, strict=True)]
         # Twice as far as elsewhere: a kernel may round where the reference does not, as before a reciprocal.
         _add_undecided(run, estimates, decided, 2 * recipe.perturbation * min(unit, _unit(torch.float32)), recipe)
-    positive = run(_positive)
+    positive = tuple(run(_positive))
+    if products > 1:
+        _limit_cancellation(run, estimates, positive, unit, length, recipe)
     terms = max((v.numel() for v in inputs if isinstance(v, torch.Tensor)), default=1)
     return tuple(
         replace(
@@ -276,6 +282,29 @@ def expect_by(
         )
         for estimate, part, selection in zip(estimates, positive, selections, strict=True)
     )
+
+
+def _limit_cancellation(
+    run: Callable[[Change], Sequence[torch.Tensor]],
+    estimates: Sequence[_Estimate],
+    positive: Sequence[torch.Tensor],
+    unit: float,
+    length: int,
+    recipe: Recipe,
+) -> None:
+    """Limit what cancellation allows to what comes of it in each sum by itself: of products that are made of products,
+    such as layers of a network, what there is without signs grows with each of them."""
+    unit = max([unit, *(one.inner for one in estimates)])
+    if not any(one.allows_more(part, unit, recipe) for one, part in zip(estimates, positive, strict=True)):
+        return
+    try:
+        with Cancelling(unit, recipe.growth, length, recipe.cancellation) as seen:
+            outputs = run(_double)
+    except (TaskError, torch.OutOfMemoryError):  # it does not allow the dispatch mode, or this takes too much
+        return
+    for estimate, output in zip(estimates, outputs, strict=True):
+        if seen.knows:
+            estimate.limit_cancellation(output)
 
 
 def _may_contract(run: Callable[[Change], Sequence[torch.Tensor]]) -> bool:
@@ -464,6 +493,7 @@ class _Estimate:
         self._own, self._truth = own, truth
         self._compared = torch.ones_like(own, dtype=torch.bool)
         self._errors = (0.0, 0.0)
+        self._cancelled = (math.inf, math.inf)  # of what cancels in each sum by itself, if it is known
         self._unsure = torch.zeros_like(own, dtype=torch.bool)  # integers that differ
         self._undecided: torch.Tensor | None = None
         self._is_narrow, self._other = own.dtype in EIGHT_BITS, torch.zeros_like(own, dtype=torch.bool)
@@ -534,6 +564,22 @@ class _Estimate:
             self._errors = (float(self._unsure.sum()), max(self._errors[1], float(step)))
             self._neither = max(self._neither, float((differs & (other != self._truth)).sum()))
 
+    @property
+    def inner(self) -> float:
+        """Relative rounding inside a kernel."""
+        return min(torch.finfo(self._own.dtype).eps / 2, _unit(torch.float32)) if not self.is_integer else 0.0
+
+    def allows_more(self, positive: torch.Tensor, unit: float, recipe: Recipe) -> bool:
+        """Whether cancellation allows much more than honest computations show."""
+        if self.is_integer:
+            return False
+        allowed = (unit * recipe.cancellation * size for size in self._measures(positive))
+        return any(one > recipe.chained * error for one, error in zip(allowed, self._errors, strict=True))
+
+    def limit_cancellation(self, other: torch.Tensor) -> None:
+        if not self.is_integer:
+            self._cancelled = self._measures(other, self._truth)
+
     def add_undecided(self, other: torch.Tensor) -> None:
         if self._undecided is None:
             self._undecided = torch.zeros(self._own.shape, dtype=torch.float32, device=self._own.device)
@@ -594,13 +640,15 @@ class _Estimate:
                 differ = max(self._neither, TIES * own.numel()) if rounds_first and self._neither <= most else 0.0
             return Expected(truth, own, compared, differ, step if differ else 0.0, undecided=self._undecided)
         rounding = torch.finfo(own.dtype).eps / 2
-        inner = min(rounding, torch.finfo(torch.float32).eps / 2)
+        inner = self.inner
         growth = recipe.growth * math.sqrt(length)
         size, uncancelled = self._measures(truth), self._measures(positive)
         underflow = _underflow(own.dtype)
         # Without their signs, factors that decay grow: no sum of so many terms cancels more than errors show.
         most = recipe.most_cancelled * math.sqrt(terms) / inner
         uncancelled = [min(uncancelled[i], size[i] + most * self._errors[i]) for i in (0, 1)]
+        most = recipe.chained / (inner * recipe.cancellation)
+        uncancelled = [min(uncancelled[i], size[i] + most * self._cancelled[i]) for i in (0, 1)]
         rounded = list(size)
         if not self._is_narrow:  # errors are typical ones, but that of the largest element, which may be the whole norm
             rounded[0] = min(size[0], recipe.typical * size[0] + size[1])

@@ -83,6 +83,7 @@ class Rounding(TorchDispatchMode):
         self._moved = 0  # operations so far: each uses another offset in the signs, or another code
         self.length = 0.0  # of the longest sum so far whose length is known
         self.sums = False  # whether an operation may have added up elements in a number that is not known
+        self.products = 0  # so far
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -102,6 +103,7 @@ class Rounding(TorchDispatchMode):
         known = length or _length_of_rows(_name(func), args)
         self.length = max(self.length, known)
         self.sums = self.sums or (not known and _may_sum(func))
+        self.products += _name(func) == "convolution" or _name(func) in _PRODUCTS
         if _name(func) in _EXACT or _is_view(func) or (_name(func) in _OF_WHOLES and _are_whole((*args, result))):
             return result
         amount = self._unit * (1.0 + self._growth * math.sqrt(length))
@@ -166,6 +168,50 @@ class Rounding(TorchDispatchMode):
             first = result[0] if isinstance(result, (tuple, list)) else result
             return min(args[0].numel() / max(1, first.numel()), self._longest)
         return 0.0
+
+
+_LINEAR = frozenset([
+    *_PRODUCTS, "convolution", "sum", "mean", "nansum", "cumsum", "add", "sub", "rsub", "avg_pool2d", "avg_pool3d",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
+])  # fmt: skip
+"""Operations that add up their arguments, or products of these: of arguments without signs nothing cancels."""
+_UNCANCELLED = frozenset(["_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", *_SUMS])
+"""Others that add up, where signs make little difference to what rounding does."""
+_COMPOSED = frozenset(["addcdiv", "addcmul", "lerp"])
+"""Others that add."""
+
+
+class Cancelling(Rounding):
+    """The same, and moves the result of each sum by `share` roundings of what it is for arguments without signs."""
+
+    def __init__(self, unit: float, growth: float, longest: int, share: float) -> None:
+        super().__init__(unit, growth, longest)
+        self._share = share
+        self.knows = True  # of every operation so far, what its sums are without signs
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name, whole = _name(func), None
+        if name in _LINEAR and any(isinstance(one, torch.Tensor) and one.is_floating_point() for one in args):
+            whole = _without_signs(func, args, kwargs or {})
+        elif name not in _LINEAR | _UNCANCELLED and (_may_sum(func) or name in _COMPOSED) and _steps(func) is None:
+            self.knows = False
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if whole is not None and result.is_floating_point():
+            amount = self._unit * self._share
+            result.sub_(whole, alpha=amount)
+            self._move(whole, 1.0)  # to twice as much, or to zero
+            result.add_(whole, alpha=amount)
+        return result
+
+
+def _without_signs(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """The result of a sum for arguments without signs."""
+    if _name(func) in ("add", "sub", "rsub"):
+        return abs(args[0]) + abs(args[1]) * abs(kwargs.get("alpha", 1))
+    tensors = [one.abs() if isinstance(one, torch.Tensor) else one for one in args]
+    return func(*tensors, **{name: abs(one) if name in ("alpha", "beta") else one for name, one in kwargs.items()})
 
 
 def _length_of_rows(name: str, args: Sequence[Any]) -> int:
