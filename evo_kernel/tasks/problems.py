@@ -281,7 +281,10 @@ def tensor_in_container(model: nn.Module) -> str:
 @contextlib.contextmanager
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """A call that leaves the module's attributes as they were: else the next one may compute something else."""
-    before = [(vars(module), dict(vars(module))) for module in model.modules()]
+    held: list[dict[str, Any]] = [
+        names for one in model.modules() for names in (vars(one), one._parameters, one._buffers, one._modules)
+    ]
+    before = [(names, dict(names)) for names in held]
     try:
         yield
     finally:

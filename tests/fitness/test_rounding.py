@@ -237,7 +237,7 @@ def test_a_reference_that_cannot_be_watched_is_believed():
         task_of(lambda x: x.nothing()).outputs(*inputs)
 
 
-@pytest.mark.parametrize("follows", [lambda x: x, torch.relu, F.gelu])
+@pytest.mark.parametrize("follows", [lambda x: x, torch.relu, F.gelu, F.hardswish])
 def test_what_cancels_in_one_layer_does_not_allow_tf32_in_several(follows):
     """Without signs six layers of 192 make numbers ten thousand times larger."""
 

@@ -165,7 +165,8 @@ STATEFUL = (
 def forget(self, x):
     self.calls += 1
     self.kept = x if self.kept is None else x + self.kept
-    self.last = self.kept * self.calls
+    if not hasattr(self, "last"):
+        self.register_buffer("last", self.kept * self.calls)
     return self.last
 Model.forget = forget
 """

@@ -172,11 +172,16 @@ class Rounding(TorchDispatchMode):
 
 _LINEAR = frozenset([
     *_PRODUCTS, "convolution", "sum", "mean", "nansum", "cumsum", "add", "sub", "rsub", "avg_pool2d", "avg_pool3d",
-    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "col2im", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_bicubic2d", "upsample_trilinear3d",
 ])  # fmt: skip
 """Operations that add up their arguments, or products of these: of arguments without signs nothing cancels."""
-_UNCANCELLED = frozenset(["_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", *_SUMS])
-"""Others that add up, where signs make little difference to what rounding does."""
+_UNCANCELLED = frozenset([
+    "_softmax", "_safe_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "glu", "hardswish",
+    "_prelu_kernel", *_SUMS,
+])  # fmt: skip
+"""Others that add up, where signs make little difference to what rounding does, or that are not said to be pointwise
+though they add nothing up."""
 _COMPOSED = frozenset(["addcdiv", "addcmul", "lerp"])
 """Others that add."""
 
