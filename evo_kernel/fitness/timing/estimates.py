@@ -24,7 +24,7 @@ import numpy as np
 
 from evo_kernel.types import NOTICEABLE, SAME
 
-JUDGE_VERSION = 39
+JUDGE_VERSION = 40
 
 
 @dataclass(frozen=True)
