@@ -17,7 +17,7 @@ from evo_kernel.fitness.runners.choose import RunnerPool
 from evo_kernel.fitness.runners.cuda_runner import CudaRunner
 from evo_kernel.fitness.stages import COMPILING, EXECUTING, ON_GPU, RECORDING, THINKING, WAITING, Stages
 from evo_kernel.fitness.timing.ceilings import NAMES, Ceilings, KnownCeilings
-from evo_kernel.types import Purpose
+from evo_kernel.types import Purpose, Source
 from tests.fitness.fake_gpu import plan, task_in, worker_command
 from tests.support.small_tasks import small_softmax
 
@@ -120,10 +120,12 @@ def test_runners_of_a_pool_mark_one_gauge(runners: list[CudaRunner], tmp_path: P
 
 def test_the_judge_without_a_gpu_marks_its_way(tmp_path: Path) -> None:
     task = small_softmax(tmp_path)
+    assert task.seed is not None and "/ row_sum" in task.seed.text
+    source = Source(task.seed.text.replace("/ row_sum", "/ (row_sum * 8.0 * 0.125)"))  # that no judge has compiled
     with open_judge(task, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
         seen: set[str] = set()
         with ThreadPoolExecutor(1) as threads:
-            done = threads.submit(judge.evaluate, task.seed, Purpose.SCORE)
+            done = threads.submit(judge.evaluate, source, Purpose.SCORE)
             while not done.done():
                 now = counts(judge.stages)
                 assert len(now) <= 1 and sum(now.values()) <= 2  # of its cases two are executed side by side

@@ -209,7 +209,7 @@ def test_the_reward_as_a_function_of_other_trainers():
 def test_the_command_trains_and_goes_on(tmp_path):
     write(tmp_path / "edits.jsonl", kept(EXAMPLES, Wanted(), ("rotary",)))
     common = [str(tmp_path / "edits.jsonl"), "--out", str(tmp_path / "run"), "--size", "tiny", "--device", "cpu",
-              "--most", "20", "--asked", "2", "--samples", "1", "--groups", "2", "--answers", "2", "--batch", "2"]  # fmt: skip
+              "--most", "100", "--asked", "2", "--samples", "1", "--groups", "2", "--answers", "2", "--batch", "2"]  # fmt: skip
     first = CliRunner().invoke(cli, ["train", "coder", *common, "--sft-steps", "2", "--grpo-steps", "0"])
     assert first.exit_code == 0 and "sft 1:" in first.stdout and (tmp_path / "run" / "coder.pt").exists(), first
     again = CliRunner().invoke(cli, ["train", "coder", *common, "--sft-steps", "2", "--grpo-steps", "1", "--json"])
