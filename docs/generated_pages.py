@@ -275,8 +275,8 @@ def kernelbench() -> str:
     summary = (
         f"{len(found)} of {len(rows)} have a kernel that passed. Against eager: {ahead} at least 1; "
         f"{sum(ratios) / len(rows):.2f} in the mean, without a kernel 0; {geometric_mean(ratios):.2f} geometric over "
-        f"those with one. Against the faster of eager and torch.compile: {geometric_mean(fastest):.2f}. Two draw random "
-        "numbers, which no kernel repeats. KernelBench's own harness was not asked. MTMC, H100, Gemini 2.5 "
+        f"those with one. Against the faster of eager and torch.compile: {geometric_mean(fastest):.2f}. Two draw "
+        "random numbers, which no kernel repeats. KernelBench's own harness was not asked. MTMC, H100, Gemini 2.5 "
         "Pro (published): 99 % correct, 86 % at least 1, 1.28 in the mean.\n\n"
     )
     head = "| problem | µs | eager | torch.compile | to eager | to the faster | state | judge |\n"
