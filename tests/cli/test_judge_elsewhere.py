@@ -132,7 +132,6 @@ def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, mon
         assert served.stdout is not None
         judged = json.loads(served.stdout.read())["judged"]
     assert judged == {"profiles": 1, "passed": 1}
-    monkeypatch.setattr("evo_kernel.app.session.leave_at_once", lambda code: None)  # it would take this process along
     for words in (["run", "twice.py", "--judge", "spool:box", "--first", "auto"], ["resume", "twice.db"]):
         parked = told(evo(*words, "--until-waiting", "--json"))  # the population keeps the place
         assert parked["cause"] == "waiting" and parked["waiting"]["requests"] == 1 and parked["waiting"]["bytes"] > 500

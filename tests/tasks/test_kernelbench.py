@@ -12,6 +12,8 @@ import torch
 from benchmarks.importing import survey
 from evo_kernel import user_cache
 from evo_kernel.errors import TaskError
+from evo_kernel.fitness.spool.task_files import packed, unpacked
+from evo_kernel.tasks.compiled.child import compiled
 from evo_kernel.tasks.importers.checkout import remembered
 from evo_kernel.tasks.importers.kernelbench import entries, level_of
 from evo_kernel.tasks.importers.shrink_sizes import ODD, constants, reduced, run_fake, telling
@@ -41,6 +43,13 @@ def test_entries_are_found_from_the_root_a_level_and_a_number(root):
     assert [e.name for e in entries(f"{root}/KernelBench/level1/")] == [str(number) for number in range(1, 10)]
     (one,) = entries(f"{root}/level2/1_Linear_GroupNorm.py")
     assert one.title == "Linear GroupNorm" and load(one.spec).name == "kernelbench_2_1"
+
+
+def test_a_problem_that_travelled_has_the_same_baseline(root, tmp_path):
+    here = named(root, "level1/1")
+    there = unpacked(packed(here), tmp_path)
+    assert there.identity == here.identity and ":" in here.spec and ":" not in there.spec
+    assert compiled(there).text == compiled(here).text and "if x.shape" in compiled(here).text
 
 
 @pytest.mark.parametrize(

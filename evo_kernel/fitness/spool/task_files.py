@@ -26,7 +26,7 @@ def packed(task: Task) -> TaskText:
     files: dict[str, str] = {}
     texts = [task.text]
     while texts:
-        for path in _beside(texts.pop(), home) if not task.origin else ():  # an imported problem holds all it needs
+        for path in _beside(texts.pop(), home):
             name = path.relative_to(home).as_posix()
             if name not in files:
                 files[name] = path.read_text(encoding="utf-8")

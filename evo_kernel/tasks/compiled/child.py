@@ -123,7 +123,7 @@ def _made(request: tuple[str, bool, bool, bool]) -> dict[str, str]:
             templates=templates,
             precision=task.tolerance.precision,
             simplify=simplify,
-            exact=":" in task.origin and len(cases) <= EXACT_CASES,
+            exact=task.is_imported and len(cases) <= EXACT_CASES,
         )
     except EvoKernelError as error:
         return {"reason": str(error)}
