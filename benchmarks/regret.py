@@ -27,7 +27,7 @@ from scipy.special import stdtrit
 from evo_kernel.cli.options import PATH, TREE_FILE
 from evo_kernel.errors import UserError
 from evo_kernel.types import Brief, Credit, Decision, Status, Strategy
-from operators.learning.trained_policy import TrainedPolicy
+from operators.learning.trained_policy import TrainedPolicy, model_of
 from operators.learning.tree import HORIZON, Edge, Split, Tree
 from operators.learning.walk import TreeWalk
 from operators.llm_policy import LlmPolicy
@@ -103,15 +103,13 @@ def contenders(checkpoints: Sequence[Path], model: str | None = None, **settings
 
     `settings`: of the language model `model`.
     """
-    from operators.learning.network import load_policy  # torch, which regret does without
-
     found: dict[str, MakePolicy] = {
         "uniform": lambda _seed: UniformPolicy(),
         "bandit": lambda _seed: BanditPolicy(),
     }
     for path in checkpoints:
-        network, _ = load_policy(path)
-        found[path.stem] = lambda _seed, network=network: TrainedPolicy(network)
+        trained = model_of(path)
+        found[path.stem] = lambda _seed, trained=trained: TrainedPolicy(trained)
     if model:
         opened = open_model(model, **settings)
         found[model] = lambda _seed: LlmPolicy(opened, fallback=EvenChoice())
@@ -178,7 +176,7 @@ def table(found: Sequence[Regret]) -> str:
 
 @click.command()
 @TREE_FILE
-@click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint; repeatable.")
+@click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint (file or folder); repeatable.")
 @click.option("--model", help="A language model: a call a step, so 8 x problems x seeds x episodes at most.")
 @click.option("--base-url", help="Its server; see `evo-kernel run --help`.")
 @click.option("--split", type=click.Choice(["held-out", "train"]), default="held-out", help="Tasks of this part.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,16 @@ def _hours(value: object) -> object:
         return float(value)
     except ValueError:
         return seconds_of(value) / 3600
+
+
+def _name_or_checkpoint(policy: str) -> str:
+    """A checkpoint as an absolute path, which a resume finds from any working folder."""
+    path = Path(policy).expanduser()
+    is_path = os.sep in policy or path.suffix == ".pt" or (path / "policy.pt").is_file()
+    return str(path.absolute()) if is_path else policy
+
+
+_Policy = Annotated[str, AfterValidator(_name_or_checkpoint)]
 
 
 class _Section(BaseModel):
@@ -97,10 +108,10 @@ class OperatorsConfig(_Section):
     installed: Mapping[str, _Weight] = Field(
         default={}, description="weights of operators that other packages offer (evo_kernel.operators), by name"
     )
-    policy: str = Field(
+    policy: _Policy = Field(
         default="bandit",
-        description="how offline macro thinking picks a strategy: uniform, bandit, trained (before the run), or the "
-        "name of an installed one",
+        description="how offline macro thinking picks a strategy: uniform, bandit, trained (before the run), a "
+        "checkpoint of `evo-kernel train policy`, or the name of an installed one",
     )
     checkpoint: Path | None = Field(
         default=None,
@@ -178,7 +189,7 @@ class ModelConfig(_Section):
 class AgentsConfig(_Section):
     """How operators with a language model work."""
 
-    policy: str = Field(
+    policy: _Policy = Field(
         default="llm",
         description="who picks strategies: llm, mixed (llm and bandit), bandit, uniform, trained "
         "(operators.checkpoint), an installed one",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evo_kernel import plugins
@@ -13,6 +15,7 @@ from evo_kernel.app.verdicts import WITH_MODEL
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config
 from evo_kernel.errors import ConfigError, OperatorFailed
+from evo_kernel.fitness.gpus import usable_cores
 from evo_kernel.fitness.stages import THINKING, Stages
 from evo_kernel.scratch import Scratch
 from evo_kernel.types import Brief, Credit, Evaluation, Operator, Probe, Proposal
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 OWN = ("mtmc", "crossover", *WITH_MODEL)
 POLICIES: Mapping[str, Callable[[], Policy]] = {"bandit": BanditPolicy, "uniform": UniformPolicy}
 TRAINED = "trained"
+LANGUAGE_THREADS = 8  # of a language model that is a policy, and a quarter of the cores, at most
 
 
 def weights_of(config: Config) -> dict[str, float]:
@@ -58,16 +62,20 @@ def weights_of(config: Config) -> dict[str, float]:
 
 
 def policy_of(name: str, config: Config) -> Policy:
-    """Raises UserError: no such policy, or no checkpoint that can be read."""
-    if name != TRAINED:
+    """`name`: a path is the checkpoint of a trained one. Raises UserError: no such policy, or no checkpoint that can
+    be read."""
+    named = Path(name) if os.sep in name else None
+    if name != TRAINED and named is None:
         return (POLICIES.get(name) or plugins.factory(plugins.POLICIES, name, (*POLICIES, TRAINED)))()
     import torch
 
     from operators.learning import POLICY
     from operators.learning.trained_policy import TrainedPolicy
 
-    torch.set_num_threads(1)  # one small decision at a time; the cores are the judge's
-    return TrainedPolicy.load(config.operators.checkpoint or POLICY)
+    path = named or config.operators.checkpoint or POLICY
+    # One small decision at a time, and the cores are the judge's; a language model takes a part of them.
+    torch.set_num_threads(max(1, min(usable_cores() // 4, LANGUAGE_THREADS)) if path.is_dir() else 1)
+    return TrainedPolicy.load(path)
 
 
 def money_ends(config: Config) -> bool:

@@ -83,7 +83,9 @@ def collect(
 
 @click.command()
 @TREE_FILE
-@click.option("--out", required=True, type=PATH, help="The checkpoint.")
+@click.option("--out", required=True, type=PATH, help="The checkpoint: a file; with --model, a folder.")
+@click.option("--model", help="Adapt a pretrained causal language model (LoRA): a Hugging Face name, a folder, or a "
+              "path that ends in .gguf. Default: a small transformer from nothing.")  # fmt: skip
 @click.option(
     "--method",
     type=click.Choice(["imitation", "ppo"]),
@@ -93,6 +95,8 @@ def collect(
 )
 @click.option("--seconds", type=click.FloatRange(min=0), default=1800, show_default=True, help="Training time.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights and samples.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Learning rate of the policy.")
+@click.option("--batch", type=click.IntRange(1), help="Decisions in a gradient step; with ppo, also walks at a time.")
 @click.option(
     "--device",
     type=DEVICES,
@@ -105,12 +109,10 @@ def collect(
 def policy(
     tree_file: Path,
     out: Path,
-    method: str,
-    seconds: float,
-    seed: int,
     device: str,
     resume: bool,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Train a policy on the training tasks of a tree. Held-out tasks are not used.
 
@@ -119,18 +121,27 @@ def policy(
     Some training tasks are used for validation: the checkpoint with the smallest expected loss of log gain against the
     best action is kept. Ctrl-C ends the training and keeps the best checkpoint. Use it with
     `--set operators.policy=trained --set operators.checkpoint=FILE`.
+
+    With --model (extra `rl`), an offer is as likely as its text after a prompt that tells the decision. Adapters and a
+    critic are trained; --resume goes on from the latest ones. Use it with `--set operators.policy=DIR`.
+
+    \b
+    evo-kernel train policy --out policy.pt --seconds 600
+    evo-kernel train policy --out lm/ --model google/gemma-3-270m --seconds 500
+    evo-kernel train policy --out lm/ --resume --method ppo --seconds 500
     """
     from evo_kernel.app.train.coder import chosen_device
-    from operators.learning.policy_training import train_policy
+    from operators.learning.policy_training import Training, train_policy
 
     def tell(told: Mapping[str, Any]) -> None:
         if not as_json:
             click.echo(_line(told))
 
-    about, whole = train_policy(tree_file, out, method, seconds, seed, chosen_device(device), resume, tell)
+    about, whole = train_policy(tree_file, out, Training(device=chosen_device(device), **how), resume, tell)
     if not whole:
         click.echo("interrupted; the best so far is kept", err=True)
-    told = {"checkpoint": str(out), "bytes": out.stat().st_size, **about}
+    written = [one for one in out.rglob("*") if one.is_file()] if out.is_dir() else [out]
+    told = {"checkpoint": str(out), "bytes": sum(one.stat().st_size for one in written), **about}
     click.echo(json.dumps(told) if as_json else f"{out}: {told['bytes'] / 2**20:.1f} MB, {_line(about)}")
 
 

@@ -78,8 +78,14 @@ class NetworkSettings:
     dropout: float = 0.1
 
 
-class PolicyNetwork(nn.Module):
-    """Observations in, (scores [B, offers] padded with -inf, values [B]) out."""
+class OfferScorer(nn.Module):
+    """Observations in, (scores [B, offers] padded with -inf, values [B]) out. `value` is the critic's alone."""
+
+    value: nn.Module
+
+
+class PolicyNetwork(OfferScorer):
+    """The small transformer."""
 
     def __init__(self, settings: NetworkSettings | None = None) -> None:
         super().__init__()

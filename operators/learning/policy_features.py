@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -47,6 +47,7 @@ class Observation:
     tried: tuple[ActionOutcome, ...] = ()  # on this very source
     earned: tuple[ActionOutcome, ...] = ()  # mean log gain of actions so far in this run, on whatever source
     shares: tuple[tuple[str, float], ...] = ()
+    state: MacroState | None = field(default=None, compare=False, repr=False)  # for models that read text
 
 
 class Earnings:
@@ -75,7 +76,7 @@ def sight_of(state: MacroState, offered: tuple[Strategy, ...], earned: tuple[Act
     plan = evaluation.features if evaluation else None
     shares = tuple((kernel.name, kernel.share) for kernel in plan.kernels) if plan else ()
     fresh = () if state.steps else tuple(tried)  # after a step the source is another
-    return Observation(context(state), offered, tuple(path), fresh, earned, shares)
+    return Observation(context(state), offered, tuple(path), fresh, earned, shares, state)
 
 
 def encoded(sight: Observation) -> dict[str, np.ndarray]:

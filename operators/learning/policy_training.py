@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
 
 from evo_kernel.errors import UserError
-from operators.learning.network import PolicyNetwork, load_policy, save_policy
+from operators.learning import language_model
+from operators.learning.language_model import LanguagePolicy
+from operators.learning.network import OfferScorer, PolicyNetwork, load_policy, save_policy
 from operators.learning.policy_features import UNIT, ActionOutcome, Observation, sight_of
 from operators.learning.tree import HORIZON, Tree, TreeState
 from operators.learning.values import Decisions, Values, learnable, parted, shortfall
@@ -56,14 +59,14 @@ class Transition:
 class Walks:
     """Walks side by side; one that is over begins anew at a root drawn from all."""
 
-    def __init__(self, tree: Tree, rng: np.random.Generator) -> None:
+    def __init__(self, tree: Tree, rng: np.random.Generator, count: int = WALKS) -> None:
         self._tree, self._rng = tree, rng
         self._roots = [one.id for one in tree.roots() if tree.edges(one.id)]
         self._decisions = Decisions(tree, rng)
-        self._walks = [self._begun() for _ in range(WALKS)]
+        self._walks = [self._begun() for _ in range(count)]
         self.returns: list[float] = []  # best log gain of each walk that is over
 
-    def gather(self, model: PolicyNetwork) -> list[Transition]:
+    def gather(self, model: OfferScorer) -> list[Transition]:
         """ROLLOUT steps of every walk, with their advantages."""
         rows: list[list[Transition]] = [[] for _ in self._walks]
         for _ in range(ROLLOUT):
@@ -75,7 +78,7 @@ class Walks:
             credit(row, value)
         return [one for row in rows for one in row]
 
-    def _seen(self, model: PolicyNetwork) -> tuple[list[Observation], Tensor, Tensor]:
+    def _seen(self, model: OfferScorer) -> tuple[list[Observation], Tensor, Tensor]:
         sights = [sight_of(walk.macro_state, (*walk.offers, STOP), earned) for walk, earned in self._walks]
         with torch.no_grad():
             scores, values = model(sights)
@@ -111,12 +114,14 @@ def credit(row: Sequence[Transition], following: float) -> None:
 
 
 def ppo(
-    model: PolicyNetwork,
+    model: OfferScorer,
     tree: Tree,
     rng: np.random.Generator,
     left: Callable[[], float] = lambda: 1.0,
     rate: float = POLICY_RATE,
     warm_up: int = WARM_UP,
+    walks: int = WALKS,
+    batch: int = PPO_BATCH,
 ) -> Iterator[tuple[float, float]]:
     """One rollout and its update a `next()`, without end: the mean return of walks that ended, negated, and the
     critic's loss. `left` is not used: the rates are small, and stay.
@@ -127,28 +132,28 @@ def ppo(
     critic = list(model.value.parameters())
     others = [one for one in model.parameters() if all(one is not mine for mine in critic)]
     value, policy = torch.optim.Adam(critic, VALUE_RATE), torch.optim.Adam(others, rate)
-    walks, decisions, earned = Walks(tree, rng), 0, 0.0
+    going, decisions, earned = Walks(tree, rng, walks), 0, 0.0
     while True:
-        moments = walks.gather(model.eval())  # no dropout: old and new chances must be those of one function
+        moments = going.gather(model.eval())  # no dropout: old and new chances must be those of one function
         decisions += len(moments)
-        loss = _update(model, moments, rng, [value, policy] if decisions > warm_up else [value])
-        if walks.returns:
-            earned = float(np.mean(walks.returns))
-            walks.returns.clear()
+        loss = _update(model, moments, rng, [value, policy] if decisions > warm_up else [value], batch)
+        if going.returns:
+            earned = float(np.mean(going.returns))
+            going.returns.clear()
         yield -earned, loss
 
 
 def _update(
-    model: PolicyNetwork, moments: Sequence[Transition], rng: np.random.Generator,
-    optimisers: Sequence[torch.optim.Optimizer],
+    model: OfferScorer, moments: Sequence[Transition], rng: np.random.Generator,
+    optimisers: Sequence[torch.optim.Optimizer], batch: int,
 ) -> float:  # fmt: skip
     """The critic's last loss."""
     advantages = np.array([one.advantage for one in moments])
     centre, spread, critic = float(advantages.mean()), float(advantages.std()) + 1e-6, 0.0
     for _ in range(PASSES):
         order = rng.permutation(len(moments))
-        for start in range(0, len(moments), PPO_BATCH):
-            part = [moments[at] for at in order[start : start + PPO_BATCH]]
+        for start in range(0, len(moments), batch):
+            part = [moments[at] for at in order[start : start + batch]]
             loss, critic, moved = _objective(model, part, centre, spread)
             if moved > TARGET_KL and len(optimisers) > 1:
                 return critic
@@ -161,7 +166,7 @@ def _update(
 
 
 def _objective(
-    model: PolicyNetwork, part: Sequence[Transition], centre: float, spread: float
+    model: OfferScorer, part: Sequence[Transition], centre: float, spread: float
 ) -> tuple[Tensor, float, float]:
     """The loss, the critic's part of it, and an estimate of KL(old, new) that is never negative."""
     scores, values = model([one.sight for one in part])
@@ -183,7 +188,7 @@ WEIGHT_DECAY = 0.05
 BATCH = 32  # decisions in a step
 REGRESSION, RANKING = 10.0, 0.1  # weights of the two losses
 NEAR = 0.1  # errors of the regression count by their square up to this log gain
-TELL_EVERY_S = 20.0
+TELL_EVERY_S, TELLING = 20.0, 0.2  # at most this share of the time is spent on the tasks kept back
 
 
 @dataclass(frozen=True)
@@ -199,41 +204,44 @@ class Progress:
 
 
 def training(
-    model: PolicyNetwork, tree: Tree, seconds: float, seed: int, known: float = math.inf, method: str = "imitation"
+    model: OfferScorer, tree: Tree, seconds: float, seed: int, known: float, method: Method
 ) -> Iterator[Progress]:
-    """Learns from the training tasks for `seconds` by one of METHODS. `known`: the best shortfall before."""
+    """Learns from the training tasks for `seconds`. `known`: the best shortfall before."""
     learnt, kept_back = parted(tree)
     judge = kept_back if kept_back.transitions else learnt
     torch.manual_seed(seed)
     started = told = time.monotonic()
+    pause = TELL_EVERY_S
 
     def left() -> float:
         return 1.0 - (time.monotonic() - started) / seconds if seconds else 0.0
 
-    steps = METHODS[method](model.train(), learnt, np.random.default_rng(seed), left)
+    steps = method(model.train(), learnt, np.random.default_rng(seed), left)
     for step, (loss, critic) in enumerate(steps, start=1):
         now = time.monotonic()
         over = now - started >= seconds
-        if now - told < TELL_EVERY_S and not over:
+        if now - told < pause and not over:
             continue
         found = shortfall(model.eval(), judge)
         model.train()
         yield Progress(now - started, step, loss, critic, found, found < known)
         known, told = min(known, found), time.monotonic()
+        pause = max(TELL_EVERY_S, (told - now) / TELLING)
         if over:
             return
 
 
 def imitate(
-    model: PolicyNetwork,
+    model: OfferScorer,
     tree: Tree,
     rng: np.random.Generator,
     left: Callable[[], float] = lambda: 1.0,
     rate: float = LEARNING_RATE,
     batch: int = BATCH,
+    regression: float = REGRESSION,
 ) -> Iterator[tuple[float, float]]:
     """One gradient step a `next()`, without end: the losses of scores and critic. `left`: the share of the time that is
-    left, by which the learning rate falls.
+    left, by which the learning rate falls. `regression`: 0 where only differences of scores mean something.
 
     Raises ValueError where no state of the tree has a known action.
     """
@@ -254,7 +262,7 @@ def imitate(
         ranking = -(wanted * scores.log_softmax(-1).clamp(min=FLOOR)).sum(-1).mean()
         there = scores.isfinite()
         known = pad_sequence(worth, batch_first=True).to(scores)[there]
-        loss = REGRESSION * smooth_l1_loss((UNIT * scores)[there], known, beta=NEAR) + RANKING * ranking
+        loss = regression * smooth_l1_loss((UNIT * scores)[there], known, beta=NEAR) + RANKING * ranking
         critic = smooth_l1_loss(found, torch.stack([q.max() for q in worth]).to(found))
         for group in optimiser.param_groups:
             group["lr"] = max(rate * left(), LEAST_LEARNING_RATE)
@@ -265,39 +273,102 @@ def imitate(
         yield loss.item(), critic.item()
 
 
-METHODS: Mapping[str, Callable[..., Iterator[tuple[float, float]]]] = {"imitation": imitate, "ppo": ppo}
-"""Each takes a step of learning a `next()`, and tells the losses of policy and critic."""
+Method = Callable[..., Iterator[tuple[float, float]]]
+"""Of a model, a tree, a generator and the share of the time that is left: a step of learning a `next()`, which tells
+the losses of policy and critic."""
+METHODS: Mapping[str, Method] = {"imitation": imitate, "ppo": ppo}
+
+
+LANGUAGE: Mapping[str, Mapping[str, float]] = {
+    "imitation": {"rate": 1e-4, "regression": 0.0},  # a likelihood has no absolute meaning
+    "ppo": {"rate": 1e-5},
+}
+"""What other settings language models have: of adapters of rank 16."""
+CPU_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Training:
+    """`model`: a language model's name or path, None for the small transformer or the one at `out`. `rate`: of the
+    policy; `batch`: decisions in a gradient step, and walks of PPO; None: the method's own."""
+
+    method: str
+    seconds: float
+    seed: int
+    device: str
+    model: str | None = None
+    rate: float | None = None
+    batch: int | None = None
+
+    def learning(self, language: bool) -> Method:
+        settings = dict(LANGUAGE[self.method]) if language else {}
+        batch = self.batch or (CPU_BATCH if language and self.device == "cpu" else None)
+        settings |= {} if self.rate is None else {"rate": self.rate}
+        settings |= {} if batch is None else {"batch": batch}
+        settings |= {"walks": batch} if batch is not None and self.method == "ppo" else {}
+        return partial(METHODS[self.method], **settings)
 
 
 def train_policy(
-    path: Path, out: Path, method: str, seconds: float, seed: int, device: str, resume: bool,
-    tell: Callable[[Mapping[str, Any]], None],
-) -> tuple[dict[str, Any], bool]:  # fmt: skip
+    path: Path, out: Path, how: Training, resume: bool, tell: Callable[[Mapping[str, Any]], None]
+) -> tuple[dict[str, Any], bool]:
     """Train on the tree at `path`: what the checkpoint at `out` says of itself, and whether nothing interrupted it.
 
     `tell` gets each word of progress. KeyboardInterrupt ends it as the time does. `resume`: go on from the checkpoint.
-    Raises UserError.
+    A language model's is a folder, and goes on from its latest weights. Raises UserError.
     """
     if out.exists() and not resume:
         raise UserError(f"{out} is there already: --resume goes on with it, or name another file.")
     tree = Tree.load(path)
-    torch.manual_seed(seed)
-    learner, about = load_policy(out) if out.exists() else (PolicyNetwork(), {})
-    learner.to(device)
+    torch.manual_seed(how.seed)
+    learner, about, save = _opened(out, how.model)
+    learner.to(how.device)
     known, past = float(about.get("shortfall", math.inf)), float(about.get("seconds", 0.0))
     kinds = sorted({one.label for one in tree.environments.values()})
-    origin = {"method": method, "seed": seed, "tree": path.name, "plans": tree.plans, "environments": ", ".join(kinds)}
-    whole = True
+    origin = {
+        "method": how.method, "seed": how.seed, "tree": path.name, "plans": tree.plans,
+        "environments": ", ".join(kinds),
+    }  # fmt: skip
+    whole, method = True, how.learning(isinstance(learner, LanguagePolicy))
     try:
-        for progress in training(learner, tree, seconds, seed, known, method):
+        for progress in training(learner, tree, how.seconds, how.seed, known, method):
             numbers = {name: round(getattr(progress, name), 5) for name in ("shortfall", "loss", "critic")}
             last = {"seconds": round(past + progress.seconds, 1), "step": progress.step, **numbers}
             tell(last)
             if progress.best:
                 about = {**last, **origin}
-                save_policy(out, learner, about)
+            save(about if progress.best else None, {**last, **origin})
     except KeyboardInterrupt:
         whole = False
     if not about:
         raise UserError("nothing was learnt in this time: give it more --seconds.")
     return about, whole
+
+
+Save = Callable[[Mapping[str, Any] | None, Mapping[str, Any]], None]
+"""Gets what is told about the best weights where they are these, and about these."""
+
+
+def _opened(out: Path, model: str | None) -> tuple[OfferScorer, dict[str, Any], Save]:
+    """What learns, what is told about it, and how it is kept."""
+    if model is None and not out.is_dir():
+        learner, about = load_policy(out) if out.exists() else (PolicyNetwork(), {})
+
+        def save(best: Mapping[str, Any] | None, _: Mapping[str, Any]) -> None:
+            if best is not None:
+                save_policy(out, learner, best)
+
+        return learner, about, save
+    if out.exists():
+        speaker, about = language_model.load_policy(out, last=True)
+        if model not in (None, speaker.name):
+            raise UserError(f"{out} adapts {speaker.name}, not {model}: leave --model out, or name another folder.")
+    else:
+        speaker, about = language_model.new_policy(str(model), out), {}
+
+    def save_both(best: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
+        language_model.save_policy(out / language_model.LAST, speaker, now)
+        if best is not None:
+            language_model.save_policy(out, speaker, best)
+
+    return speaker, about, save_both

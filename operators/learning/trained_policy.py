@@ -16,7 +16,8 @@ from operators.macro.features import MacroState, context
 from operators.macro.policies import draw
 
 if TYPE_CHECKING:
-    from operators.learning.network import PolicyNetwork
+    from operators.learning.batching import BatchedModel
+    from operators.learning.network import OfferScorer
 
 SPREAD = 0.2
 """Standard deviation of what a model expects, in log gain: chosen on families of the training tasks that a model was
@@ -27,12 +28,13 @@ class TrainedPolicy:
     """Thompson sampling from what the run has taught, given what the model expects. Thread-safe; torch is imported with
     the first one made.
 
+    A `model` that raises TimeoutError leaves the decision to the bandit alone.
     `explore`: the share of uniform choice mixed in, so that every propensity is at least explore / number of offers.
     """
 
     name = "trained"
 
-    def __init__(self, model: PolicyNetwork, explore: float = 0.05) -> None:
+    def __init__(self, model: OfferScorer | BatchedModel, explore: float = 0.05) -> None:
         self._model = model
         self._bandit = BanditPolicy(explore=explore)
         self._lock = threading.Lock()
@@ -40,10 +42,8 @@ class TrainedPolicy:
 
     @staticmethod
     def load(path: Path, explore: float = 0.05) -> TrainedPolicy:
-        """Raises UserError where the file is no checkpoint of this version."""
-        from operators.learning.network import load_policy
-
-        return TrainedPolicy(load_policy(path)[0], explore)
+        """Of a file, or a language model's folder. Raises UserError where it is no checkpoint of this version."""
+        return TrainedPolicy(model_of(path), explore)
 
     def choose(self, state: MacroState, offered: tuple[Strategy, ...], rng: np.random.Generator) -> Decision:
         return draw(self.name, offered, self.propensities(state, offered, rng), context(state), rng)
@@ -52,8 +52,13 @@ class TrainedPolicy:
         """The probability of each offer; sums to 1."""
         import torch
 
-        with self._lock, torch.inference_mode():
-            scores, values = self._model([sight_of(state, offered, self._earnings.outcomes)])
+        with self._lock:
+            sight = sight_of(state, offered, self._earnings.outcomes)
+        try:
+            with torch.inference_mode():
+                scores, values = self._model([sight])
+        except TimeoutError:
+            return self._bandit.propensities(context(state), offered, rng)
         found = scores[0].double().cpu().numpy()
         expected = UNIT * (found - found.max()) + max(float(values[0]), 0.0)
         told = ExpectedGain(expected, np.full(len(offered), SPREAD))
@@ -66,3 +71,16 @@ class TrainedPolicy:
             return
         with self._lock:
             self._earnings.add(credit.decision.offered[credit.decision.chosen], credit.log_gain)
+
+
+def model_of(path: Path) -> OfferScorer | BatchedModel:
+    """Of a file of `train policy`, or of a folder of `train policy --model`. Raises UserError."""
+    if not path.is_dir():
+        from operators.learning.network import load_policy
+
+        return load_policy(path)[0]
+    from operators.learning import language_model
+    from operators.learning.batching import BatchedModel
+
+    language_model.described(path)  # what is wrong is said before a run begins
+    return BatchedModel(lambda: language_model.load_policy(path)[0])

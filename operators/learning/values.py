@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from evo_kernel.types import Strategy, Tried
-from operators.learning.network import PolicyNetwork
+from operators.learning.network import OfferScorer
 from operators.learning.policy_features import EARNED, ActionOutcome, Earnings, Observation, sight_of
 from operators.learning.tree import HORIZON, Edge, Tree, TreeState
 from operators.macro.catalogue import STOP
@@ -115,7 +115,7 @@ class Decisions:
         return earnings.outcomes
 
 
-def shortfall(model: PolicyNetwork, tree: Tree) -> float:
+def shortfall(model: OfferScorer, tree: Tree) -> float:
     """Mean over states of max Q - Σ p · Q: what a draw of the model falls short of the best action, in log gain."""
     states, values = learnable(tree), Values(tree)
     lost: list[float] = []

@@ -12,8 +12,7 @@ from evo_kernel.errors import UserError
 from operators.learning.coder import hub
 from operators.learning.coder.examples import placed, write
 from tests.operators.learning.coder.support import EXAMPLES
-
-TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+from tests.support.tiny_model import tiny_model
 
 
 @pytest.fixture
@@ -30,22 +29,7 @@ def test_what_is_missing_is_said(examples, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in hub.NEEDED), reason="no extra rl")
 def test_sft_and_grpo_of_a_local_model(examples, tmp_path):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    spelled = Tokenizer(models.BPE({token: at for at, token in enumerate(["<pad>", "<end>", *alphabet])}, []))
-    spelled.pre_tokenizer, spelled.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=spelled, pad_token="<pad>", eos_token="<end>")
-    tokenizer.chat_template = TEMPLATE
-    place = tmp_path / "model"
-    tokenizer.save_pretrained(place)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1,
-            num_attention_heads=2, max_position_embeddings=4096, pad_token_id=0, eos_token_id=1, bos_token_id=1,
-        )
-    ).save_pretrained(place)  # fmt: skip
+    place = tiny_model(tmp_path / "model")
     asked = []
 
     def reward(prompts, completions, **columns):
