@@ -51,7 +51,7 @@ fuzz: $(READY) ## Hold the executor of Triton IR against compiled kernels, with 
 	$(BIN)/python -m benchmarks.fuzz compare
 
 # In an environment of its own, which has what most users do not need.
-EXTRAS := tests/operators/learning/coder/test_hub.py tests/cli/test_judge_ray.py
+EXTRAS := tests/operators/learning tests/cli/test_judge_ray.py
 test-extras: ## Run the tests of the extras rl and ray
 	$(MAKE) .venv-extras/.ready BIN=.venv-extras/bin READY=.venv-extras/.ready WITH=dev,rl,ray
 	.venv-extras/bin/python -m pytest $(EXTRAS)
