@@ -93,8 +93,8 @@ class LanguagePolicy(OfferScorer):
             places[row, start:end] = torch.tensor([*range(len(prompt)), *(len(prompt) + one for one in tree.depths)])
             seen[row, start:at, start:at] = torch.ones(len(prompt), len(prompt), dtype=torch.bool).tril()
             seen[row, at:end, start:at] = True
-            for node, above in enumerate(tree.ancestors):
-                seen[row, at + node, [at + one for one in above]] = True
+            sees = [(at + node, at + one) for node, above in enumerate(tree.ancestors) for one in above]
+            seen[row][tuple(torch.tensor(sees, dtype=torch.long).reshape(-1, 2).T)] = True
         device, kind = self._embedding.device, self._embedding.dtype
         mask = torch.zeros(seen.shape, dtype=kind).masked_fill(~seen, torch.finfo(kind).min)
         # Only the last token of the prompt and the offers' tokens foretell something that is asked for.

@@ -284,7 +284,7 @@ LANGUAGE: Mapping[str, Mapping[str, float]] = {
     "ppo": {"rate": 1e-5},
 }
 """What other settings language models have: of adapters of rank 16."""
-CPU_BATCH = 8
+CPU_BATCH = 4
 
 
 @dataclass(frozen=True)
@@ -323,6 +323,8 @@ def train_policy(
     torch.manual_seed(how.seed)
     learner, about, save = _opened(out, how.model)
     learner.to(how.device)
+    if isinstance(learner, LanguagePolicy) and how.device == "cuda":
+        torch.set_float32_matmul_precision("high")
     known, past = float(about.get("shortfall", math.inf)), float(about.get("seconds", 0.0))
     kinds = sorted({one.label for one in tree.environments.values()})
     origin = {
