@@ -1,7 +1,7 @@
 """A pretrained causal language model as policy network: TWOSOME (Tan et al. 2024) with LoRA and a critic.
 
 An offer's score is the mean log-likelihood a token of its text after a prompt that tells the decision; the policy is
-the softmax of the scores. The critic reads the last hidden state of the prompt.
+the softmax of the scores. The critic reads the last hidden state of the prompt, and moves no adapter.
 
     prompt ──┬─ cache-hints at kernel rows ─┬─ on=loads        One sequence a decision: offers are a tree of tokens, so
              │                              └─ on=stores       that what they have in common is computed once. A token
@@ -102,7 +102,7 @@ class LanguagePolicy(OfferScorer):
             input_ids=ids.to(device), position_ids=places.to(device), attention_mask=mask[:, None].to(device),
             logits_to_keep=torch.arange(at - 1, width, device=device), output_hidden_states=True, use_cache=False,
         )  # fmt: skip
-        values = self.value(told.hidden_states[-1][:, at - 1].float())[..., 0]
+        values = self.value(told.hidden_states[-1][:, at - 1].detach().float())[..., 0]
         return [tree.scores(one.float()) for tree, one in zip(packed, told.logits, strict=True)], values
 
     def _tokens(self, sight: Observation) -> tuple[list[int], list[list[int]]]:

@@ -280,8 +280,8 @@ METHODS: Mapping[str, Method] = {"imitation": imitate, "ppo": ppo}
 
 
 LANGUAGE: Mapping[str, Mapping[str, float]] = {
-    "imitation": {"rate": 1e-4, "regression": 0.0},  # a likelihood has no absolute meaning
-    "ppo": {"rate": 1e-5},
+    "imitation": {"rate": 3e-4, "regression": 0.0},  # a likelihood has no absolute meaning
+    "ppo": {"rate": 3e-5},
 }
 """What other settings language models have: of adapters of rank 16."""
 CPU_BATCH = 4
