@@ -191,12 +191,18 @@ def _outcome(one: ActionOutcome) -> str:
 
 def new_policy(model: str, out: Path) -> LanguagePolicy:
     """With adapters that change nothing yet. A GGUF file's weights are written to `out`. Raises UserError."""
+    model = placed(model)
     require(model)
     from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
 
     language, tokenizer = _base(model, out)
     config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
     return LanguagePolicy(model, get_peft_model(language, config), tokenizer)
+
+
+def placed(model: str) -> str:
+    """A path as an absolute one, which is found from any folder; a name as it is."""
+    return str(Path(model).absolute()) if Path(model).exists() else model
 
 
 def save_policy(out: Path, model: LanguagePolicy, about: Mapping[str, str | int | float | bool]) -> int:
@@ -250,7 +256,9 @@ def _base(name: str, out: Path) -> tuple[Any, Any]:
         language = AutoModelForCausalLM.from_pretrained(place or ".", **more, **loading)
     except (OSError, ValueError, KeyError, ImportError) as error:
         said = str(error).strip().partition("\n")[0][:300]
-        raise UserError(f"--model {name}: cannot be loaded as a causal language model ({said}).") from None
+        raise UserError(
+            f"{name} cannot be loaded as a causal language model ({said}). A copy in {out / BASE} is taken first."
+        ) from None
     if more:
         language.hf_quantizer = None  # they are floats now
         language.config.__dict__.pop("quantization_config", None)

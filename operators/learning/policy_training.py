@@ -363,7 +363,7 @@ def _opened(out: Path, model: str | None) -> tuple[OfferScorer, dict[str, Any], 
         return learner, about, save
     if out.exists():
         speaker, about = language_model.load_policy(out, last=True)
-        if model not in (None, speaker.name):
+        if model is not None and language_model.placed(model) != speaker.name:
             raise UserError(f"{out} adapts {speaker.name}, not {model}: leave --model out, or name another folder.")
     else:
         speaker, about = language_model.new_policy(str(model), out), {}
