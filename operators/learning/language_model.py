@@ -19,6 +19,7 @@ prompt with an offer has at most MOST tokens: shorter than the sliding windows t
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -251,6 +252,7 @@ def _base(name: str, out: Path) -> tuple[Any, Any]:
         loading = {"dtype": torch.bfloat16} | ({"quantization_config": packed(dequantize=True)} if packed else {})
     else:
         transformers.utils.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # PEFT's to heed
     try:
         tokenizer = AutoTokenizer.from_pretrained(place or ".", **more)
         language = AutoModelForCausalLM.from_pretrained(place or ".", **more, **loading)
