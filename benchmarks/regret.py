@@ -24,7 +24,7 @@ import click
 import numpy as np
 from scipy.special import stdtrit
 
-from evo_kernel.cli.options import PATH, TREE_FILE
+from evo_kernel.cli.options import DEVICES, PATH, TREE_FILE
 from evo_kernel.errors import UserError
 from evo_kernel.types import Brief, Credit, Decision, Status, Strategy
 from operators.learning.trained_policy import TrainedPolicy, model_of
@@ -98,17 +98,21 @@ class EvenChoice(UniformPolicy):
         return super().choose(state, offered, rng)
 
 
-def contenders(checkpoints: Sequence[Path], model: str | None = None, **settings: Any) -> dict[str, MakePolicy]:
+def contenders(
+    checkpoints: Sequence[Path], model: str | None = None, device: str = "cpu", **settings: Any
+) -> dict[str, MakePolicy]:
     """What is compared, by name; the first two are what others are held against. Raises UserError.
 
-    `settings`: of the language model `model`.
+    `device`: of checkpoints that are language models; `settings`: of the language model `model`.
     """
+    from evo_kernel.app.train.coder import chosen_device  # torch, which regret does without
+
     found: dict[str, MakePolicy] = {
         "uniform": lambda _seed: UniformPolicy(),
         "bandit": lambda _seed: BanditPolicy(),
     }
     for path in checkpoints:
-        trained = model_of(path)
+        trained = model_of(path, chosen_device(device))
         found[path.stem] = lambda _seed, trained=trained: TrainedPolicy(trained)
     if model:
         opened = open_model(model, **settings)
@@ -177,6 +181,7 @@ def table(found: Sequence[Regret]) -> str:
 @click.command()
 @TREE_FILE
 @click.option("--policy", "policies", multiple=True, type=PATH, help="A checkpoint (file or folder); repeatable.")
+@click.option("--device", type=DEVICES, default="auto", show_default=True, help="For a checkpoint that is a folder.")
 @click.option("--model", help="A language model: a call a step, so 8 x problems x seeds x episodes at most.")
 @click.option("--base-url", help="Its server; see `evo-kernel run --help`.")
 @click.option("--split", type=click.Choice(["held-out", "train"]), default="held-out", help="Tasks of this part.")
@@ -185,6 +190,7 @@ def table(found: Sequence[Regret]) -> str:
 def main(
     tree_file: Path,
     policies: tuple[Path, ...],
+    device: str,
     model: str | None,
     base_url: str | None,
     split: Split,
@@ -200,7 +206,7 @@ def main(
     if not tree.roots(split):
         raise UserError(f"{tree_file} has no {split} task: collect some, or take another --split.")
     found: list[Regret] = []
-    for name, make in contenders(policies, model, base_url=base_url).items():
+    for name, make in contenders(policies, model, device, base_url=base_url).items():
         found.append(regret(tree, make, name, range(seeds), episodes, split))
         click.echo(f"{name}: {found[-1].interval}", err=True)
     kinds = ", ".join(sorted({one.label for one in tree.environments.values()}))

@@ -1,7 +1,7 @@
 """A pretrained causal language model as policy network: TWOSOME (Tan et al. 2024) with LoRA and a critic.
 
 An offer's score is the mean log-likelihood a token of its text after a prompt that tells the decision; the policy is
-the softmax of the scores. The critic reads the last hidden state of the prompt.
+the softmax of the scores. The critic reads the last hidden state of the prompt, and moves no adapter.
 
     prompt ──┬─ cache-hints at kernel rows ─┬─ on=loads        One sequence a decision: offers are a tree of tokens, so
              │                              └─ on=stores       that what they have in common is computed once. A token
@@ -19,6 +19,7 @@ prompt with an offer has at most MOST tokens: shorter than the sliding windows t
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,8 +94,8 @@ class LanguagePolicy(OfferScorer):
             places[row, start:end] = torch.tensor([*range(len(prompt)), *(len(prompt) + one for one in tree.depths)])
             seen[row, start:at, start:at] = torch.ones(len(prompt), len(prompt), dtype=torch.bool).tril()
             seen[row, at:end, start:at] = True
-            for node, above in enumerate(tree.ancestors):
-                seen[row, at + node, [at + one for one in above]] = True
+            sees = [(at + node, at + one) for node, above in enumerate(tree.ancestors) for one in above]
+            seen[row][tuple(torch.tensor(sees, dtype=torch.long).reshape(-1, 2).T)] = True
         device, kind = self._embedding.device, self._embedding.dtype
         mask = torch.zeros(seen.shape, dtype=kind).masked_fill(~seen, torch.finfo(kind).min)
         # Only the last token of the prompt and the offers' tokens foretell something that is asked for.
@@ -102,7 +103,7 @@ class LanguagePolicy(OfferScorer):
             input_ids=ids.to(device), position_ids=places.to(device), attention_mask=mask[:, None].to(device),
             logits_to_keep=torch.arange(at - 1, width, device=device), output_hidden_states=True, use_cache=False,
         )  # fmt: skip
-        values = self.value(told.hidden_states[-1][:, at - 1].float())[..., 0]
+        values = self.value(told.hidden_states[-1][:, at - 1].detach().float())[..., 0]
         return [tree.scores(one.float()) for tree, one in zip(packed, told.logits, strict=True)], values
 
     def _tokens(self, sight: Observation) -> tuple[list[int], list[list[int]]]:
@@ -191,12 +192,18 @@ def _outcome(one: ActionOutcome) -> str:
 
 def new_policy(model: str, out: Path) -> LanguagePolicy:
     """With adapters that change nothing yet. A GGUF file's weights are written to `out`. Raises UserError."""
+    model = placed(model)
     require(model)
     from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
 
     language, tokenizer = _base(model, out)
     config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
     return LanguagePolicy(model, get_peft_model(language, config), tokenizer)
+
+
+def placed(model: str) -> str:
+    """A path as an absolute one, which is found from any folder; a name as it is."""
+    return str(Path(model).absolute()) if Path(model).exists() else model
 
 
 def save_policy(out: Path, model: LanguagePolicy, about: Mapping[str, str | int | float | bool]) -> int:
@@ -245,12 +252,15 @@ def _base(name: str, out: Path) -> tuple[Any, Any]:
         loading = {"dtype": torch.bfloat16} | ({"quantization_config": packed(dequantize=True)} if packed else {})
     else:
         transformers.utils.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # PEFT's to heed
     try:
         tokenizer = AutoTokenizer.from_pretrained(place or ".", **more)
         language = AutoModelForCausalLM.from_pretrained(place or ".", **more, **loading)
     except (OSError, ValueError, KeyError, ImportError) as error:
         said = str(error).strip().partition("\n")[0][:300]
-        raise UserError(f"--model {name}: cannot be loaded as a causal language model ({said}).") from None
+        raise UserError(
+            f"{name} cannot be loaded as a causal language model ({said}). A copy in {out / BASE} is taken first."
+        ) from None
     if more:
         language.hf_quantizer = None  # they are floats now
         language.config.__dict__.pop("quantization_config", None)

@@ -280,11 +280,11 @@ METHODS: Mapping[str, Method] = {"imitation": imitate, "ppo": ppo}
 
 
 LANGUAGE: Mapping[str, Mapping[str, float]] = {
-    "imitation": {"rate": 1e-4, "regression": 0.0},  # a likelihood has no absolute meaning
-    "ppo": {"rate": 1e-5},
+    "imitation": {"rate": 3e-4, "regression": 0.0},  # a likelihood has no absolute meaning
+    "ppo": {"rate": 3e-5},
 }
 """What other settings language models have: of adapters of rank 16."""
-CPU_BATCH = 8
+CPU_BATCH = 4
 
 
 @dataclass(frozen=True)
@@ -323,6 +323,8 @@ def train_policy(
     torch.manual_seed(how.seed)
     learner, about, save = _opened(out, how.model)
     learner.to(how.device)
+    if isinstance(learner, LanguagePolicy) and how.device == "cuda":
+        torch.set_float32_matmul_precision("high")
     known, past = float(about.get("shortfall", math.inf)), float(about.get("seconds", 0.0))
     kinds = sorted({one.label for one in tree.environments.values()})
     origin = {
@@ -361,7 +363,7 @@ def _opened(out: Path, model: str | None) -> tuple[OfferScorer, dict[str, Any], 
         return learner, about, save
     if out.exists():
         speaker, about = language_model.load_policy(out, last=True)
-        if model not in (None, speaker.name):
+        if model is not None and language_model.placed(model) != speaker.name:
             raise UserError(f"{out} adapts {speaker.name}, not {model}: leave --model out, or name another folder.")
     else:
         speaker, about = language_model.new_policy(str(model), out), {}

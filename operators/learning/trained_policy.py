@@ -73,8 +73,11 @@ class TrainedPolicy:
             self._earnings.add(credit.decision.offered[credit.decision.chosen], credit.log_gain)
 
 
-def model_of(path: Path) -> OfferScorer | BatchedModel:
-    """Of a file of `train policy`, or of a folder of `train policy --model`. Raises UserError."""
+def model_of(path: Path, device: str | None = None) -> OfferScorer | BatchedModel:
+    """Of a file of `train policy`, or of a folder of `train policy --model`. Raises UserError.
+
+    `device`: for a language model, which is loaded there now; None: at the first decision, in a thread of its own.
+    """
     if not path.is_dir():
         from operators.learning.network import load_policy
 
@@ -82,5 +85,7 @@ def model_of(path: Path) -> OfferScorer | BatchedModel:
     from operators.learning import language_model
     from operators.learning.batching import BatchedModel
 
+    if device:
+        return language_model.load_policy(path)[0].to(device)
     language_model.described(path)  # what is wrong is said before a run begins
     return BatchedModel(lambda: language_model.load_policy(path)[0])

@@ -45,5 +45,7 @@ def test_a_run_takes_the_checkpoint_and_names_what_is_missing(folder: Path, monk
     assert policy_of("trained", config).name == "trained"
     assert lasting(config).operators.checkpoint == folder / "p.pt", "a resume finds it from any folder"
     assert policy_of("trained", load_config(None, ["operators.policy=trained"])).name == "trained", "it comes along"
+    named = load_config(None, ["operators.policy=p.pt"]).operators.policy
+    assert named == str(folder / "p.pt") and policy_of(named, config).name == "trained"
     with pytest.raises(UserError, match=r"tree\.gz is no trained policy"):
         policy_of("trained", load_config(None, ["operators.policy=trained", "operators.checkpoint=tree.gz"]))

@@ -175,6 +175,8 @@ def test_it_is_trained_goes_on_and_decides(tree, model, tmp_path):
     assert again["shortfall"] <= first["shortfall"]
     with pytest.raises(UserError, match="adapts"):
         evo(*words, "--resume", "--model", "another")
+    with pytest.raises(UserError, match="cannot be loaded as a causal language model"):
+        evo("train", "policy", "--tree", str(file), "--out", str(tmp_path / "no"), "--model", str(tmp_path))
     config = load_config(None, [f"operators.policy={out}"])
     policy, root = policy_of(config.operators.policy, config), tree.roots("held-out")[0]
     chosen = policy.choose(tree.macro_state(root.id), tree.offered(root.id), np.random.default_rng(0))
