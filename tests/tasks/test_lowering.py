@@ -228,6 +228,11 @@ def test_sizes_that_depend_on_values_are_refused():
     assert "torch.where" in refuse(lambda x: x[x > 0], torch.ones(4))
 
 
+def test_inputs_that_are_written_are_refused_by_name():
+    message = refuse(lambda scale, x: torch.relu_(x) * scale, 2.0, torch.ones(4))
+    assert "writes into its input `x`" in message and "x.clone()" in message
+
+
 def test_the_same_kernel_is_written_once():
     text = lower_function(lambda x, y: torch.relu(x) + torch.relu(y), [(torch.ones(4, 8), torch.ones(4, 8))])
     assert text.count("def relu_kernel(") == 1 and text.count("relu_kernel[(") == 2

@@ -231,7 +231,7 @@ def trace(
     mode.cache_enabled = bool(fixed)  # of symbols, an entry takes longer to make than its few hits save
     fakes = tuple(_fake(mode, value, index, fixed) for index, value in enumerate(inputs))
     names = _argument_names(reference, len(inputs))
-    tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
+    tensors = {name: fake for name, fake in zip(names, fakes, strict=True) if isinstance(fake, torch.Tensor)}
 
     def of_tensors(*given: torch.Tensor) -> Any:
         """The reference with its plain numbers bound: those are constants of the trace."""
@@ -241,9 +241,9 @@ def trace(
 
     table = decomposition_table() if table is None else table
     try:
-        graph = _functional(_make_graph(of_tensors, tensors, table), tensors, table)
+        graph = _functional(_make_graph(of_tensors, list(tensors.values()), table), tensors, table)
         if simplify and (simpler := simplified(graph)) is not None:
-            graph = _functional(_make_graph(simpler, tensors, table), tensors, table)
+            graph = _functional(_make_graph(simpler, list(tensors.values()), table), tensors, table)
     except TooLarge:
         raise
     except LoweringError as error:
@@ -303,16 +303,22 @@ def _make_graph(
     return traced
 
 
-def _functional(graph: fx.GraphModule, fakes: Sequence[Any], table: Mapping[Any, Callable[..., Any]]) -> fx.GraphModule:
-    """Rewrite in-place operations as functional ones; the graph is traced again only where it has any."""
+def _functional(
+    graph: fx.GraphModule, inputs: Mapping[str, Any], table: Mapping[Any, Callable[..., Any]]
+) -> fx.GraphModule:
+    """Rewrite in-place operations as functional ones; the graph is traced again only where it has any. `inputs`: fake
+    tensors by name."""
     operations = (node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload))
     if any(operation._schema.is_mutable for operation in operations):
-        graph = _make_graph(torch.func.functionalize(graph, remove="mutations"), fakes, table)
+        graph = _make_graph(torch.func.functionalize(graph, remove="mutations"), list(inputs.values()), table)
         # Functionalising reads a mutated view back into itself; that copy is the value it copies.
+        names = dict(zip((one for one in graph.graph.nodes if one.op == "placeholder"), inputs, strict=True))
         for node in list(graph.graph.nodes):
-            if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
+            if node.target is torch.ops.aten.copy_.default and node.args[0] in names:
+                name = names[node.args[0]]
                 raise LoweringError(
-                    f"The reference writes into its input `{node.args[0].name}`. Write to a copy (x.clone()) instead."
+                    f"The reference writes into its input `{name}`. Write to a copy instead ({name}.clone()), or leave "
+                    "out inplace=True."
                 )
     graph.graph.eliminate_dead_code()
     return graph
