@@ -66,7 +66,8 @@ _TASKS = """# Built-in tasks
 
 _KERNELBENCH = """# KernelBench on an H200
 Level 2, its own sizes and TF32 as PyTorch's defaults have it; kernels may call PyTorch (`@mixed`). Offline operators,
-15 s of search a problem, one search a GPU with 16 cores, one run each: 25 s a problem with start and confirmation.
+15 s of search a problem, one search a GPU with 12 to 16 cores, the latest run of each, 2026-11-29 and 30: 25 s a
+problem with start and confirmation.
 
 `evo-kernel suite kernelbench:KernelBench/level2@mixed@tf32 --to runs/l2 --minutes 0.25 --no-stock
 --config configs/h200.toml --device cuda`
