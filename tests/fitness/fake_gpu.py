@@ -109,7 +109,7 @@ class FakeLauncher:
         if isinstance(self.plan.plan.nodes[index], Launch):
             self.run(arena)
 
-    def run(self, arena: Arena) -> None:
+    def run(self, arena: Arena, in_place: bool = False) -> None:
         self.device.launches += 1
         plan = self.plan.plan
         x = arena.tensor(plan.inputs[0])

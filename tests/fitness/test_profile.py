@@ -9,7 +9,7 @@ import pytest
 from evo_kernel.fitness.compile.compiler import Compiler
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan, Fill, View
-from evo_kernel.fitness.profiling.profiler import CaseProfile, LaunchCost, alone, costs_of, profile, skipped_note
+from evo_kernel.fitness.profiling.profiler import CaseProfile, LaunchCost, alone, costs_of, profile, rest_note
 from evo_kernel.fitness.timing.ceilings import Ceilings
 from tests.fitness.handmade import counted_traffic, matmul_plan
 from tests.fitness.test_counters import RAW
@@ -73,8 +73,10 @@ def test_launches_that_skip_work_when_timed_alone_are_flagged(twice):
     assert "faster than light" not in CaseProfile((slow,)).as_text("x") and "clock" not in CaseProfile((slow,)).as_text(
         "x"
     )
-    assert "take 5.9 µs, but the plan takes 212.0 µs" in skipped_note([5.0, 0.9], 212.0)
-    assert skipped_note([150.0], 212.0) == skipped_note([], 3.0) == ""
+    assert "take 5.9 µs, but the plan takes 212.0 µs" in rest_note([5.0, 0.9], 212.0, [])
+    assert rest_note([150.0], 212.0, []) == rest_note([], 3.0, []) == ""
+    by_torch = rest_note([150.0], 212.0, ["aten.mm.default"] * 2)
+    assert by_torch == "launches take 150.0 of 212.0 µs; the rest is PyTorch's: aten.mm.default"
 
 
 def test_a_launch_alone_keeps_its_small_tables(twice):

@@ -317,6 +317,28 @@ def test_an_arena_is_poisoned_but_for_its_inputs_and_holds_the_scratch_of_its_la
     assert seen.data_ptr() == first.address(1) and seen.untyped_storage().nbytes() == first.bytes_of(1).numel()
 
 
+def test_results_of_torch_are_buffers_where_they_lie_if_they_are_whole_ones():
+    one = plan("honest", 16, 8)  # 512 bytes each
+    arena, (view,) = Arena(one, memory), one.plan.outputs
+    arena.memory.zero_()
+    at_home = arena.address(1)
+    part, turned = torch.ones(2, 16, 8)[0], torch.ones(8, 16).t()
+    for value in (part, turned, torch.ones(16, 8, dtype=torch.int32), arena.tensor(view)):
+        assert not arena.adopt(view, value) and arena.address(1) == at_home
+    result = torch.ones(16, 8)
+    assert not arena.adopt(one.plan.inputs[0], result), "what an input holds then would stay"
+    assert arena.adopt(view, result) and arena.address(1) == result.data_ptr() != at_home
+    assert arena.tensor(view).equal(result)
+    arena.poison(0x11)
+    assert bool((result.view(torch.uint8) == 0x11).all())
+    arena.release(but=[view])
+    assert arena.address(1) == result.data_ptr()
+    arena.release()
+    assert arena.address(1) == at_home and not arena.tensor(view).any()
+    odd = plan("honest", 3, 8)
+    assert not Arena(odd, memory).adopt(odd.plan.outputs[0], torch.ones(3, 8)), "torch's block is longer"
+
+
 def test_a_table_holds_the_addresses_of_its_own_arena():
     one = plan("honest", 8, 8)
     view = View(buffer=2, dtype="int64", shape=(3,), strides=(2,), offset=1)

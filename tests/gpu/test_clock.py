@@ -246,6 +246,52 @@ def test_a_plan_equals_itself_and_beats_a_slower_one(recorder, task, runner):
     assert both[0].ratio == pytest.approx(1 / both[1].ratio, rel=0.02)
 
 
+CONVOLUTION = '''"""A transposed convolution."""
+import torch
+CASES = {"check": [{"n": 1}], "search": [{"n": 32}], "confirm": [{"n": 8}]}
+SEED = "seed.py"
+def inputs(case, generator, device):
+    draw = lambda *shape: torch.randn(*shape, generator=generator, device=device)
+    return draw(case["n"], 64, 64, 64), draw(64, 64, 4, 4)
+def reference(x, w):
+    return torch.conv_transpose2d(x, w, stride=2, padding=1).relu()
+ALLOW = "mixed"
+PRECISION = "tf32"
+'''
+BY_TORCH = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def relu(y, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.maximum(tl.load(y + at, mask=at < count), 0.0), mask=at < count)
+
+def run(x, w):
+    y = torch.ops.aten.convolution.default(x, w, None, [2, 2], [1, 1], [1, 1], True, [0, 0], 1)
+    relu[(triton.cdiv(y.numel(), 1024),)](y, y.numel(), BLOCK=1024)
+    return y
+"""
+
+
+def test_results_of_torch_take_no_copies(recorder, tmp_path):
+    """A plan with eager's convolution takes as long as eager."""
+    (tmp_path / "seed.py").write_text(BY_TORCH)
+    (tmp_path / "transposed.py").write_text(CONVOLUTION)
+    task = load(tmp_path / "transposed.py")
+    made = CudaRunner(task, 0, DEADLINE_S)
+    try:
+        made.start()
+        answer = made.answer(request_of(recorder, task, task.seed))
+        eager = made.baselines(task.cases_of(CaseKind.SEARCH)[0])["eager"]
+        (measured,) = answer.timings
+        print(measured, eager)
+        assert not isinstance(measured, Checked) and measured.median_us < 1.1 * eager
+    finally:
+        made.close()
+
+
 def test_ceilings(runner):
     found = Ceilings.from_data(runner.ceilings())
     print(found)

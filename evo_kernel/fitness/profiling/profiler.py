@@ -276,8 +276,12 @@ def _counted(counters: HardwareCounters, terms: Mapping[str, float]) -> Bottlene
     return Bottleneck("latency", f"nothing is near its peak ({name} {share:.0%}){waits}")
 
 
-def skipped_note(times_us: Sequence[float], whole_us: float) -> str:
-    """What to say where launches, each timed alone, take much less than the plan; empty where they do not."""
+def rest_note(times_us: Sequence[float], whole_us: float, torch_calls: Sequence[str]) -> str:
+    """What to say where launches, each timed alone, take less than the plan: for its torch operations, or by much;
+    empty elsewhere."""
+    if torch_calls:
+        names = ", ".join(dict.fromkeys(torch_calls))
+        return f"launches take {math.fsum(times_us):.1f} of {whole_us:.1f} µs; the rest is PyTorch's: {names}"
     if not times_us or math.fsum(times_us) >= TOGETHER * whole_us:
         return ""
     return (
@@ -314,7 +318,8 @@ class Profiler:
             costs = costs_of(part.plan, times, traffic_known, raw, target)
             costs = [replace(cost, clock_mhz=one.clock_mhz) for cost, one in zip(costs, apart, strict=True)]
             whole = self._whole(part)
-            notes = tuple(note for note in (why, counted.why, skipped_note(times, whole.median_us)) if note)
+            rest = rest_note(times, whole.median_us, [node.op for node in part.plan.plan.aten_nodes])
+            notes = tuple(note for note in (why, counted.why, rest) if note)
             kernels = tuple(profile(part.plan, costs, target, self.ceilings))
             profiles[part.case.name] = CaseProfile(kernels, notes, bottleneck_text(whole))
         return profiles

@@ -128,13 +128,21 @@ class Launcher:
         arena.poison(poison)
         self._clear(self._local_bytes)
 
-    def run(self, arena: Arena) -> None:
-        """Launch every node in order on torch's current stream; does not wait for the GPU."""
-        for index in range(len(self._plan.plan.nodes)):
-            self.step(arena, index)
+    def run(self, arena: Arena, in_place: bool = False) -> None:
+        """Launch every node in order on torch's current stream; does not wait for the GPU.
 
-    def step(self, arena: Arena, index: int) -> None:
-        """Launch the node at `index`."""
+        `in_place`: results of torch operations stay where these put them, rather than between canaries; those that are
+        no outputs are freed at the end.
+        """
+        plan = self._plan.plan
+        in_place = in_place and not any(isinstance(node, Constant) and node.relocations for node in plan.nodes)
+        arena.release()
+        for index in range(len(plan.nodes)):
+            self.step(arena, index, in_place)
+        arena.release(but=plan.outputs)
+
+    def step(self, arena: Arena, index: int, in_place: bool = False) -> None:
+        """Launch the node at `index`. `in_place`: see `run`."""
         node = self._plan.plan.nodes[index]
         if isinstance(node, Launch):
             self._launch(node, arena, arena.scratch(self._numbers[index]))
@@ -146,7 +154,7 @@ class Launcher:
             if index in self._tables:
                 self._tables[index].write(arena)
         else:
-            run_aten(node, [arena.tensor(view) for view in node.views], arena)
+            run_aten(node, [arena.tensor(view) for view in node.views], arena, in_place)
 
     def _launch(self, node: Launch, arena: Arena, scratch: tuple[int, int]) -> None:
         loaded = self._loaded[node.kernel]

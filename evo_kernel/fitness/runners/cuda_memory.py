@@ -20,6 +20,7 @@ from evo_kernel.tasks.task import Input
 
 CANARY_BYTES = 1024
 POISON = 0xFF  # NaN in every floating-point type, -1 in signed integers
+_TORCH_BLOCK = 512  # bytes: torch allocates multiples of it
 _FINITE = range(0x01, 0x78)  # with either sign: bytes whose words are finite in every floating-point type
 
 
@@ -49,7 +50,7 @@ def _starts_of(sizes: Sequence[int]) -> list[int]:
 class Arena:
     """Memory for one run of a plan: its buffers and the scratch of its launches, each between two canary bands.
 
-    Arenas share no memory. Nothing except inputs survives `poison`.
+    Arenas share no memory. Nothing except inputs survives `poison`. A buffer may lie elsewhere (`adopt`).
     """
 
     def __init__(self, plan: CompiledPlan, memory: Callable[[int], torch.Tensor]) -> None:
@@ -60,6 +61,7 @@ class Arena:
             *(number for number, buffer in enumerate(plan.plan.buffers) if buffer.kind == "scratch"),
             *(number for number in range(self._buffers, len(self._sizes)) if self._sizes[number]),
         ]
+        self._adopted: dict[int, torch.Tensor] = {}  # bytes of buffers that lie elsewhere
         self._starts = starts = _starts_of(self._sizes)
         self.memory = memory(sum(map(_with_band, self._sizes)) + CANARY_BYTES)
         total = self.memory.numel()
@@ -69,11 +71,34 @@ class Arena:
         self.set_canary(other_poison())
 
     def bytes_of(self, buffer: int) -> torch.Tensor:
+        if buffer in self._adopted:
+            return self._adopted[buffer]
         start = self._starts[buffer]
         return self.memory[start : start + self._sizes[buffer]]
 
     def address(self, buffer: int) -> int:
-        return self.memory.data_ptr() + self._starts[buffer]
+        at_home = self.memory.data_ptr() + self._starts[buffer]
+        return self._adopted[buffer].data_ptr() if buffer in self._adopted else at_home
+
+    def adopt(self, view: View, value: torch.Tensor) -> bool:
+        """Let a torch operation's result be the buffer of `view` where it lies, if it is the whole of one; returns
+        whether it is. No canaries are around it, and it is whole blocks of torch's, so that `poison` reaches all."""
+        size, storage = self._sizes[view.buffer], value.untyped_storage()
+        is_whole = view.elements * view.item_bytes == size == storage.nbytes() and size % _TORCH_BLOCK == 0
+        is_alike = value.dtype == getattr(torch, view.dtype) and value.shape == view.shape
+        if view.buffer not in self._poisoned or not (is_whole and is_alike and view.has_strides(value.stride())):
+            return False
+        here, start = storage.data_ptr(), self.memory.data_ptr()
+        others = {memory.data_ptr() for memory in self._adopted.values()}
+        if start <= here < start + self.memory.numel() or here in others:  # an argument, or an earlier result
+            return False
+        self._adopted[view.buffer] = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
+        return True
+
+    def release(self, but: Sequence[View] = ()) -> None:
+        """Have all buffers here again, `but` those of these views."""
+        kept = {view.buffer for view in but}
+        self._adopted = {buffer: memory for buffer, memory in self._adopted.items() if buffer in kept}
 
     def scratch(self, launch: int) -> tuple[int, int]:
         """Addresses of global and profile scratch of launch number `launch`; 0 if none is needed."""
@@ -160,12 +185,15 @@ def _typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return data[:usable].view(dtype)
 
 
-def run_aten(node: Aten, tensors: Sequence[torch.Tensor], arena: Arena) -> None:
-    """Replay a torch operation and copy its results to the plan's views."""
+def run_aten(node: Aten, tensors: Sequence[torch.Tensor], arena: Arena, in_place: bool) -> None:
+    """Replay a torch operation. Its results are copied to the plan's views, unless, `in_place`, they can stay where
+    they are, as in a program."""
     with searching(deterministic=True):
         results = results_of(node, tensors, "cuda")
     for view, value in zip(node.outputs, results, strict=True):
         if view is not None and isinstance(value, torch.Tensor):
+            if in_place and arena.adopt(view, value):
+                continue
             target = arena.tensor(view)
             if (target.data_ptr(), target.stride()) != (value.data_ptr(), value.stride()):
                 target.copy_(value)
@@ -219,6 +247,7 @@ class Arenas:
         lent += [self._make(plan) for _ in range(count - len(lent))]
         yield lent
         for arena in lent:
+            arena.release()
             arena.poison()
         if all(buffer.kind in ("input", "scratch") for buffer in plan.plan.buffers):
             self._free.setdefault(key, []).extend(lent)

@@ -227,7 +227,7 @@ class CheckedTiming:
             self._state.ran(self._plan)
             device.synchronize()
             replays = [
-                device.capture(partial(self._launcher.run, arena), number == 0, pool)
+                device.capture(partial(self._launcher.run, arena, in_place=True), number == 0, pool)
                 for number, arena in enumerate(self._arenas)
             ]
             if self._plan.plan.aten_nodes:
