@@ -264,14 +264,15 @@ import triton
 import triton.language as tl
 
 @triton.jit
-def relu(y, count, BLOCK: tl.constexpr):
+def relu(x, y, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + at, tl.maximum(tl.load(y + at, mask=at < count), 0.0), mask=at < count)
+    tl.store(y + at, tl.maximum(tl.load(x + at, mask=at < count), 0.0), mask=at < count)
 
 def run(x, w):
     y = torch.ops.aten.convolution.default(x, w, None, [2, 2], [1, 1], [1, 1], True, [0, 0], 1)
-    relu[(triton.cdiv(y.numel(), 1024),)](y, y.numel(), BLOCK=1024)
-    return y
+    z = torch.empty_like(y)
+    relu[(triton.cdiv(y.numel(), 1024),)](y, z, y.numel(), BLOCK=1024)
+    return z
 """
 
 

@@ -131,15 +131,15 @@ class Launcher:
     def run(self, arena: Arena, in_place: bool = False) -> None:
         """Launch every node in order on torch's current stream; does not wait for the GPU.
 
-        `in_place`: results of torch operations stay where these put them, rather than between canaries; those that are
-        no outputs are freed at the end.
+        `in_place`: results of torch operations that are no outputs stay where these put them, as in a program, rather
+        than between canaries, and are freed at the end. Outputs are copied: graphs that share a pool would overwrite
+        one another's.
         """
         plan = self._plan.plan
         in_place = in_place and not any(isinstance(node, Constant) and node.relocations for node in plan.nodes)
-        arena.release()
         for index in range(len(plan.nodes)):
             self.step(arena, index, in_place)
-        arena.release(but=plan.outputs)
+        arena.release()
 
     def step(self, arena: Arena, index: int, in_place: bool = False) -> None:
         """Launch the node at `index`. `in_place`: see `run`."""

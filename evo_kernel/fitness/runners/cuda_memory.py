@@ -20,7 +20,6 @@ from evo_kernel.tasks.task import Input
 
 CANARY_BYTES = 1024
 POISON = 0xFF  # NaN in every floating-point type, -1 in signed integers
-_TORCH_BLOCK = 512  # bytes: torch allocates multiples of it
 _FINITE = range(0x01, 0x78)  # with either sign: bytes whose words are finite in every floating-point type
 
 
@@ -57,10 +56,10 @@ class Arena:
         """`memory` returns at least so many bytes; all of the mapping around buffers holds canaries."""
         self._buffers = len(plan.plan.buffers)
         self._sizes, self._aligns = _sizes_of(plan)
-        self._poisoned = [
-            *(number for number, buffer in enumerate(plan.plan.buffers) if buffer.kind == "scratch"),
-            *(number for number in range(self._buffers, len(self._sizes)) if self._sizes[number]),
-        ]
+        scratch = [number for number, buffer in enumerate(plan.plan.buffers) if buffer.kind == "scratch"]
+        workspaces = [number for number in range(self._buffers, len(self._sizes)) if self._sizes[number]]
+        self._poisoned = [*scratch, *workspaces]
+        self._inner = set(scratch) - {view.buffer for view in plan.plan.outputs}
         self._adopted: dict[int, torch.Tensor] = {}  # bytes of buffers that lie elsewhere
         self._starts = starts = _starts_of(self._sizes)
         self.memory = memory(sum(map(_with_band, self._sizes)) + CANARY_BYTES)
@@ -81,12 +80,12 @@ class Arena:
         return self._adopted[buffer].data_ptr() if buffer in self._adopted else at_home
 
     def adopt(self, view: View, value: torch.Tensor) -> bool:
-        """Let a torch operation's result be the buffer of `view` where it lies, if it is the whole of one; returns
-        whether it is. No canaries are around it, and it is whole blocks of torch's, so that `poison` reaches all."""
+        """Let a torch operation's result be the buffer of `view` where it lies, until `release`, if it is the whole of
+        one; returns whether it is. No canaries are around it, and `poison` does not reach it."""
         size, storage = self._sizes[view.buffer], value.untyped_storage()
-        is_whole = view.elements * view.item_bytes == size == storage.nbytes() and size % _TORCH_BLOCK == 0
+        is_whole = 0 < view.elements * view.item_bytes == size == storage.nbytes()
         is_alike = value.dtype == getattr(torch, view.dtype) and value.shape == view.shape
-        if view.buffer not in self._poisoned or not (is_whole and is_alike and view.has_strides(value.stride())):
+        if view.buffer not in self._inner or not (is_whole and is_alike and view.has_strides(value.stride())):
             return False
         here, start = storage.data_ptr(), self.memory.data_ptr()
         others = {memory.data_ptr() for memory in self._adopted.values()}
@@ -95,10 +94,9 @@ class Arena:
         self._adopted[view.buffer] = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
         return True
 
-    def release(self, but: Sequence[View] = ()) -> None:
-        """Have all buffers here again, `but` those of these views."""
-        kept = {view.buffer for view in but}
-        self._adopted = {buffer: memory for buffer, memory in self._adopted.items() if buffer in kept}
+    def release(self) -> None:
+        """Have all buffers here again."""
+        self._adopted.clear()
 
     def scratch(self, launch: int) -> tuple[int, int]:
         """Addresses of global and profile scratch of launch number `launch`; 0 if none is needed."""
@@ -247,7 +245,6 @@ class Arenas:
         lent += [self._make(plan) for _ in range(count - len(lent))]
         yield lent
         for arena in lent:
-            arena.release()
             arena.poison()
         if all(buffer.kind in ("input", "scratch") for buffer in plan.plan.buffers):
             self._free.setdefault(key, []).extend(lent)
