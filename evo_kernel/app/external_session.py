@@ -32,7 +32,6 @@ from evo_kernel.types import (
     Status,
     Strategy,
     TaskCard,
-    Tried,
 )
 from operators.macro import catalogue
 from operators.macro.catalogue import CATALOGUE, OTHER
@@ -283,33 +282,19 @@ def brief_data(brief: Brief, offered: Sequence[Strategy]) -> dict[str, Any]:
         "task": task_data(brief.task),
         "parent": relative_data(brief.parent),
         "inspirations": [relative_data(one) for one in brief.inspirations],
-        "tried": [tried_data(one) for one in brief.tried],
+        "tried": [asdict(one) | {"strategy": one.strategy.key} for one in brief.tried],
         "strategies": [strategy_data(one) for one in offered],
     }
 
 
 def task_data(task: TaskCard) -> dict[str, Any]:
     """What the kernel must compute; hidden cases are not in a card."""
-    return {
-        "name": task.name,
-        "description": task.description,
-        "reference": task.reference,
-        "allow": task.allow,
-        "precision": task.precision,
-        "atomics": task.atomics,
-        "cases": [
-            {
-                "name": case.name,
-                "kind": str(case.kind),
-                "sizes": dict(case.sizes),
-                "inputs": [
-                    {"dtype": dtype, "shape": list(shape), "strides": list(strides)}
-                    for dtype, shape, strides in case.inputs
-                ],
-            }
-            for case in task.cases
-        ],
-    }
+    cases = [
+        {"name": case.name, "kind": str(case.kind), "sizes": dict(case.sizes),
+         "inputs": [dict(zip(("dtype", "shape", "strides"), one, strict=True)) for one in case.inputs]}
+        for case in task.cases
+    ]  # fmt: skip
+    return asdict(task) | {"cases": cases}
 
 
 def relative_data(relative: ScoredCandidate) -> dict[str, Any]:
@@ -332,25 +317,10 @@ def evidence_data(evaluation: Evaluation) -> dict[str, Any]:
     return data
 
 
-def tried_data(tried: Tried) -> dict[str, Any]:
-    return {
-        "strategy": tried.strategy.key,
-        "status": str(tried.status) if tried.status is not None else None,
-        "log_gain": tried.log_gain,
-    }
-
-
 def strategy_data(strategy: Strategy) -> dict[str, Any]:
     spec = CATALOGUE.get(strategy.name)
-    return {
-        "key": strategy.key,
-        "name": strategy.name,
-        "family": strategy.family,
-        "region": strategy.region,
-        "parameters": dict(strategy.parameters),
-        "does": spec.summary if spec else "",
-        "witness": spec.sign if spec else "",
-    }
+    told = {"does": spec.summary if spec else "", "witness": spec.sign if spec else ""}
+    return asdict(strategy) | {"key": strategy.key, "parameters": dict(strategy.parameters)} | told
 
 
 def named_strategy(text: str, offered: Sequence[Strategy]) -> Strategy:
