@@ -6,7 +6,6 @@ parameters are detected. Nothing is compared or timed.
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -55,7 +54,7 @@ def _launch(
     buffers: Sequence[torch.Tensor],
     nodes: Sequence[Mapping[str, Any]],
 ) -> None:
-    module = _module(code["ir"])
+    module = parse(code["ir"])
     memory = DeviceMemory()
     for data in buffers:
         memory.add(data.numel(), defined=True)
@@ -69,11 +68,6 @@ def _launch(
         raise RuntimeError(launched.finding.sentence)
     for data, buffer in zip(buffers, memory.buffers, strict=True):
         data.copy_(buffer.data)
-
-
-@functools.lru_cache(maxsize=64)
-def _module(text: str) -> IRModule:
-    return parse(text)
 
 
 def _arguments(module: IRModule, given: Sequence[Any]) -> list[Arg]:
