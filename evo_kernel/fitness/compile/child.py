@@ -134,8 +134,4 @@ def explain(error: BaseException) -> str:
         cause = cause and (cause.__cause__ or cause.__context__)
         if cause is not None and str(cause).strip() and str(cause).strip() not in text:
             text += f"\n{type(cause).__name__}: {cause}"
-    return (
-        f"{type(error).__name__}: {text}"[-_MESSAGE_CHARACTERS:]
-        if len(text) > _MESSAGE_CHARACTERS
-        else f"{type(error).__name__}: {text}"
-    )
+    return f"{type(error).__name__}: {text}"[-_MESSAGE_CHARACTERS:]

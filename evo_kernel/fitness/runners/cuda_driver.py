@@ -37,8 +37,6 @@ from evo_kernel.fitness.runners.cuda_memory import POISON, Arena, ConstantTable,
 from evo_kernel.fitness.runners.launch_limits import CudaFault, PlanFault
 from evo_kernel.fitness.runners.parameters import scalar
 
-__all__ = ["Arena", "CudaFault", "Launcher", "PlanFault", "device_limits", "ok"]
-
 _STATIC_SHARED = 48 << 10  # bytes of shared memory that need no opt-in
 _REFUSED_LAUNCHES = {
     1: "a value of the launch is invalid",
