@@ -111,7 +111,7 @@ ABOUT = {
     "calls": "Calls of language models as they were made; `dollars` is empty where the price is not known.",
     "call_remarks": "What an operator found wrong with the answer of a call.",
     "failures": "Attempts that ended without a candidate.",
-    "notes": "Of earlier versions: what agents noted down. Nothing is written to it.",
+    "notes": "What agents of the workbench noted down.",
     "memories": "What agents keep between attempts.",
     "turns": "Conversations of agents, turn by turn; `data` is JSON, deflated.",
     "findings": "What agents' own evaluations found out about plans.",
