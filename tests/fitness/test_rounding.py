@@ -242,6 +242,11 @@ def _attention(x):
     return F.scaled_dot_product_attention(heads, heads, heads)[0].transpose(0, 1).reshape(x.shape)
 
 
+def _resampled(x):
+    places = torch.stack(torch.meshgrid(*(torch.linspace(-1, 1, n, dtype=x.dtype) for n in x.shape), indexing="ij"), -1)
+    return F.grid_sample(x[None, None], places.flip(-1)[None], align_corners=True)[0, 0]
+
+
 def _gated(x):
     columns = torch.arange(0, x.shape[1], 2).expand(len(x), -1)
     return x.scatter(1, columns, x[:, ::2] * 0.5) * (x > 0).any(1, keepdim=True)
@@ -251,7 +256,7 @@ def _gated(x):
     "follows",
     [
         *(lambda x: x, torch.relu, F.gelu, F.hardswish),
-        *(_attention, _gated, lambda x: x - x.quantile(0.5)),
+        *(_attention, _gated, _resampled, lambda x: x - x.quantile(0.5)),
         lambda x: torch.lerp(x, x.abs(), 0.5),
         lambda x: torch.addcmul(x, x, x, value=0.01),
         lambda x: torch.zeros_like(x).index_add(0, torch.arange(len(x)), x),

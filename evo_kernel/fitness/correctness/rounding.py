@@ -170,12 +170,14 @@ class Rounding(TorchDispatchMode):
         return 0.0
 
 
+_SAMPLERS = frozenset(["grid_sampler_2d", "grid_sampler_3d"])
+"""Operations that add up values of their first argument at places that the second one names."""
 _LINEAR = frozenset([
     *_PRODUCTS, "convolution", "sum", "mean", "nansum", "cumsum", "add", "sub", "rsub", "avg_pool2d", "avg_pool3d",
     "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "col2im", "upsample_linear1d", "upsample_bilinear2d",
     "upsample_bicubic2d", "upsample_trilinear3d", "trace", "index_add", "scatter_add", "scatter_reduce", "scatter",
     "index_put", "_index_put_impl", "_unsafe_index_put", "_embedding_bag", "_embedding_bag_forward_only", "addcdiv",
-    "addcmul", "lerp",
+    "addcmul", "lerp", *_SAMPLERS,
 ])  # fmt: skip
 """Operations that add up their arguments, or products of these, or move them: of arguments without signs nothing
 cancels."""
@@ -228,7 +230,8 @@ def _without_signs(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return abs(args[0]) + abs(args[1]) * abs(kwargs.get("alpha", 1))
     if _name(func) == "lerp":
         return abs(args[0]) + abs(args[2]) * (abs(args[0]) + abs(args[1]))
-    tensors = [one.abs() if _is_float(one) else one for one in args]
+    unsigned = 1 if _name(func) in _SAMPLERS else len(args)
+    tensors = [one.abs() if number < unsigned and _is_float(one) else one for number, one in enumerate(args)]
     scales = ("alpha", "beta", "value")
     return func(*tensors, **{name: abs(one) if name in scales else one for name, one in kwargs.items()})
 
