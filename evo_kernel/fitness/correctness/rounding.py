@@ -301,7 +301,6 @@ class Contracted(TorchDispatchMode):
         return func(*args[:first], *map(self._change, args[first : first + 2]), *args[first + 2 :], **kwargs)
 
 
-
 def attention_by_products(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Attention as two products, which active modes see."""
     given = by_name(func, args, kwargs)
