@@ -244,7 +244,7 @@ def _attention(x):
 
 def _resampled(x):
     places = torch.stack(torch.meshgrid(*(torch.linspace(-1, 1, n, dtype=x.dtype) for n in x.shape), indexing="ij"), -1)
-    return F.grid_sample(x[None, None], places.flip(-1)[None], align_corners=True)[0, 0]
+    return F.grid_sample(x[None, None], places.flip(-1)[None], "nearest", align_corners=True)[0, 0]
 
 
 def _gated(x):
