@@ -154,7 +154,7 @@ class Grader:
         elif verdict is not None:
             settled = Checked(verdict.status, verdict.reason, verdict.check.error if verdict.check else 0.0)
         known = settled is not None
-        if not known and (fault := rule_fault(self._task, plan)):
+        if not known and (fault := rule_fault(self._task, case, plan)):
             settled = Checked(Status.REJECTED, fault)
         return _Step(case, knobs, plan, timed, settled, known)
 
@@ -263,7 +263,7 @@ def _named(outcome: Checked, case: Case) -> Checked:
     return replace(outcome, reason=f"on {case.name}: {outcome.reason}")
 
 
-def rule_fault(task: Task, plan: CompiledPlan) -> str:
+def rule_fault(task: Task, case: Case, plan: CompiledPlan) -> str:
     """How a plan violates the task's ALLOW, as a sentence; empty if it does not."""
     if not plan.plan.nodes:
         return "run launches nothing: its outputs are never computed"
@@ -280,7 +280,8 @@ def rule_fault(task: Task, plan: CompiledPlan) -> str:
     returned = len(plan.plan.outputs) - len(task.mutates)  # inputs changed in place may be copies of results
     if task.allow == "kernels" and (copied := [number for number in plan.plan.copied_outputs if number < returned]):
         return f"output {copied[0]} is a copy of a tensor: compute it in a kernel"
-    if borrowed := [number for number in plan.plan.borrowed_outputs if number not in task.borrowed_outputs]:
+    shared = plan.plan.borrowed_outputs
+    if shared and (borrowed := sorted(set(shared) - task.borrowed_outputs(case))):
         return (
             f"output {borrowed[0]} is a view of an input, shares its memory with another output, or several of its "
             "elements share theirs, where the reference returns a tensor of its own"

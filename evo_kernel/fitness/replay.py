@@ -110,7 +110,7 @@ def replay_plan(path: Path, task_name: str, device: str, deadline_s: float) -> R
         unchecked = ""
         large = runner.environment("").kind != "measured" and case.kind is not CaseKind.CHECK
         rounds = [(secrets.randbits(62), regime) for regime in regimes.SEARCH]
-        if fault := rule_fault(task, plan):
+        if fault := rule_fault(task, case, plan):
             checked = measured = Checked(Status.REJECTED, fault)
         else:
             checked = runner.check_in_full(plan, case, IN_FULL_S) if large else runner.check(plan, case, rounds)

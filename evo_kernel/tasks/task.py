@@ -126,6 +126,7 @@ class Task:
     narrowed_to: str = ""  # its only search case, where others were left out
     notes: tuple[str, ...] = ()  # what loading assumed because the file does not say, one sentence each
     _specs: dict[Case, tuple[TensorSpec | Number, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _borrowings: dict[Case, frozenset[int]] = field(default_factory=dict, repr=False, compare=False)
     _host: dict[Case, Mapping[int, torch.Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -276,44 +277,65 @@ class Task:
         """The reference computed on float64 copies of the floating-point inputs: what errors are measured from."""
         return self.outputs(*(as_float64(value) for value in inputs))
 
-    @cached_property
-    def borrowed_outputs(self) -> frozenset[int]:
-        """Numbers of outputs for which the reference returns memory of an input or of another output, or a tensor
-        several of whose elements share memory. Changed inputs are among them."""
-        inputs, outputs = self._example(min(self.cases_of(CaseKind.CHECK), key=self.elements))
-        given = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
+    def borrowed_outputs(self, case: Case) -> frozenset[int]:
+        """Numbers of outputs for which the reference, on this case, returns memory of an input or of another output, or
+        a tensor several of whose elements share memory. Changed inputs are among them.
+
+        Of a timed case it is found without data; where the reference needs some, what all check cases have in common.
+        """
+        if case not in self._borrowings:
+            self._borrowings[case] = self._find_borrowed(case)
+        return self._borrowings[case]
+
+    def _find_borrowed(self, case: Case) -> frozenset[int]:
+        try:
+            return self._borrowed(*self._example(case))
+        except TaskError:
+            if case.kind is CaseKind.CHECK:
+                raise
+        return frozenset.intersection(*map(self.borrowed_outputs, self.cases_of(CaseKind.CHECK)))
+
+    def _borrowed(self, inputs: Sequence[Input], outputs: Sequence[torch.Tensor]) -> frozenset[int]:
+        given = {value.untyped_storage()._cdata for value in inputs if isinstance(value, torch.Tensor)}
         borrowed: set[int] = set()
-        given |= {output.untyped_storage().data_ptr() for output in outputs[len(outputs) - len(self.mutates) :]}
+        given |= {output.untyped_storage()._cdata for output in outputs[len(outputs) - len(self.mutates) :]}
         for number, output in enumerate(outputs):
             storage = output.untyped_storage()
             is_expanded = any(step == 0 and size > 1 for step, size in zip(output.stride(), output.shape, strict=True))
             is_larger = output.numel() * output.element_size() > storage.nbytes()  # windows
-            if storage.data_ptr() in given or is_expanded or is_larger:
+            if storage._cdata in given or is_expanded or is_larger:
                 borrowed.add(number)
-            given.add(storage.data_ptr())
+            given.add(storage._cdata)
         return frozenset(borrowed)
 
     @cached_property
     def output_orders(self) -> tuple[tuple[int, ...] | None, ...]:
         """Axes of each output of the reference from the outermost in memory to the innermost; None where the task
         leaves it open: the output is borrowed, has gaps, or the reference does not run on a CPU."""
+        inputs: tuple[Input, ...] = ()
         outputs: tuple[torch.Tensor, ...] = ()
-        for case in sorted(self.cases_of(CaseKind.CHECK), key=self.elements):
+        checked = sorted(self.cases_of(CaseKind.CHECK), key=self.elements)
+        for case in (*checked, *self.cases_of(CaseKind.SEARCH)):
             with contextlib.suppress(TaskError):
-                _, outputs = self._example(case)
-            if all(size > 1 for output in outputs for size in output.shape):  # one position has no place in an order
-                break
+                example = self._example(case)
+                tells = all(size > 1 for output in example[1] for size in output.shape)  # one place has no order
+                if case.kind is CaseKind.CHECK or (tells and outputs):
+                    inputs, outputs = example
+                if tells:
+                    break
+        borrowed = self._borrowed(inputs, outputs)
         return tuple(
             None
-            if number in self.borrowed_outputs or output.numel() * output.element_size() != _reach(output)
+            if number in borrowed or output.numel() * output.element_size() != _reach(output)
             else tuple(sorted(range(output.dim()), key=lambda axis: -output.stride(axis)))
             for number, output in enumerate(outputs)
         )
 
     def _example(self, case: Case) -> tuple[tuple[Input, ...], tuple[torch.Tensor, ...]]:
-        """Inputs and outputs of a case."""
-        inputs = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
-        return inputs, self.outputs(*inputs)
+        """Inputs and outputs of a case, without data where it is timed."""
+        with contextlib.nullcontext() if case.kind is CaseKind.CHECK else FakeTensorMode(allow_non_fake_inputs=True):
+            inputs = self.inputs(case, torch.Generator("cpu").manual_seed(0), "cpu")
+            return inputs, self.outputs(*inputs)
 
     def flops(self, case: Case) -> float | None:
         """Floating-point operations that the computation needs on this case; None where the file does not say."""

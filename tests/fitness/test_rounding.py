@@ -237,7 +237,32 @@ def test_a_reference_that_cannot_be_watched_is_believed():
         task_of(lambda x: x.nothing()).outputs(*inputs)
 
 
-@pytest.mark.parametrize("follows", [lambda x: x, torch.relu, F.gelu, F.hardswish])
+def _attention(x):
+    heads = x.view(len(x), 4, -1).transpose(0, 1)[None]
+    return F.scaled_dot_product_attention(heads, heads, heads)[0].transpose(0, 1).reshape(x.shape)
+
+
+def _resampled(x):
+    places = torch.stack(torch.meshgrid(*(torch.linspace(-1, 1, n, dtype=x.dtype) for n in x.shape), indexing="ij"), -1)
+    return F.grid_sample(x[None, None], places.flip(-1)[None], "nearest", align_corners=True)[0, 0]
+
+
+def _gated(x):
+    columns = torch.arange(0, x.shape[1], 2).expand(len(x), -1)
+    return x.scatter(1, columns, x[:, ::2] * 0.5) * (x > 0).any(1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    "follows",
+    [
+        *(lambda x: x, torch.relu, F.gelu, F.hardswish),
+        *(_attention, _gated, _resampled, lambda x: x - x.quantile(0.5)),
+        lambda x: torch.lerp(x, x.abs(), 0.5),
+        lambda x: torch.addcmul(x, x, x, value=0.01),
+        lambda x: torch.zeros_like(x).index_add(0, torch.arange(len(x)), x),
+        lambda x: torch.logcumsumexp(x, 1),
+    ],
+)
 def test_what_cancels_in_one_layer_does_not_allow_tf32_in_several(follows):
     """Without signs six layers of 192 make numbers ten thousand times larger."""
 

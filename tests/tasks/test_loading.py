@@ -292,6 +292,24 @@ def test_inputs_that_read_values_are_drawn_for_their_specs(write):
     assert isinstance(spec, TensorSpec) and 1 <= spec.shape[0] < 7
 
 
+@pytest.mark.parametrize(("reads", "of_one_row"), [("", {0}), ("    bool(x.sum() > 0)\n", set())])
+def test_what_a_reference_borrows_is_told_by_case(write, reads, of_one_row):
+    """A transposed row lies as it did; where values are read, timed cases have what all check cases have."""
+    cases = 'CASES = {"check": [{"n": 1}, {"n": 3}], "search": [{"n": 1, "name": "row"}, {"n": 64}]}\n'
+    body = BODY.replace('case["n"]', 'case["n"], 5').replace("x * 2", "x.t().contiguous(), x[0]")
+    task = load(write("import torch\n" + cases + body.replace("    return x.t()", reads + "    return x.t()")))
+    judged = (*task.cases_of(CaseKind.CHECK), *task.cases_of(CaseKind.SEARCH))
+    found = {case.name: set(task.borrowed_outputs(case)) for case in judged}
+    assert found == {"n1": {0, 1}, "n3": {1}, "row": of_one_row | {1}, "n64": {1}}
+
+
+def test_the_layout_of_an_output_is_that_of_a_case_without_ones(write):
+    """A transposed row lies as it did."""
+    cases = 'CASES = {"check": [{"n": 1}], "search": [{"n": 1, "name": "row"}, {"n": 64}]}\n'
+    body = BODY.replace('case["n"]', 'case["n"], 5').replace("x * 2", "(x * 2).t().contiguous()")
+    assert load(write("import torch\n" + cases + body)).output_orders == ((0, 1),)
+
+
 def test_a_card_shows_check_and_search_but_nothing_of_confirm(write):
     task = load(write("import torch\n" + CASES + BODY))
     card = task.card()

@@ -560,6 +560,15 @@ def rnn_half(x, hidden, _, *weights):
     )
 
 
+def _with_steps(g, s):
+    return normal(g, s[0], 2 * s[1])[:, ::2], normal(g, s[0], 1).expand(*s), normal(g, s[0], s[1] + 3)[:, 1:-2]
+
+
+@entry(_with_steps, (5, 33), (7, 1))
+def inputs_with_steps(x, expanded, part):
+    return torch.softmax(x * expanded + part, 1)
+
+
 def test_the_table_is_large_enough_and_varies_shapes():
     assert len(TABLE) >= 50
     for item in TABLE.values():

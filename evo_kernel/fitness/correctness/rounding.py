@@ -55,9 +55,9 @@ it. Otherwise the reference in its own dtype shows its rounding.
 _OF_WHOLES = frozenset(["add", "sub", "mul"])
 """Operations with exact results where all numbers are whole, such as a zero point added to steps."""
 _PRODUCTS: Mapping[str, int] = {
-    "mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1,
+    "mm": 0, "bmm": 0, "matmul": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1,
 }  # fmt: skip
-"""Matrix products, and the argument whose last dimension is summed."""
+"""Matrix products (`matmul` inside decompositions), and the argument whose last dimension is summed."""
 _SUMS = frozenset(["sum", "mean", "nansum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm"])
 
 _ALONG_AN_AXIS = frozenset(["_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "prod"])
@@ -170,20 +170,27 @@ class Rounding(TorchDispatchMode):
         return 0.0
 
 
+_SAMPLERS = frozenset(["grid_sampler_2d", "grid_sampler_3d"])
+"""Operations that add up values of their first argument at places that the second one names."""
 _LINEAR = frozenset([
     *_PRODUCTS, "convolution", "sum", "mean", "nansum", "cumsum", "add", "sub", "rsub", "avg_pool2d", "avg_pool3d",
     "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "col2im", "upsample_linear1d", "upsample_bilinear2d",
-    "upsample_bicubic2d", "upsample_trilinear3d",
+    "upsample_bicubic2d", "upsample_trilinear3d", "trace", "index_add", "scatter_add", "scatter_reduce", "scatter",
+    "index_put", "_index_put_impl", "_unsafe_index_put", "_embedding_bag", "_embedding_bag_forward_only", "addcdiv",
+    "addcmul", "lerp", *_SAMPLERS,
 ])  # fmt: skip
-"""Operations that add up their arguments, or products of these: of arguments without signs nothing cancels."""
+"""Operations that add up their arguments, or products of these, or move them: of arguments without signs nothing
+cancels."""
 _UNCANCELLED = frozenset([
     "_softmax", "_safe_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "glu", "hardswish",
-    "_prelu_kernel", *_SUMS,
+    "_prelu_kernel", "_weight_norm_interface", "logcumsumexp", "cumprod", "prod", "mse_loss", "smooth_l1_loss",
+    "huber_loss", "binary_cross_entropy", "nll_loss_forward", "nll_loss2d_forward", *_SUMS,
 ])  # fmt: skip
 """Others that add up, where signs make little difference to what rounding does, or that are not said to be pointwise
 though they add nothing up."""
-_COMPOSED = frozenset(["addcdiv", "addcmul", "lerp"])
-"""Others that add."""
+
+_MOST_SCORES = 1 << 27
+"""Of queries with keys, which attention by products holds at once: a gigabyte each time."""
 
 
 class Cancelling(Rounding):
@@ -198,16 +205,22 @@ class Cancelling(Rounding):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name, whole = _name(func), None
-        if name in _LINEAR and any(isinstance(one, torch.Tensor) and one.is_floating_point() for one in args):
-            whole = _without_signs(func, args, kwargs or {})
-        elif name not in _LINEAR | _UNCANCELLED and (_may_sum(func) or name in _COMPOSED) and _steps(func) is None:
-            self.knows = False
+        if name.startswith("_scaled_dot_product") and not name.endswith("_backward"):
+            query, key = args[:2]
+            if math.prod((*query.shape[:-1], key.shape[-2])) <= _MOST_SCORES:
+                with self:
+                    return attention_by_products(func, args, kwargs or {})
+        if name in _LINEAR and any(map(_is_float, args)):
+            whole = _first(_without_signs(func, args, kwargs or {}))
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        if whole is not None and result.is_floating_point():
+        is_known = name in _LINEAR | _UNCANCELLED or not _may_sum(func) or _steps(func) is not None
+        if not is_known and any(map(_is_float, tree_leaves(result))):  # indices and booleans are no sums
+            self.knows = False
+        if whole is not None and _is_float(sums := _first(result)):
             amount = self._unit * self._share
-            result.sub_(whole, alpha=amount)
+            sums.sub_(whole, alpha=amount)
             self._move(whole, 1.0)  # to twice as much, or to zero
-            result.add_(whole, alpha=amount)
+            sums.add_(whole, alpha=amount)
         return result
 
 
@@ -215,8 +228,20 @@ def _without_signs(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """The result of a sum for arguments without signs."""
     if _name(func) in ("add", "sub", "rsub"):
         return abs(args[0]) + abs(args[1]) * abs(kwargs.get("alpha", 1))
-    tensors = [one.abs() if isinstance(one, torch.Tensor) else one for one in args]
-    return func(*tensors, **{name: abs(one) if name in ("alpha", "beta") else one for name, one in kwargs.items()})
+    if _name(func) == "lerp":
+        return abs(args[0]) + abs(args[2]) * (abs(args[0]) + abs(args[1]))
+    unsigned = 1 if _name(func) in _SAMPLERS else len(args)
+    tensors = [one.abs() if number < unsigned and _is_float(one) else one for number, one in enumerate(args)]
+    scales = ("alpha", "beta", "value")
+    return func(*tensors, **{name: abs(one) if name in scales else one for name, one in kwargs.items()})
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _first(result: Any) -> Any:
+    return result[0] if isinstance(result, (tuple, list)) else result
 
 
 def _length_of_rows(name: str, args: Sequence[Any]) -> int:
@@ -267,22 +292,25 @@ class Contracted(TorchDispatchMode):
         name, kwargs = _name(func), kwargs or {}
         self.hidden = self.hidden or name in ("mkldnn_rnn_layer", "_cudnn_rnn")
         if name.startswith("_scaled_dot_product") and not name.endswith("_backward"):
-            return self._by_products(func, args, kwargs)
-        first = 0 if name in ("convolution", "matmul") else _PRODUCTS.get(name)  # matmul: inside `decompose`
+            with self:
+                return attention_by_products(func, args, kwargs)
+        first = 0 if name == "convolution" else _PRODUCTS.get(name)
         if first is None:
             return func(*args, **kwargs)
         self.any = True
         return func(*args[:first], *map(self._change, args[first : first + 2]), *args[first + 2 :], **kwargs)
 
-    def _by_products(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Attention as two products."""
-        given = by_name(func, args, kwargs)
-        mask = given.get("attn_mask", given.get("attn_bias"))
-        tensors = given["query"], given["key"], given["value"], mask
-        options = {"is_causal": given.get("is_causal", False), "scale": given.get("scale"), "enable_gqa": True}
-        with self:
-            made, _ = torch.ops.aten._scaled_dot_product_attention_math.default.decompose(*tensors, **options)
-        return made, *func(*args, **kwargs)[1:]
+
+def attention_by_products(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Attention as two products, which active modes see."""
+    given = by_name(func, args, kwargs)
+    mask = given.get("attn_mask", given.get("attn_bias"))
+    tensors = given["query"], given["key"], given["value"], mask
+    options = {"is_causal": given.get("is_causal", False), "scale": given.get("scale"), "enable_gqa": True}
+    made, _ = torch.ops.aten._scaled_dot_product_attention_math.default.decompose(*tensors, **options)
+    with _disable_current_modes():
+        others = func(*args, **kwargs)[1:]
+    return made, *others
 
 
 class ComputedDtypes(TorchDispatchMode):
@@ -418,6 +446,8 @@ def may_contract(func: Any) -> bool:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether it returns views of its arguments without writing them."""
+    """Whether it returns views of its arguments, or makes them such views, without writing elements."""
+    if torch.Tag.inplace_view in func.tags:
+        return True
     infos = [returned.alias_info for returned in func._schema.returns]
     return any(info is not None and not info.is_write for info in infos)

@@ -25,6 +25,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from evo_kernel.errors import LoweringError
 from evo_kernel.syntax import parse_expression
+from evo_kernel.tasks.layout import write
 from evo_kernel.tasks.lowering.algebra import simplified
 from evo_kernel.tasks.lowering.decompositions import Respelled, decomposition_table
 from evo_kernel.tasks.lowering.failures import VALUES, brief, own_failure, quiet, reads_values
@@ -334,6 +335,10 @@ def _fake(mode: FakeTensorMode, value: Any, index: int, fixed: frozenset[tuple[i
     kinds = [DimDynamic.STATIC if (index, dim) in fixed else DimDynamic.DYNAMIC for dim in range(value.dim())]
     context = StatelessSymbolicContext(dynamic_sizes=kinds)
     fake = mode.from_tensor(value, source=ConstantSource(f"argument_{index}"), symbolic_context=context)
+    sizes = {expression_of(size) for size in fake.shape}
+    for stride in fake.stride():
+        if isinstance(step := expression_of(stride), sympy.Symbol) and step not in sizes:
+            int(stride)  # a number: no size tells it
     with mode:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="cpu")
 
@@ -418,4 +423,6 @@ def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
 def _realise(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """A real tensor of the same layout: small numbers for floats, zeros otherwise (valid as any index)."""
     real = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-    return real.copy_(torch.rand(value.shape, generator=generator) + 0.5) if real.is_floating_point() else real.zero_()
+    is_float = real.is_floating_point()
+    write(real, torch.rand(value.shape, generator=generator) + 0.5 if is_float else torch.zeros(value.shape))
+    return real
