@@ -28,6 +28,7 @@ from evo_kernel.fitness.correctness.error_bounds import (
     beyond_next,
     drawn_sizes,
     expect,
+    in_parts,
     norm_apart,
     norm_of_errors,
     rounded_apart,
@@ -328,9 +329,15 @@ def unbound(task: Task, case: Case, expected: Sequence[Expected]) -> str:
 
 
 def _binds(part: Expected, tolerance: Tolerance) -> bool:
-    """Whether zeros would be wrong, or are right."""
-    if not bool(part.truth.any()) or not part.truth.is_floating_point() or not part.honest.numel():
+    """Whether zeros would be wrong, or are right. Mostly the first elements tell."""
+    if not part.truth.is_floating_point() or not part.honest.numel():
         return True
-    size = torch.where(part.compared & part.truth.isfinite(), part.truth, 0.0)
     frobenius, largest = bounds_of(part, tolerance)
-    return bool(size.norm() > frobenius) or bool(size.abs().max() > largest)
+    norm, is_zero = 0.0, True
+    for truth, compared in in_parts(part.truth, part.compared):
+        size = torch.where(compared & truth.isfinite(), truth, 0.0)
+        norm = math.hypot(norm, float(size.norm()))
+        if norm > frobenius or bool(size.abs().max() > largest):
+            return True
+        is_zero = is_zero and not bool(truth.any())
+    return is_zero
