@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -50,11 +51,13 @@ def modules_of(plan: Plan, texts: Sequence[str], ahead: Sequence[int] = ()) -> l
     return modules
 
 
-def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemory | None = None) -> DeviceMemory:
+def memory_of(
+    plan: Plan, contents: Mapping[int, torch.Tensor], used: Mapping[int, DeviceBuffer] = MappingProxyType({})
+) -> DeviceMemory:
     """Buffers of a plan: those in `contents` (uint8, by number), and poison for the others.
 
-    Inputs without content are zeros; bytes between their elements are undefined. Inputs of `used` that were not stored
-    to are reused.
+    Inputs without content are zeros; bytes between their elements are undefined. `used`: inputs of an earlier memory,
+    of which those are reused that were not stored to.
     """
     if sum(buffer.bytes for buffer in plan.buffers) > _FREE_MEMORY:
         raise CannotExecute("the plan needs more memory than there is without a GPU")
@@ -68,10 +71,10 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
         if has_windows or distinct * view.item_bytes < plan.buffers[view.buffer].bytes:
             gapped[view.buffer] = view
     for number, buffer in enumerate(plan.buffers):
-        if used is not None and buffer.kind == "input":
-            used.buffers[number].begin_launch(False)
-            if not used.buffers[number].changed:
-                memory.buffers.append(used.buffers[number])
+        if number in used:
+            used[number].begin_launch(False)
+            if not used[number].changed:
+                memory.buffers.append(used[number])
                 continue
         memory.add(buffer.bytes, defined=buffer.kind == "input" and number not in gapped, name=plan.buffer_name(number))
         if number in contents:

@@ -132,10 +132,6 @@ class PartialExecution:
                 marks, before = buffer.writer != 0, self._stored.get(place)
                 self._stored[place] = marks if before is None else marks | buffer.refined(before)
         self._stored = {place: self._memory.buffers[place].refined(marks) for place, marks in self._stored.items()}
-        if launched.finding is None and number == len(self._launches) - 1:
-            self.unwritten = [self._unwritten(view) for view in self._computed]
-            self.writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}
-            self._spans = [self._span(view) for view in self._computed]
         return launched
 
     def seconds(self) -> float:
@@ -186,6 +182,9 @@ class PartialExecution:
 
     def choose(self, limit_s: float) -> None:
         """Choose programs of each launch: sampled ones, and those whose results they need; about `limit_s` in total."""
+        self.unwritten = [self._unwritten(view) for view in self._computed]
+        self.writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}
+        self._spans = [self._span(view) for view in self._computed]
         drawn = self._drawn(limit_s)
         self._resolve(drawn)
         taken = self._seconds_of(self.chosen)

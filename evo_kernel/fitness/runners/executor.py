@@ -170,7 +170,12 @@ class Executor:
         return tuple(header.traffic)
 
     def _ask(
-        self, plan: CompiledPlan, request: dict[str, Any], files: dict[str, bytes], form: type[_Form], deadline_s: float
+        self,
+        plan: CompiledPlan,
+        request: dict[str, Any],
+        files: Mapping[str, memoryview],
+        form: type[_Form],
+        deadline_s: float,
     ) -> tuple[_Form, Blobs] | Checked:
         """Send one request to a child; returns the answer's header and data."""
         whole = {
@@ -213,7 +218,7 @@ def unwritten_reason(output: int, lacking: int, elements: int) -> str:
     )
 
 
-def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
+def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, memoryview]:
     """Bytes of the input buffers by file name, with poison between elements."""
     files = {}
     for view, value in zip(plan.inputs, inputs, strict=True):
@@ -222,5 +227,5 @@ def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
             usable = storage.numel() // view.item_bytes * view.item_bytes
             typed = storage[:usable].view(getattr(torch, view.dtype))
             write(torch.as_strided(typed, view.shape, view.strides, view.offset), value)
-            files[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
+            files[f"buffer{view.buffer}.bin"] = storage.numpy().data
     return files
