@@ -6,7 +6,8 @@ kernel) and files `bufferB.bin` (per round: `roundR.bufferB.bin`) with the conte
 
     execute   {"rounds": N, "deadline_s", "repeat"}: completely, with fresh memory each; outputs of each round
     count     {"seed", "deadline_s"}: traffic of each launch
-    execute_large  {"seed", "deadline_s", "whole_s", "part_s", "repeat"}: outputs, or elements that a few programs write
+    execute_large  {"seed", "deadline_s", "whole_s", "part_s", "repeat", "counted"}: outputs, or elements that a few
+                   programs write
 
 An answer is a JSON header, preceded by its length (8 bytes, little-endian), and followed by the bytes of the tensors
 that it names.
@@ -74,8 +75,9 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
         if request["command"] == "count":
             return work.count(int(request["seed"]), bool(request["complete"]))
         return work.execute_large(
-            int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"])
-        )
+            int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"]),
+            request["counted"],
+        )  # fmt: skip
     except _Refused as fault:
         return work.answer(fault.header)
 
@@ -255,20 +257,32 @@ class _Work:
         self._ended(memory, modules, run)
         return counts
 
-    def execute_large(self, seed: int, whole_s: float, part_s: float, repeat: bool) -> bytes:
+    def execute_large(
+        self, seed: int, whole_s: float, part_s: float, repeat: bool, counted: Sequence[Sequence[float]]
+    ) -> bytes:
         """Execute the whole plan if that takes at most `whole_s`, else a part of it that takes `part_s`.
 
         `repeat`: with atomic operations, execute twice in different orders, which must give the same outputs.
+        `counted`: of each launch, mean bytes, operations and iterations of its programs; empty: not known.
         """
         contents, modules = self._contents(""), self._modules()
         repeat = repeat and any(map(_has_atomics, modules))
-        part = self._surveyed(modules, contents, seed)
+        is_short = bool(counted) and self._seconds(modules, counted) <= whole_s
+        part = None if is_short else self._surveyed(modules, contents, seed)
         if part is not None and part.seconds() > whole_s:
             memory, header = self._part(part, modules, contents, part_s, repeat)
         else:
             del part  # its memory is used again
             memory, header = self._whole(modules, contents, repeat)
         return self.answer({**header, "changed": changed_input(self._plan, memory, contents, self._kept)})
+
+    def _seconds(self, modules: Sequence[IRModule], counted: Sequence[Sequence[float]]) -> float:
+        """Estimated time of executing the whole plan."""
+        launches = [(modules[node.kernel], math.prod(node.grid)) for node in self._plan.launches]
+        return sum(
+            programs * partial.seconds_of(module, programs, moved, flops, iterations)
+            for (module, programs), (moved, flops, iterations) in zip(launches, counted, strict=True)
+        )
 
     def _surveyed(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int

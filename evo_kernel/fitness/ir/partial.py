@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from evo_kernel.fitness.ir.nodes import elements_of, shadow_of
 from evo_kernel.fitness.ir.program_sampling import crossings, draw, groups_of, positions
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.plan.launch_plan import Copy, Launch, Plan, View
+
+_Amount = TypeVar("_Amount", float, torch.Tensor)
 
 ELEMENTS = 6
 """Random elements of each output that are checked, besides all that the sampled programs write."""
@@ -148,8 +151,8 @@ class PartialExecution:
         none = torch.zeros(math.prod(node.grid), dtype=torch.float64)
         moved = counts.get("load_bytes", none) + counts.get("store_bytes", none)
         flops = sum((counts[name] for name in counts if name.startswith("flops.")), none)
-        each = ITERATION_S / min(none.numel(), chunk_size(traits_of(self._modules[number])))
-        return moved / BYTES_PER_S + flops / FLOPS_PER_S + (1 + counts.get("iterations", none)) * each
+        iterations = counts.get("iterations", none)
+        return seconds_of(self._modules[number], none.numel(), moved, flops, iterations)
 
     def _unwritten(self, view: View) -> int:
         buffer, stored = self._memory.buffers[view.buffer], self._stored.get(view.buffer)
@@ -349,6 +352,12 @@ class PartialExecution:
                 means[name] = max(amount, means.get(name, 0.0))
             by_launch.append(means | touched(ran, few))
         return by_launch
+
+
+def seconds_of(module: IRModule, programs: int, moved: _Amount, flops: _Amount, iterations: _Amount) -> _Amount:
+    """Estimated time of a program, of a launch of so many, that moves so many bytes."""
+    each = ITERATION_S / min(programs, chunk_size(traits_of(module)))
+    return moved / BYTES_PER_S + flops / FLOPS_PER_S + (1 + iterations) * each
 
 
 def _computed(plan: Plan, output: View) -> View:

@@ -144,13 +144,15 @@ class Executor:
         return results if len(results) == len(drawn) else [*results, malformed("it lacks a round")]
 
     def execute_large(
-        self, plan: CompiledPlan, inputs: Sequence[Input], whole_s: float, part_s: float
-    ) -> tuple[LargeExecution, Blobs] | Checked:
+        self, plan: CompiledPlan, inputs: Sequence[Input], whole_s: float, part_s: float,
+        counted: Sequence[LaunchTraffic] = (),
+    ) -> tuple[LargeExecution, Blobs] | Checked:  # fmt: skip
         """Execute a plan of real size: completely if that takes at most `whole_s`, else some programs for `part_s`
-        seconds."""
+        seconds. `counted`: what `count` gave, if it is known: then a plan that takes less is not surveyed before."""
         request = {
             "command": "execute_large", "seed": secrets.randbits(48), "whole_s": whole_s, "part_s": part_s,
             "repeat": self._repeat,
+            "counted": [(one.load_bytes + one.store_bytes, sum(one.flops.values()), one.iterations) for one in counted],
         }  # fmt: skip
         return self._ask(plan, request, input_files(plan.plan, inputs), LargeExecution, self._deadline_s)
 
