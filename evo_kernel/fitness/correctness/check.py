@@ -33,6 +33,7 @@ from evo_kernel.fitness.correctness.error_bounds import (
     norm_of_errors,
     rounded_apart,
 )
+from evo_kernel.fitness.marks import all_of, any_of
 from evo_kernel.tasks.task import Case, Task, Tolerance
 from evo_kernel.types import CaseKind, CheckResult
 
@@ -202,7 +203,7 @@ _NEAR = 0.5
 def _overflow_fault(got: torch.Tensor, wanted: Expected, bound: float) -> str:
     """The fault of elements that are not compared: an honest kernel may overflow there, or give about the true value
     (cut to the largest number), but no other number. With large inputs its intermediate results may overflow too."""
-    if bool(wanted.compared.all()):
+    if bool(all_of(wanted.compared)):
         return ""
     wide, most = got.double(), torch.finfo(got.dtype).max
     where = ~wanted.compared & wanted.truth.isfinite() & wide.isfinite()
@@ -267,7 +268,7 @@ def _figures_if_finite(
     """The same in a third of the time, but no finite norm if an element is not finite or not compared."""
     error = got.double() - truth
     least, most = error.aminmax()
-    norm = torch.where(compared.all() & ~poisoned(got).any(), error.norm(), math.nan)
+    norm = torch.where(all_of(compared) & ~any_of(poisoned(got)), error.norm(), math.nan)
     zero = torch.zeros_like(norm)
     return torch.stack([zero, zero, norm, torch.maximum(-least, most)])
 

@@ -16,6 +16,7 @@ from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, unsupporte
 from evo_kernel.fitness.ir.memory import PADDING, DeviceBuffer, DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
+from evo_kernel.fitness.marks import any_of
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
 from evo_kernel.fitness.plan.torch_operations import addresses_of, arguments_of, results_of, table_of
 from evo_kernel.tasks.layout import shares_memory, write
@@ -99,7 +100,7 @@ def undefined_of(buffer: DeviceBuffer, view: View) -> torch.Tensor | None:
         return None
     buffer.unit(view.item_bytes)
     undefined = ~elements_of(buffer.defined, buffer, view)
-    return undefined if bool(undefined.any()) else None
+    return undefined if bool(any_of(undefined)) else None
 
 
 def elements_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:
