@@ -186,13 +186,16 @@ def look(text: str, rows: int, columns: int, limits: LookLimits = PARTLY) -> Che
     return look_at(softmax_plan(rows, columns, text=text), rows, columns, limits)
 
 
-def look_at(plan: Plan, rows: int, columns: int, limits: LookLimits) -> Checked:
+def look_at(plan: Plan, rows: int, columns: int, limits: LookLimits, timed: bool = False) -> Checked:
     task = task_of(
         lambda x: torch.softmax(x, -1), lambda case, g, device: torch.randn(rows, columns, generator=g), LARGE
     )
     looking = CpuRunner(task, 90, 60.0, limits)
     try:
-        return looking.check(executed(plan), LARGE, ROUNDS[:1])
+        if not timed:
+            return looking.check(executed(plan), LARGE, ROUNDS[:1])
+        measured = looking.measure(executed(plan), LARGE, ROUNDS[0][0])
+        return measured if isinstance(measured, Checked) else Checked(Status.PASSED)
     finally:
         looking.close()
 
@@ -221,8 +224,22 @@ def test_a_right_kernel_passes_whole_and_in_part(rows, limits):
 def test_a_kernel_that_saves_work_at_real_size_is_found(was, becomes, says, rows, limits):
     text = SOFTMAX_TEXT.replace(was, becomes) if was != "mask=mask)\n" else becomes.join(SOFTMAX_TEXT.rsplit(was, 1))
     assert text != SOFTMAX_TEXT
-    result = look(text, rows, 512, limits)
-    assert result.status in (Status.WRONG, Status.RUNTIME_ERROR) and says in result.reason, result
+    for timed in (False, True):  # which counts first, and surveys what takes long only
+        result = look_at(softmax_plan(rows, 512, text=text), rows, 512, limits, timed)
+        assert result.status in (Status.WRONG, Status.RUNTIME_ERROR) and says in result.reason, result
+
+
+def test_a_plan_whose_count_says_that_it_is_short_is_executed_whole():
+    plan, child = executed(softmax_plan(2048, 2048)), executor.Executor(60.0, repeat=True)
+    try:
+        counted = child.count(plan, {}, 1, complete=False)
+        assert not isinstance(counted, Checked)
+        free = [dataclasses.replace(one, load_bytes=0.0, store_bytes=0.0, flops={}) for one in counted]
+        for known, is_whole in (((), False), (counted, False), (free, True)):
+            answer = child.execute_large(plan, (torch.randn(2048, 2048),), 0.02, 0.01, known)
+            assert not isinstance(answer, Checked) and answer[0].whole == is_whole
+    finally:
+        child.close()
 
 
 OTHER_ROWS = ("    tl.store(", "    if row % 41 == 7:\n        e += 1.0\n    tl.store(")

@@ -28,10 +28,12 @@ from evo_kernel.fitness.correctness.error_bounds import (
     beyond_next,
     drawn_sizes,
     expect,
+    in_parts,
     norm_apart,
     norm_of_errors,
     rounded_apart,
 )
+from evo_kernel.fitness.marks import all_of, any_of
 from evo_kernel.tasks.task import Case, Task, Tolerance
 from evo_kernel.types import CaseKind, CheckResult
 
@@ -201,7 +203,7 @@ _NEAR = 0.5
 def _overflow_fault(got: torch.Tensor, wanted: Expected, bound: float) -> str:
     """The fault of elements that are not compared: an honest kernel may overflow there, or give about the true value
     (cut to the largest number), but no other number. With large inputs its intermediate results may overflow too."""
-    if bool(wanted.compared.all()):
+    if bool(all_of(wanted.compared)):
         return ""
     wide, most = got.double(), torch.finfo(got.dtype).max
     where = ~wanted.compared & wanted.truth.isfinite() & wide.isfinite()
@@ -266,7 +268,7 @@ def _figures_if_finite(
     """The same in a third of the time, but no finite norm if an element is not finite or not compared."""
     error = got.double() - truth
     least, most = error.aminmax()
-    norm = torch.where(compared.all() & ~poisoned(got).any(), error.norm(), math.nan)
+    norm = torch.where(all_of(compared) & ~any_of(poisoned(got)), error.norm(), math.nan)
     zero = torch.zeros_like(norm)
     return torch.stack([zero, zero, norm, torch.maximum(-least, most)])
 
@@ -328,9 +330,15 @@ def unbound(task: Task, case: Case, expected: Sequence[Expected]) -> str:
 
 
 def _binds(part: Expected, tolerance: Tolerance) -> bool:
-    """Whether zeros would be wrong, or are right."""
-    if not bool(part.truth.any()) or not part.truth.is_floating_point() or not part.honest.numel():
+    """Whether zeros would be wrong, or are right. Mostly the first elements tell."""
+    if not part.truth.is_floating_point() or not part.honest.numel():
         return True
-    size = torch.where(part.compared & part.truth.isfinite(), part.truth, 0.0)
     frobenius, largest = bounds_of(part, tolerance)
-    return bool(size.norm() > frobenius) or bool(size.abs().max() > largest)
+    norm, is_zero = 0.0, True
+    for truth, compared in in_parts(part.truth, part.compared):
+        size = torch.where(compared & truth.isfinite(), truth, 0.0)
+        norm = math.hypot(norm, float(size.norm()))
+        if norm > frobenius or bool(size.abs().max() > largest):
+            return True
+        is_zero = is_zero and not bool(truth.any())
+    return is_zero

@@ -64,6 +64,7 @@ from evo_kernel.fitness.correctness.rounding import (
     unnoticed,
 )
 from evo_kernel.fitness.correctness.selections import OtherOrder, Selection, Selections
+from evo_kernel.fitness.marks import all_of, any_of
 from evo_kernel.fitness.plan.torch_operations import searching
 from evo_kernel.tasks.task import Input, Task, as_float64
 
@@ -539,7 +540,7 @@ class _Estimate:
     def leave_out_nans(self) -> None:
         """Do not compare elements that are NaN in float64."""
         nans = self._truth.isnan()
-        if bool(nans.any()):
+        if bool(any_of(nans)):
             self._compared &= ~nans
             self._are_all_finite = False
 
@@ -772,13 +773,13 @@ def _is_finite(value: Input) -> bool:
     if not isinstance(value, torch.Tensor):
         return math.isfinite(value)
     wide = value.float() if value.dtype in EIGHT_BITS else value
-    return not value.is_floating_point() or all(bool(part.isfinite().all()) for (part,) in in_parts(wide))
+    return not value.is_floating_point() or all(bool(all_of(part.isfinite())) for (part,) in in_parts(wide))
 
 
 def _has_denormals(value: Input) -> bool:
     if not isinstance(value, torch.Tensor) or value.dtype not in _FLUSHING:
         return False
-    return any(bool(_denormals(part).any()) for (part,) in in_parts(value))
+    return any(bool(any_of(_denormals(part))) for (part,) in in_parts(value))
 
 
 def _denormals(value: torch.Tensor) -> torch.Tensor:

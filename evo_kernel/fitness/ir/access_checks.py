@@ -9,6 +9,7 @@ from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.memory import MANY, PADDING, DeviceBuffer, MemoryAccess, MemoryFault, unit_places
 from evo_kernel.fitness.ir.types import Type
+from evo_kernel.fitness.marks import any_of
 
 
 def require_defined_access(machine: Machine, pointer: Lanes, mask: Lanes | None, what: str) -> None:
@@ -38,7 +39,7 @@ def use_of(type_: Type) -> str:
 
 
 def none_if_false(data: torch.Tensor) -> torch.Tensor | None:
-    return data if bool(data.any()) else None
+    return data if bool(any_of(data)) else None
 
 
 def check_active_lanes(

@@ -6,7 +6,8 @@ kernel) and files `bufferB.bin` (per round: `roundR.bufferB.bin`) with the conte
 
     execute   {"rounds": N, "deadline_s", "repeat"}: completely, with fresh memory each; outputs of each round
     count     {"seed", "deadline_s"}: traffic of each launch
-    execute_large  {"seed", "deadline_s", "whole_s", "part_s", "repeat"}: outputs, or elements that a few programs write
+    execute_large  {"seed", "deadline_s", "whole_s", "part_s", "repeat", "counted"}: outputs, or elements that a few
+                   programs write
 
 An answer is a JSON header, preceded by its length (8 bytes, little-endian), and followed by the bytes of the tensors
 that it names.
@@ -31,7 +32,7 @@ from evo_kernel.fitness.ir.counting import Counter, means_of
 from evo_kernel.fitness.ir.engine import OutOfTime, Stuck
 from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, buffers_of, launch, traits_of
 from evo_kernel.fitness.ir.launch_traffic import LaunchTraffic, TorchWork
-from evo_kernel.fitness.ir.memory import POISON, DeviceMemory
+from evo_kernel.fitness.ir.memory import POISON, DeviceBuffer, DeviceMemory
 from evo_kernel.fitness.ir.module import ATOMICS, IRModule
 from evo_kernel.fitness.ir.nodes import (
     CannotExecute,
@@ -74,8 +75,9 @@ def handle(request: dict[str, Any], folder: str) -> bytes:
         if request["command"] == "count":
             return work.count(int(request["seed"]), bool(request["complete"]))
         return work.execute_large(
-            int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"])
-        )
+            int(request["seed"]), float(request["whole_s"]), float(request["part_s"]), bool(request["repeat"]),
+            request["counted"],
+        )  # fmt: skip
     except _Refused as fault:
         return work.answer(fault.header)
 
@@ -89,8 +91,8 @@ class _Work:
         self._ahead = ahead
         self._kept = frozenset(range(len(plan.inputs))).difference(mutates)  # inputs that must not change
         self._deadline = time.monotonic() + deadline_s
-        self._blobs: list[bytes] = []
-        self._used: DeviceMemory | None = None
+        self._blobs: list[memoryview] = []
+        self._used: dict[int, DeviceBuffer] = {}  # inputs of the last memory
         self._zeroed: set[tuple[int, int]] | None = None  # see DeviceMemory
         self._seed = secrets.randbits(31)  # for orders that the program leaves open; not predictable
         self._in_order = False  # programs wait for later ones, so they run in order of their ids
@@ -108,7 +110,7 @@ class _Work:
         return self.answer({"rounds": outcomes})
 
     def _round(self, prefix: str, repeat: bool) -> dict[str, Any]:
-        contents, self._used = self._contents(prefix), None
+        contents, self._used = self._contents(prefix), {}
         modules = self._modules()
         try:
             memory = self._executed(modules, contents, reverse=False)
@@ -131,13 +133,13 @@ class _Work:
     def _without_other(self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor]) -> None:
         """Raise _Refused with the lines of loads with a mask and without `other`, if nothing is undefined but what they
         give where the mask is off."""
-        self._used, self._zeroed = None, set()
+        self._used, self._zeroed = {}, set()
         try:
             lacks = self._lacks(self._executed(modules, contents, reverse=False))
         except _Refused:
             return
         finally:
-            zeroed, self._used, self._zeroed = self._zeroed, None, None
+            zeroed, self._used, self._zeroed = self._zeroed, {}, None
         lines = {
             f"line {operation.line}"
             for module, kernel in zip(modules, self._plan.kernels, strict=True)
@@ -167,9 +169,10 @@ class _Work:
 
     def _output(self, memory: DeviceMemory, view: View) -> int:
         """Append a whole output, row-major, with poison for undefined elements."""
-        data = _raw(memory, view).clone()
+        data = _raw(memory, view)
         marks = undefined_of(memory.buffers[view.buffer], view)
         if marks is not None:
+            data = data.clone()
             data[marks.reshape(-1)] = POISON
         return self._blob(data)
 
@@ -254,19 +257,32 @@ class _Work:
         self._ended(memory, modules, run)
         return counts
 
-    def execute_large(self, seed: int, whole_s: float, part_s: float, repeat: bool) -> bytes:
+    def execute_large(
+        self, seed: int, whole_s: float, part_s: float, repeat: bool, counted: Sequence[Sequence[float]]
+    ) -> bytes:
         """Execute the whole plan if that takes at most `whole_s`, else a part of it that takes `part_s`.
 
         `repeat`: with atomic operations, execute twice in different orders, which must give the same outputs.
+        `counted`: of each launch, mean bytes, operations and iterations of its programs; empty: not known.
         """
         contents, modules = self._contents(""), self._modules()
         repeat = repeat and any(map(_has_atomics, modules))
-        part = self._surveyed(modules, contents, seed)
-        if part is None or part.seconds() <= whole_s:
-            memory, header = self._whole(modules, contents, repeat)
-        else:
+        is_short = bool(counted) and self._seconds(modules, counted) <= whole_s
+        part = None if is_short else self._surveyed(modules, contents, seed)
+        if part is not None and part.seconds() > whole_s:
             memory, header = self._part(part, modules, contents, part_s, repeat)
+        else:
+            del part  # its memory is used again
+            memory, header = self._whole(modules, contents, repeat)
         return self.answer({**header, "changed": changed_input(self._plan, memory, contents, self._kept)})
+
+    def _seconds(self, modules: Sequence[IRModule], counted: Sequence[Sequence[float]]) -> float:
+        """Estimated time of executing the whole plan."""
+        launches = [(modules[node.kernel], math.prod(node.grid)) for node in self._plan.launches]
+        return sum(
+            programs * partial.seconds_of(module, programs, moved, flops, iterations)
+            for (module, programs), (moved, flops, iterations) in zip(launches, counted, strict=True)
+        )
 
     def _surveyed(
         self, modules: Sequence[IRModule], contents: dict[int, torch.Tensor], seed: int
@@ -337,11 +353,12 @@ class _Work:
 
     def _memory(self, contents: dict[int, torch.Tensor]) -> DeviceMemory:
         try:
-            self._used = memory_of(self._plan, contents, self._used)
-            self._used.zeroed = self._zeroed
-            return self._used
+            memory = memory_of(self._plan, contents, self._used)
         except CannotExecute as error:
             raise _Refused("rejected", f"it cannot be checked without a GPU: {error}") from error
+        memory.zeroed = self._zeroed
+        self._used = {n: memory.buffers[n] for n, buffer in enumerate(self._plan.buffers) if buffer.kind == "input"}
+        return memory
 
     def _ended(self, memory: DeviceMemory, modules: Sequence[IRModule], *run: Any) -> None:
         """Run the nodes. Raises _Refused with the reason if they end early."""
@@ -381,7 +398,7 @@ class _Work:
         return contents
 
     def _blob(self, data: torch.Tensor) -> int:
-        self._blobs.append(data.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        self._blobs.append(data.contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return len(self._blobs[-1])
 
     def answer(self, header: dict[str, Any]) -> bytes:

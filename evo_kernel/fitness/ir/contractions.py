@@ -16,6 +16,7 @@ from evo_kernel.fitness.ir.engine import HANDLERS, Frame, Machine, ended
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.module import IRModule, Operation, Region
 from evo_kernel.fitness.ir.types import parse_element
+from evo_kernel.fitness.marks import any_of
 
 _SUMS = ("arith.addf", "arith.subf")
 _REPEATED = frozenset({"tt.splat", "tt.broadcast", "tt.expand_dims"})
@@ -180,7 +181,7 @@ def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     if z.dtype == torch.float32:
         wide = torch.addcmul(z.double(), x.double(), y.double())  # the product is exact
         rounded, between = wide.float(), wide.view(torch.int64) & ((1 << 29) - 1) == 1 << 28
-        if bool(between.any()):
+        if bool(any_of(between)):
             terms = (term.expand(wide.shape)[between].double() for term in (x, y, z))
             rounded[between] = _rounded_to_odd(*terms).float()
         return rounded

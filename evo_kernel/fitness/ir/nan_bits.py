@@ -38,7 +38,7 @@ def device_bits(machine: Machine, name: str, value: Lanes) -> torch.Tensor:
     """The data of a value. Computed NaN with a sign is what the device has: 0x7fffffff (PTX ISA, section 9.7.3), or
     0x7fff of 16 bits."""
     data, integer = value.data, _INTEGERS.get(value.data.dtype)
-    if integer is None or not bool(data.isnan().any()) or name not in _computed(machine.module):
+    if integer is None or not data.numel() or not bool(data.max().isnan()) or name not in _computed(machine.module):
         return data
     bits = data.contiguous().view(integer)
     most = torch.iinfo(integer).max

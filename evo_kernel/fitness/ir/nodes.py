@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from evo_kernel.fitness.ir.execute import ExecutionFinding, Launched, unsupporte
 from evo_kernel.fitness.ir.memory import PADDING, DeviceBuffer, DeviceMemory
 from evo_kernel.fitness.ir.module import IRModule
 from evo_kernel.fitness.ir.parse import parse
+from evo_kernel.fitness.marks import any_of
 from evo_kernel.fitness.plan.launch_plan import Aten, Constant, Copy, Fill, Launch, Plan, View
 from evo_kernel.fitness.plan.torch_operations import addresses_of, arguments_of, results_of, table_of
 from evo_kernel.tasks.layout import shares_memory, write
@@ -50,11 +52,13 @@ def modules_of(plan: Plan, texts: Sequence[str], ahead: Sequence[int] = ()) -> l
     return modules
 
 
-def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemory | None = None) -> DeviceMemory:
+def memory_of(
+    plan: Plan, contents: Mapping[int, torch.Tensor], used: Mapping[int, DeviceBuffer] = MappingProxyType({})
+) -> DeviceMemory:
     """Buffers of a plan: those in `contents` (uint8, by number), and poison for the others.
 
-    Inputs without content are zeros; bytes between their elements are undefined. Inputs of `used` that were not stored
-    to are reused.
+    Inputs without content are zeros; bytes between their elements are undefined. `used`: inputs of an earlier memory,
+    of which those are reused that were not stored to.
     """
     if sum(buffer.bytes for buffer in plan.buffers) > _FREE_MEMORY:
         raise CannotExecute("the plan needs more memory than there is without a GPU")
@@ -68,10 +72,10 @@ def memory_of(plan: Plan, contents: Mapping[int, torch.Tensor], used: DeviceMemo
         if has_windows or distinct * view.item_bytes < plan.buffers[view.buffer].bytes:
             gapped[view.buffer] = view
     for number, buffer in enumerate(plan.buffers):
-        if used is not None and buffer.kind == "input":
-            used.buffers[number].begin_launch(False)
-            if not used.buffers[number].changed:
-                memory.buffers.append(used.buffers[number])
+        if number in used:
+            used[number].begin_launch(False)
+            if not used[number].changed:
+                memory.buffers.append(used[number])
                 continue
         memory.add(buffer.bytes, defined=buffer.kind == "input" and number not in gapped, name=plan.buffer_name(number))
         if number in contents:
@@ -96,7 +100,7 @@ def undefined_of(buffer: DeviceBuffer, view: View) -> torch.Tensor | None:
         return None
     buffer.unit(view.item_bytes)
     undefined = ~elements_of(buffer.defined, buffer, view)
-    return undefined if bool(undefined.any()) else None
+    return undefined if bool(any_of(undefined)) else None
 
 
 def elements_of(marks: torch.Tensor, buffer: DeviceBuffer, view: View) -> torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from evo_kernel.fitness.ir.nodes import elements_of, shadow_of
 from evo_kernel.fitness.ir.program_sampling import crossings, draw, groups_of, positions
 from evo_kernel.fitness.ir.types import Type
 from evo_kernel.fitness.plan.launch_plan import Copy, Launch, Plan, View
+
+_Amount = TypeVar("_Amount", float, torch.Tensor)
 
 ELEMENTS = 6
 """Random elements of each output that are checked, besides all that the sampled programs write."""
@@ -132,10 +135,6 @@ class PartialExecution:
                 marks, before = buffer.writer != 0, self._stored.get(place)
                 self._stored[place] = marks if before is None else marks | buffer.refined(before)
         self._stored = {place: self._memory.buffers[place].refined(marks) for place, marks in self._stored.items()}
-        if launched.finding is None and number == len(self._launches) - 1:
-            self.unwritten = [self._unwritten(view) for view in self._computed]
-            self.writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}
-            self._spans = [self._span(view) for view in self._computed]
         return launched
 
     def seconds(self) -> float:
@@ -152,8 +151,8 @@ class PartialExecution:
         none = torch.zeros(math.prod(node.grid), dtype=torch.float64)
         moved = counts.get("load_bytes", none) + counts.get("store_bytes", none)
         flops = sum((counts[name] for name in counts if name.startswith("flops.")), none)
-        each = ITERATION_S / min(none.numel(), chunk_size(traits_of(self._modules[number])))
-        return moved / BYTES_PER_S + flops / FLOPS_PER_S + (1 + counts.get("iterations", none)) * each
+        iterations = counts.get("iterations", none)
+        return seconds_of(self._modules[number], none.numel(), moved, flops, iterations)
 
     def _unwritten(self, view: View) -> int:
         buffer, stored = self._memory.buffers[view.buffer], self._stored.get(view.buffer)
@@ -186,6 +185,9 @@ class PartialExecution:
 
     def choose(self, limit_s: float) -> None:
         """Choose programs of each launch: sampled ones, and those whose results they need; about `limit_s` in total."""
+        self.unwritten = [self._unwritten(view) for view in self._computed]
+        self.writers = {n: b.writer for n, b in enumerate(self._memory.buffers) if b.writer is not None}
+        self._spans = [self._span(view) for view in self._computed]
         drawn = self._drawn(limit_s)
         self._resolve(drawn)
         taken = self._seconds_of(self.chosen)
@@ -350,6 +352,12 @@ class PartialExecution:
                 means[name] = max(amount, means.get(name, 0.0))
             by_launch.append(means | touched(ran, few))
         return by_launch
+
+
+def seconds_of(module: IRModule, programs: int, moved: _Amount, flops: _Amount, iterations: _Amount) -> _Amount:
+    """Estimated time of a program, of a launch of so many, that moves so many bytes."""
+    each = ITERATION_S / min(programs, chunk_size(traits_of(module)))
+    return moved / BYTES_PER_S + flops / FLOPS_PER_S + (1 + iterations) * each
 
 
 def _computed(plan: Plan, output: View) -> View:

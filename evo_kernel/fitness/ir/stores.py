@@ -182,7 +182,7 @@ def _store_window(machine: Machine, window: _Window, item: int) -> None:
     if buffer.reader is not None:
         shadows.append(("read", access.view(buffer.reader, unit, item // unit), buffer.reader_since))
     for did, shadow, since in shadows:
-        if not bool(shadow.any()):
+        if not int(shadow.count_nonzero()):  # several times as fast as `any`
             continue
         foreign = (shadow != 0) & (shadow != me)
         if bool(foreign.any()):

@@ -107,14 +107,8 @@ class CpuRunner(Runner):
         """Check every round with fresh inputs and memory."""
         plan, case, rounds = part.plan, part.case, part.rounds
         with self.stages.at(EXECUTING):
-            if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
-                return Checked(Status.REJECTED, f"the plan is not for case {case.name}: {misfit}")
-            if fault := self._launch_fault(plan):
-                return Checked(Status.REJECTED, f"on {case.name}: {fault}")
-            if strange := next((n.op for n in plan.plan.nodes if isinstance(n, Aten) and unpriced(n)), ""):
-                return Checked(
-                    Status.REJECTED, f"it cannot be timed without a GPU: nothing tells what {strange} computes"
-                )
+            if fault := self._fault(plan, case):
+                return Checked(Status.REJECTED, fault)
             if case.kind is not CaseKind.CHECK:
                 worst = Checked(Status.PASSED)
                 for seed, regime in rounds:
@@ -131,6 +125,16 @@ class CpuRunner(Runner):
                     worst = max(found, worst, key=lambda one: one.error)
                 return worst
             return self._check(plan, case, rounds)
+
+    def _fault(self, plan: CompiledPlan, case: Case) -> str:
+        """Why the plan is not executed for a case; empty if it is."""
+        if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
+            return f"the plan is not for case {case.name}: {misfit}"
+        if fault := self._launch_fault(plan):
+            return f"on {case.name}: {fault}"
+        if strange := next((n.op for n in plan.plan.nodes if isinstance(n, Aten) and unpriced(n)), ""):
+            return f"it cannot be timed without a GPU: nothing tells what {strange} computes"
+        return ""
 
     def _launch_fault(self, plan: CompiledPlan) -> str:
         """Why the GPU whose times are modeled cannot launch the plan; empty if it can."""
@@ -194,7 +198,9 @@ class CpuRunner(Runner):
     def _execute_large(
         self, plan: CompiledPlan, case: Case, inputs: Sequence[Input], whole_s: float, part_s: float
     ) -> tuple[LargeExecution, Blobs] | Checked:
-        answer = self._executor.execute_large(plan, inputs, whole_s, part_s)
+        with self._lock:
+            counted = self._counted.get(traffic_key(plan, case)) or ()
+        answer = self._executor.execute_large(plan, inputs, whole_s, part_s, counted)
         if isinstance(answer, Checked):
             return answer
         execution, _ = answer
@@ -239,13 +245,17 @@ class CpuRunner(Runner):
         """Modeled time, the same for the same plan; outputs are checked before if requested."""
         plan, case = part.plan, part.case
         compared: dict[str, float] = {}
+        if part.checked and (fault := self._fault(plan, case)):
+            return Checked(Status.REJECTED, fault)
+        with self.stages.at(EXECUTING):
+            traffic = self.traffic(plan, case)  # first: it tells how long the plan takes
+        if isinstance(traffic, Checked) and traffic.status is Status.TIMEOUT:
+            return traffic  # the check would end so, too
         if part.checked:
             checked = self._checked(CheckPart(plan, case, ((part.seed, "nominal"),)))
             if not checked.passed:
                 return checked
             compared = checked.compared.as_details() if checked.compared is not None else {}
-        with self.stages.at(EXECUTING):
-            traffic = self.traffic(plan, case)
         if isinstance(traffic, Checked):
             return traffic
         with self._lock:

@@ -144,13 +144,15 @@ class Executor:
         return results if len(results) == len(drawn) else [*results, malformed("it lacks a round")]
 
     def execute_large(
-        self, plan: CompiledPlan, inputs: Sequence[Input], whole_s: float, part_s: float
-    ) -> tuple[LargeExecution, Blobs] | Checked:
+        self, plan: CompiledPlan, inputs: Sequence[Input], whole_s: float, part_s: float,
+        counted: Sequence[LaunchTraffic] = (),
+    ) -> tuple[LargeExecution, Blobs] | Checked:  # fmt: skip
         """Execute a plan of real size: completely if that takes at most `whole_s`, else some programs for `part_s`
-        seconds."""
+        seconds. `counted`: what `count` gave, if it is known: then a plan that takes less is not surveyed before."""
         request = {
             "command": "execute_large", "seed": secrets.randbits(48), "whole_s": whole_s, "part_s": part_s,
             "repeat": self._repeat,
+            "counted": [(one.load_bytes + one.store_bytes, sum(one.flops.values()), one.iterations) for one in counted],
         }  # fmt: skip
         return self._ask(plan, request, input_files(plan.plan, inputs), LargeExecution, self._deadline_s)
 
@@ -170,7 +172,12 @@ class Executor:
         return tuple(header.traffic)
 
     def _ask(
-        self, plan: CompiledPlan, request: dict[str, Any], files: dict[str, bytes], form: type[_Form], deadline_s: float
+        self,
+        plan: CompiledPlan,
+        request: dict[str, Any],
+        files: Mapping[str, memoryview],
+        form: type[_Form],
+        deadline_s: float,
     ) -> tuple[_Form, Blobs] | Checked:
         """Send one request to a child; returns the answer's header and data."""
         whole = {
@@ -213,7 +220,7 @@ def unwritten_reason(output: int, lacking: int, elements: int) -> str:
     )
 
 
-def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
+def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, memoryview]:
     """Bytes of the input buffers by file name, with poison between elements."""
     files = {}
     for view, value in zip(plan.inputs, inputs, strict=True):
@@ -222,5 +229,5 @@ def input_files(plan: Plan, inputs: Sequence[Input | None]) -> dict[str, bytes]:
             usable = storage.numel() // view.item_bytes * view.item_bytes
             typed = storage[:usable].view(getattr(torch, view.dtype))
             write(torch.as_strided(typed, view.shape, view.strides, view.offset), value)
-            files[f"buffer{view.buffer}.bin"] = storage.numpy().tobytes()
+            files[f"buffer{view.buffer}.bin"] = storage.numpy().data
     return files

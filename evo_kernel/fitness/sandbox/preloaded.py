@@ -171,7 +171,6 @@ def main() -> None:
     gc.disable()  # what imports make stays; looking through it again and again takes a seventh of their time
     for role in zygote_process.ROLES:
         zygote_process.load(role)
-        gc.collect()
         gc.freeze()  # a child's garbage collector would write to, and so copy, every page loaded here
         _use_huge_pages()
         channel = requests.pop(role)

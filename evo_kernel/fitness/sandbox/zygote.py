@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, dataclass
@@ -82,7 +83,9 @@ class Zygote:
         self._starting: socket.socket | None = None  # the later `_control`, while the process starts
         self._closed = False
 
-    def run(self, request: dict[str, Any], limits: SandboxLimits, files: dict[str, bytes] | None = None) -> JobResult:
+    def run(
+        self, request: dict[str, Any], limits: SandboxLimits, files: Mapping[str, bytes | memoryview] | None = None
+    ) -> JobResult:
         """Run one job, for at most `limits.deadline_s` + GRACE_S. A lost zygote is restarted once.
 
         Raises InfraError.
