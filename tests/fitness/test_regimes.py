@@ -37,12 +37,12 @@ def test_uneven_inputs_are_large_where_a_draw_says():
 
 
 def test_few_elements_are_large_and_all_others_are_as_drawn():
-    x, zeros = torch.randn(8, 500, dtype=torch.float64).half(), torch.zeros(8, 500)
+    x, zeros = torch.randn(8, 500).sign().half(), torch.zeros(8, 500)
     for regime, count in (("one large", 1), ("one large a row", 8)):
         draws = [regimes.apply(regime, (x, zeros, x[0]), seed) for seed in range(20)]
         for changed, filled, row in draws:
             other = changed != x
-            assert int(other.sum()) == count and torch.equal(changed[other], x[other] * 64)
+            assert int(other.sum()) == count and (changed[other].abs() == 65504 / 4).all()
             assert int((filled == 2**15).sum()) == count == int((filled != 0).sum())
             assert int(other.any(1).sum()) == count and int((row != x[0]).sum()) == 1
         assert len({int((changed - x)[-1].abs().argmax()) for changed, *_ in draws}) > (10 if count > 1 else 1)

@@ -56,7 +56,8 @@ def _uneven(x: torch.Tensor, seed: int) -> torch.Tensor:
     No part of a row tells what the others are. Zeros are filled: a kernel may leave out what a task draws as zeros,
     such as a bias.
     """
-    factor = torch.full([1] * x.dim(), _highest(x), dtype=_wide(x).dtype, device=x.device)
+    high = HUGE if torch.finfo(x.dtype).max > HUGE**2 else LARGE
+    factor = torch.full([1] * x.dim(), high, dtype=_wide(x).dtype, device=x.device)
     for axis, size in enumerate(x.shape):
         numbers = _numbers(size, seed, x.device).to(factor.dtype)
         factor = factor / numbers.reshape([-1 if other == axis else 1 for other in range(x.dim())])
@@ -64,22 +65,17 @@ def _uneven(x: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _few(x: torch.Tensor, seed: int, *, is_alone: bool) -> torch.Tensor:
-    """HUGE times one element of each row, or `is_alone`: of one row. Samples of all others are as drawn, so what they
-    tell of a total, or of what need not be read, is no answer. Zeros are filled, as of uneven ones."""
+    """HUGE times one element of each row, as far as its dtype holds, or `is_alone`: of one row. Samples of all others
+    are as drawn, so what they tell of a total, or of what need not be read, is no answer. Zeros are filled."""
     if not x.numel():
         return x
     generator, length = np.random.default_rng((seed, x.numel())), max(x.shape[-1:], default=1)
     rows = np.arange(x.numel() // length)
     places = generator.integers(length, size=rows.size) + length * rows
     where = torch.from_numpy(generator.choice(places, 1) if is_alone else places).to(x.device)
-    flat = _wide(x).reshape(-1).clone()
-    flat[where] = torch.where(flat[where] == 0, FILLING, flat[where]) * _highest(x)
+    flat, most = _wide(x).reshape(-1).clone(), torch.finfo(x.dtype).max / 4
+    flat[where] = torch.where(flat[where] == 0, FILLING, flat[where]).mul(HUGE).clamp(-most, most)
     return flat.reshape(x.shape).to(x.dtype)
-
-
-def _highest(x: torch.Tensor) -> float:
-    """How many times larger some elements may be: float16 holds no HUGE multiple."""
-    return HUGE if torch.finfo(x.dtype).max > HUGE**2 else LARGE
 
 
 def _numbers(size: int, seed: int, device: torch.device) -> torch.Tensor:
