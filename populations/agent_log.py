@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from evo_kernel.errors import PopulationError
 from evo_kernel.types import Call
+from evo_kernel.types.inflating import inflated
 from evo_kernel.types.notes import Evidence, Note
 from populations.rows import dumps, loads
 from populations.store import Store
@@ -61,7 +63,11 @@ class AgentLog:
         sql = "SELECT kind, data FROM turns WHERE attempt = ? AND position = ?"
         position = 0
         while (row := self._store.row(sql, (attempt, position))) is not None:
-            yield row[0], loads(zlib.decompress(row[1]).decode())
+            try:
+                data = loads(inflated(row[1]).decode())
+            except ValueError as error:
+                raise PopulationError(f"Turn {position} of attempt {attempt} cannot be read: {error}.") from None
+            yield row[0], data
             position += 1
 
     # ---- memories -------------------------------------------------------------------------------------------------

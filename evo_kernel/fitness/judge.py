@@ -272,11 +272,13 @@ class PlanJudge:
     def _check_at_size(
         self, context: EvaluationContext, timed: Sequence[tuple[Case, CompiledPlan]]
     ) -> PartialEvaluation:
-        """Check plans of search cases, which may take paths of their own, with wide values; one with negative ones."""
+        """Check plans of search cases, which may take paths of their own, with wide values; one with each of others."""
         partial = self._grader.check_at_size(context, timed, regimes.WIDE)
-        if not partial.ended.passed or not timed:
-            return partial
-        return partial.then(self._grader.check_at_size(context, [secrets.choice(timed)], regimes.BELOW))
+        for regime in regimes.OTHERS if timed else ():
+            if not partial.ended.passed:
+                break
+            partial = partial.then(self._grader.check_at_size(context, [secrets.choice(timed)], regime))
+        return partial
 
     def _to_evaluation(self, context: EvaluationContext, partial: PartialEvaluation) -> Evaluation:
         reason = with_names(partial.ended.reason, positional_names(self._task.reference_function), context.source.text)

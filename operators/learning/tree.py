@@ -27,7 +27,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -47,6 +46,7 @@ from evo_kernel.types import (
     Strategy,
     TaskCard,
 )
+from evo_kernel.types.inflating import GZIP, inflated
 from operators.macro.features import MacroState
 
 Row = dict[str, Any]
@@ -183,7 +183,7 @@ class Tree:
         """Raises UserError where the file is missing, torn, of another format or of a newer version."""
         path = Path(path)
         try:
-            lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+            lines = inflated(path.read_bytes(), GZIP).decode().splitlines()
             rows = [json.loads(line) for line in lines]
             head = rows[0]
             if head["format"] != FORMAT:
@@ -191,7 +191,7 @@ class Tree:
             if head["version"] > VERSION:
                 raise UserError(f"{path} has version {head['version']}; this evo-kernel reads {VERSION}: update it.")
             return _tree_of(head, rows[1:])
-        except (gzip.BadGzipFile, zlib.error, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError) as error:
             raise UserError(
                 f"{path} is no tree of transitions ({type(error).__name__}: {error}). Make one with "
                 "`evo-kernel train collect`."

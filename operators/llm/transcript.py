@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from evo_kernel.types.inflating import inflated
 from operators.llm.base import Message, ModelRequest, ToolCall
 from operators.llm.structured import whole
 
@@ -105,8 +106,8 @@ def pack(request: Mapping[str, Any], reply: Mapping[str, Any] | None) -> str:
 
 
 def unpack(packed: str) -> dict[str, Any]:
-    """What `pack` packed; empty for an empty text."""
-    return json.loads(zlib.decompress(base64.b64decode(packed))) if packed else {}
+    """What `pack` packed; empty for an empty text. Raises ValueError for anything else."""
+    return json.loads(inflated(base64.b64decode(packed))) if packed else {}
 
 
 # -- for litellm ----------------------------------------------------------------------------------------------------

@@ -55,11 +55,12 @@ def test_one_request_a_source(small, judged):
     again = judge.evaluate(Source(small.seed.text + "\n# the same plans\n"), Purpose.SCORE)
     assert len(runner.asked) == 1 and again.score == found.score
     confirmed = judge.evaluate(small.seed, Purpose.CONFIRM)
-    _, request, wide, below = runner.asked
+    _, request, wide, *others = runner.asked
     assert confirmed.passed and request.precision == "claim"
     assert len({seed for check in request.checks for seed, _ in check.rounds}) == 4 * len(regimes.CONFIRM)
     assert [regime for check in wide.checks for _, regime in check.rounds] == [regimes.WIDE]
-    assert [regime for check in below.checks for _, regime in check.rounds] == [regimes.BELOW]
+    asked = [regime for other in others for check in other.checks for _, regime in check.rounds]
+    assert tuple(asked) == regimes.OTHERS
 
 
 def test_what_was_lost_is_asked_alone(small, judged):

@@ -36,6 +36,20 @@ def test_uneven_inputs_are_large_where_a_draw_says():
     assert near[-1] == 2**17 and near[-2] < 2**17 / 8  # what is near the largest does not tell of it
 
 
+def test_few_elements_are_large_and_all_others_are_as_drawn():
+    x, zeros = torch.randn(8, 500).sign().half(), torch.zeros(8, 500)
+    for regime, count in (("one large", 1), ("one large a row", 8)):
+        draws = [regimes.apply(regime, (x, zeros, x[0]), seed) for seed in range(20)]
+        for changed, filled, row in draws:
+            other = changed != x
+            assert int(other.sum()) == count and (changed[other].abs() == 65504 / 4).all()
+            assert int((filled == 2**15).sum()) == count == int((filled != 0).sum())
+            assert int(other.any(1).sum()) == count and int((row != x[0]).sum()) == 1
+        assert len({int((changed - x)[-1].abs().argmax()) for changed, *_ in draws}) > (10 if count > 1 else 1)
+        assert not any(torch.equal(changed != x, filled != 0) for changed, filled, _ in draws)  # each its own places
+    assert regimes.apply("one large", (torch.ones(0, 3), torch.ones(())))[1] == 2**17
+
+
 def test_what_each_regime_does():
     x = torch.randn(1000)
 
@@ -109,5 +123,5 @@ def test_marks_stay_and_others_change_as_without_them(regime, dtype):
     (alone,), (marked,) = regimes.apply(regime, (x[:1000],)), regimes.apply(regime, (x,))
     assert torch.equal(marked[1000:].nan_to_num(7.0), marks.repeat(300).nan_to_num(7.0))
     assert torch.isfinite(marked[:1000].double()).all()
-    if regime != "uneven":  # by places
+    if regime not in ("uneven", "one large", "one large a row"):  # by places
         assert torch.equal(marked[:1000], alone)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import zlib
 from dataclasses import replace
 
 import pytest
 from sqlite_utils import Database
 
+from evo_kernel.errors import PopulationError
 from evo_kernel.types import Call, CaseKind, PairedComparison, Proposal, Purpose, Rival, Source
 from evo_kernel.types.notes import Evidence
 from evo_kernel.types.promotion import stands, surely_better
@@ -25,6 +27,17 @@ def population(tmp_path):
     with open_it(tmp_path / "p.db") as found:
         found.tell(found.plant(Source("seed")), passed(Source("seed"), random.Random(1), log_us=4.0))
         yield found
+
+
+def test_a_turn_that_unfolds_without_end_is_refused(tmp_path):
+    with open_it(tmp_path / "p.db") as population:
+        population.plant(Source("seed"))
+        attempt = population.ask().attempt
+        population.diary.append(attempt, "opening", {})
+    for torn in (zlib.compress(bytes(2**28 + 1), 1), zlib.compress(b"{}")[:-1], b"nonsense"):
+        Database(tmp_path / "p.db").execute("UPDATE turns SET data = ?", (torn,)).connection.commit()
+        with open_it(tmp_path / "p.db") as population, pytest.raises(PopulationError, match="Turn 0 of attempt 2"):
+            next(population.diary.turns(attempt))
 
 
 def call(number: int) -> Call:

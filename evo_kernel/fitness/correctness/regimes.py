@@ -64,6 +64,20 @@ def _uneven(x: torch.Tensor, seed: int) -> torch.Tensor:
     return (torch.where(x == 0, FILLING, _wide(x)) * factor.clamp(min=1 / LARGE)).to(x.dtype)
 
 
+def _few(x: torch.Tensor, seed: int, *, is_alone: bool) -> torch.Tensor:
+    """HUGE times one element of each row, as far as its dtype holds, or `is_alone`: of one row. Samples of all others
+    are as drawn, so what they tell of a total, or of what need not be read, is no answer. Zeros are filled."""
+    if not x.numel():
+        return x
+    generator, length = np.random.default_rng((seed, x.numel())), max(x.shape[-1:], default=1)
+    rows = np.arange(x.numel() // length)
+    places = generator.integers(length, size=rows.size) + length * rows
+    where = torch.from_numpy(generator.choice(places, 1) if is_alone else places).to(x.device)
+    flat, most = _wide(x).reshape(-1).clone(), torch.finfo(x.dtype).max / 4
+    flat[where] = torch.where(flat[where] == 0, FILLING, flat[where]).mul(HUGE).clamp(-most, most)
+    return flat.reshape(x.shape).to(x.dtype)
+
+
 def _numbers(size: int, seed: int, device: torch.device) -> torch.Tensor:
     """From 1 to the size, neighbours far apart: the same for axes of one size, so that a product's terms differ."""
     generator = np.random.default_rng((seed, size))
@@ -131,6 +145,8 @@ _TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
     "moderate": lambda x, *_: (_wide(x) * MODERATE).to(x.dtype),  # terms of all sizes matter in a softmax
     "large": lambda x, *_: (_wide(x) * LARGE).to(x.dtype),
     "uneven": lambda x, _, seed: _uneven(x, seed),
+    "one large": lambda x, place, seed: _few(x, seed + place, is_alone=True),
+    "one large a row": lambda x, place, seed: _few(x, seed + place, is_alone=False),
     "positive": lambda x, *_: _wide(x).abs().to(x.dtype),
     "one sign": lambda x, place, _: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
     "other sign": lambda x, place, _: _one_sign(x, place % 2 == 1),
@@ -146,8 +162,8 @@ _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64}
 REGIMES: tuple[str, ...] = tuple(_TRANSFORMS)
 SEARCH: tuple[str, ...] = ("nominal", "large")
 """Rounds of a check during search: they detect most wrong kernels in few executions."""
-WIDE, BELOW = "uneven", "negative"
-"""Additional rounds of a confirmation at timed sizes, whose kernels may take paths of their own."""
+WIDE, OTHERS = "uneven", ("negative", "one large", "one large a row")
+"""Additional rounds of a confirmation at timed sizes, whose kernels may take paths of their own: all, one of each."""
 CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if name != "nominal")
 """Rounds of a confirmation: five seeds of nominal values, and every other regime once."""
 

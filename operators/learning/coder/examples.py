@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import multiprocessing
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -127,7 +126,7 @@ def reasoning_in(calls: Sequence[Any]) -> str:
             if not isinstance(said, str) or given_up(said):
                 continue
             parse(said)  # an answer that holds an edit: others came to nothing
-        except (ValueError, AttributeError, zlib.error):  # malformed; or kept by another version, or cut off
+        except (ValueError, AttributeError):  # malformed; or kept by another version, or cut off
             continue
         return reasoning_of(said)[:MOST_REASONING]
     return ""

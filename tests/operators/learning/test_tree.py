@@ -43,6 +43,7 @@ def test_equal_texts_are_stored_once(tmp_path: Path) -> None:
     ("data", "said"),
     [
         (b"nonsense", "no tree of transitions"),
+        (bytes(2**28 + 1), "more than"),
         (b'{"format": "something", "version": 1}\n', "something"),
         (b'{"format": "evo-kernel transitions", "version": 99}\n', "version 99"),
         (b'{"format": "evo-kernel transitions", "version": 1, "plans": 0, "settings": 0, "candidates": 0, "command": ""}\n{"kind": "x"}\n', "kind 'x'"),
