@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -121,6 +122,16 @@ def test_what_is_measured_anew_is_asked_anew(box, task, tmp_path):
         every += [judge.evaluate(kernel(1), Purpose.CONFIRM, against=kernel(2)) for _ in range(2)]
         every.append(judge.evaluate(kernel(1), Purpose.CONFIRM, against=kernel(3)))
     assert len(judged) == 6 and all(sum(one.charged.values()) == 1 for one in every)
+
+
+def test_an_interrupt_ends_the_wait_for_many(box, task):
+    judge, threads = asking(box, task), threading.active_count()
+    interrupt = threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        judge.evaluate_all([kernel(1), kernel(2)], Purpose.SCORE)
+    assert threading.active_count() <= threads + 1
+    assert len(judge.folder.waiting()) == 2, "its requests stay"
 
 
 def test_many_are_judged_side_by_side_at_a_rate_that_needs_no_excuse(box, task, tmp_path):

@@ -156,7 +156,11 @@ class SpoolJudge:
     def evaluate_all(self, sources: Sequence[Source], purpose: Purpose) -> list[Evaluation]:
         """Evaluations in the order of the sources; the servers say how many are made side by side."""
         with ThreadPoolExecutor(min(SIDE_BY_SIDE, max(1, len(sources)))) as threads:
-            return list(threads.map(lambda source: self.evaluate(source, purpose), sources))
+            try:
+                return list(threads.map(lambda source: self.evaluate(source, purpose), sources))
+            except KeyboardInterrupt:
+                self.close()  # else the threads, which are joined here, wait on
+                raise
 
     def profile(
         self,
