@@ -12,10 +12,11 @@ import torch
 from torch import fx
 
 from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
-from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
+from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align, same
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.pointwise import literal
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of, lowers
+from evo_kernel.tasks.lowering.trace import Expr
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -90,25 +91,39 @@ def _in_parts(
         module.products, module.following = products, following
     otherwise = module.lines[mark:]
     del module.lines[mark:]
-    a, b = materialise(module, a), materialise(module, b)
+    a, b = _without_batch(materialise(module, a), materialise(module, b))
     left, right = viewed(module, "left", a), viewed(module, "right", _turned(b))
     with module.under(f"if fits({left}, {right}):"):
         out = module.empty(node.name, last.meta["val"])
-        flat = out.name if len(out.shape) == 2 else module.named("flat", f"{out.name}.flatten(0, -2)")
-        module.line(f"{multiply}({', '.join([left, right, *(one.name for one, _ in beside), flat])})")
+        module.line(f"{multiply}({', '.join([left, right, *(one.name for one, _ in beside), out.name])})")
     module.lines += otherwise
     return out
 
 
 def _pays_in_parts(module: LoweredModule, a: LoweredValue, b: LoweredValue) -> bool:
     """Whether to multiply as float16: by sizes as `fits` in `product`."""
-    sizes = a.shape[0], b.shape[-1]
+    sizes = a.shape[-2], b.shape[-1]
     served = "product" in module.products and a.dtype == b.dtype == torch.float32
-    return served and len(a.shape) == 2 and min(map(module.largest, sizes)) >= LEAST
+    return served and min(map(module.largest, sizes)) >= LEAST
+
+
+def _without_batch(a: LoweredValue, b: LoweredValue) -> tuple[LoweredValue, LoweredValue]:
+    """A batch of products as one, where all have the same right matrix and the left ones follow each other."""
+    if len(a.shape) == 2 or not (a.shape[0] == 1 or b.strides[0] == 0):
+        return a, b
+    if a.shape[0] != 1 and not same(a.strides[0], a.shape[1] * a.strides[1]):
+        return a, b
+    flat = replace(a, shape=(a.shape[0] * a.shape[1], a.shape[2]), strides=a.strides[1:])
+    return flat, replace(b, shape=b.shape[1:], strides=b.strides[1:])
 
 
 def _turned(matrix: LoweredValue) -> LoweredValue:
-    return replace(matrix, shape=matrix.shape[::-1], strides=matrix.strides[::-1])
+    """The last two dimensions the other way round."""
+
+    def turn(numbers: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return *numbers[:-2], numbers[-1], numbers[-2]
+
+    return replace(matrix, shape=turn(matrix.shape), strides=turn(matrix.strides))
 
 
 def viewed(module: LoweredModule, name: str, value: LoweredValue) -> str:
