@@ -274,7 +274,13 @@ def around_vectors(g, s):
 @entry(around_vectors, (5, 9000, 37), (6, 70, 4))
 def products_with_vectors(a, column, b, bias, rows, batch):
     both = torch.addmm(bias, column.T, b, beta=0.5, alpha=2), torch.addmm(bias[:1], b.T, column)
-    return a @ column, *both, torch.bmm(rows, batch), torch.baddbmm(batch[:, :1], rows, batch), batch[:, :5].mT @ rows.mT[:, :5]
+    return (
+        a @ column,
+        *both,
+        torch.bmm(rows, batch),
+        torch.baddbmm(batch[:, :1], rows, batch),
+        batch[:, :5].mT @ rows.mT[:, :5],
+    )
 
 
 @entry(lambda g, s: (normal(g, *s), normal(g, *s)), (2, 3, 17, 8), (1, 2, 9, 16), (4, 2, 5, 6))

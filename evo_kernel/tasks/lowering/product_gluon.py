@@ -285,11 +285,13 @@ def product_kernel(
         gl.warp_specialize([
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps,
-                m, n, layers, SIDES, STRIDES, 0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, LATER, BOX, GEOMETRY
+                m, n, layers, SIDES, STRIDES,
+                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, LATER, BOX, GEOMETRY
             )),
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps,
-                m, n, layers, SIDES, STRIDES, 1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, LATER, BOX, GEOMETRY
+                m, n, layers, SIDES, STRIDES,
+                1, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, LATER, BOX, GEOMETRY
             )),
             (produce, (
                 a_desc, PHASES, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps, layers, SIDES,
@@ -300,7 +302,8 @@ def product_kernel(
         gl.warp_specialize([
             (consume, (
                 c_desc, POINTERS, a_smem, b_smem, c_smem, full, empty, row_tiles, col_tiles, steps,
-                m, n, layers, SIDES, STRIDES, 0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, LATER, BOX, GEOMETRY
+                m, n, layers, SIDES, STRIDES,
+                0, ROWS, GROUPS, BLOCK_N, SLOTS, GROUP_M, PARTS, OUTS, LATER, BOX, GEOMETRY
             )),
             (produce, (
                 a_desc, PHASES, b_desc, a_smem, b_smem, full, empty, row_tiles, col_tiles, steps, layers, SIDES,
@@ -396,6 +399,10 @@ def parted(x, shares):
 
 SUMMED = '''
 
+SHARE = 1024
+ADDING = 512
+
+
 @triton.jit
 def sum_kernel(
     sums_ptr, c_ptr, BESIDE, m, n, height, wide, shares, ROWS: tl.constexpr, BLOCK: tl.constexpr
@@ -414,10 +421,6 @@ def sum_kernel(
 '''
 
 PRODUCT = '''
-
-SHARE = 1024  # LAYERED
-ADDING = 512  # LAYERED
-
 
 def product(a, b, EXTRAS, out):
     """Long sums are split, where that keeps more processors busy, into shares of SHARE products or more.  # LAYERED

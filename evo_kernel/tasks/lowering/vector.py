@@ -72,8 +72,9 @@ def times_vector(
             f"    bias = tl.load({at}, mask=(rows < m) & (share == 0), other=0.0)",
             f"    acc = acc + {scale}bias.to(tl.float32)",
         ]
-    at = tile_address(kernel, align("out", out, out.shape), (kept, "rows", "m"))
-    if shares > 1:
+    if shares == 1:
+        at = tile_address(kernel, align("out", out, out.shape), (kept, "rows", "m"))
+    else:
         at = f"out_ptr + {'(share * tl.num_programs(2) + batch)' if batched else 'share'} * m + rows"
     kernel.body.append(f"    tl.store({at}, acc, mask=rows < m)")
     grid = f"triton.cdiv({module.size(m)}, {{BLOCK_M}}), {shares}"
