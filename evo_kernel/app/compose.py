@@ -121,10 +121,12 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
     def beside() -> Source | None:
         return beside_first(task, first) if first is not None else None
 
-    makers: dict[str, Callable[[], Source | None]] = {}
+    makers: dict[str, Callable[[], Source | None]] = {}  # in the order in which they are judged: what takes long last
     if config.first == "all" and first is not None:
-        makers = {"template": lambda: template_of(task), "compiled": beside}
-    made = {origin: in_a_thread(maker) for origin, maker in makers.items() if create}  # begun while the judge opens
+        makers = {"template": lambda: template_of(task), "gluon": lambda: template_of(task, "gluon")}
+        makers |= {"lowered": lambda: root.lowered if root is not None else None, "compiled": beside}
+    ahead = makers.keys() - {"lowered"} - ({"gluon"} if config.device == "cpu" else set())
+    made = {origin: in_a_thread(makers[origin]) for origin in ahead if create}  # begun while the judge opens
     leaders: list[Source] = []
     if create and config.start_from:
         leaders = _leaders(config.start_from) if isinstance(config.start_from, Path) else [_champion(task)]
@@ -145,17 +147,18 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
         with population:
             judge.know(population.verdicts(judge.environment.key))
             keep_ceilings(judge, population)
-            if first is not None:
-                population.plant(first.source, ORIGINS.get(first.origin, first.origin))
+            root = first
+            if not is_hopper(judge.environment.device):
+                makers.pop("gluon", None)
+            elif "gluon" in made and first is not None and first.origin == "lowered":
+                template = made["gluon"].result()  # several times as fast as plain kernels
+                root = First(template, "gluon", first.source) if template is not None else first
+            if root is not None:
+                population.plant(root.source, ORIGINS.get(root.origin, root.origin))
             for source in seeds.values():
                 population.plant(source, "seed")
             for source in leaders:
                 population.plant(source, "start-from")
-
-            if "template" in makers and is_hopper(judge.environment.device):
-                makers["gluon"] = lambda: template_of(task, "gluon")
-            if makers and first is not None and first.lowered is not None:
-                makers["lowered"] = lambda: first.lowered
 
             def late_root(origin: str, within_s: float) -> Recorded | None:
                 if origin not in made:

@@ -45,7 +45,7 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
     plain kernels. Raises LoweringError when neither knows the reference's operations.
     """
     if wanted == "compiled":
-        return First(compiled(task), "compiled")
+        return First(_launching(compiled(task)), "compiled")
     if wanted in ("template", "gluon"):
         from evo_kernel.tasks.lowering.product import product_template
 
@@ -58,19 +58,19 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
         lowered = _lowered(lower, task)
     except LoweringError as unknown:
         try:
-            return First(compiled(task, templates=True), "compiled")
+            return First(_launching(compiled(task, templates=True)), "compiled")
         except LoweringError as error:
             raise LoweringError(f"{unknown} torch.compile has none either: {error}") from error
     if left_to_torch(lowered):
         try:
-            other = compiled(task, templates=True)
+            other = _launching(compiled(task, templates=True))
         except LoweringError:
             return First(lowered, "lowered")
         if len(left_to_torch(other)) < len(left_to_torch(lowered)):
             return First(other, "compiled")
     elif task.allow == "mixed" and _CONVOLVES.search(lowered.text) and compiles(task):
         with contextlib.suppress(LoweringError):
-            return First(compiled_baseline(task), "compiled", lowered)
+            return First(_launching(compiled_baseline(task)), "compiled", lowered)
     return First(lowered, "lowered")
 
 
@@ -93,8 +93,15 @@ def beside_first(task: Task, first: First) -> Source | None:
         return None
     with contextlib.suppress(LoweringError):  # an addition: nobody needs it
         usual = compiled_baseline(task)
-        return usual if task.allow == "mixed" or not left_to_torch(usual) else compiled(task)
+        return _launching(usual if task.allow == "mixed" or not left_to_torch(usual) else compiled(task))
     return None
+
+
+def _launching(source: Source) -> Source:
+    """torch.compile's kernels. Raises LoweringError where it has none, but calls PyTorch: a judge refuses that."""
+    if left_to_torch(source) and "@triton.jit" not in source.text:
+        raise LoweringError("torch.compile has no kernel of its own for the reference: it calls PyTorch.")
+    return source
 
 
 def template_of(task: Task, form: Form = "triton") -> Source | None:

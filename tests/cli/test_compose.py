@@ -34,7 +34,7 @@ def task(tmp_path):
 
 
 def roots(task, path, create=True, **keys):
-    config = config_from({"task": task.spec, "device": "cpu", **keys}, "a test")
+    config = config_from({"task": task.spec, "device": "cpu"} | keys, "a test")
     with prepared(config, task, path, create) as parts:
         for late_root in parts.late_roots:
             late_root(60.0)
@@ -65,6 +65,22 @@ def test_a_search_on_convolutions_that_pytorch_may_do_starts_from_those(tmp_path
     assert found.origin == "compiled" and first.left_to_torch(found.source) == ["convolution.default"]
     assert "aten" not in found.lowered.text and "ynumel" in found.source.text  # channels are last in what cuDNN returns
     assert roots(task, tmp_path / "p.db") == [(1, "compiled"), (2, "lowered")]
+
+
+def test_a_search_on_large_products_starts_from_their_template_where_that_is_measured(tmp_path, monkeypatch):
+    path = tmp_path / "multiply.py"
+    path.write_text(
+        'import torch\nALLOW = "mixed"\nCASES = {"check": [{"n": 256}], "search": [{"n": 512}]}\n'
+        "def inputs(case, generator, device):\n"
+        "    return [torch.randn(case['n'], case['n'], generator=generator, device=device) for _ in range(2)]\n"
+        "def reference(x, y):\n    return x @ y\n"
+    )
+    task = load(path)
+    assert roots(task, tmp_path / "modeled.db", device="cpu") == [(1, "seed")]  # torch.compile would call PyTorch
+    monkeypatch.setattr(compose, "is_hopper", lambda device: True)
+    assert roots(task, tmp_path / "p.db", device="auto") == [(1, "gluon"), (2, "lowered")]
+    with pytest.raises(LoweringError, match="no kernel of its own"):
+        first.first_of(task, "compiled")
 
 
 def test_a_search_starts_from_a_packages_function(task, tmp_path, monkeypatch):

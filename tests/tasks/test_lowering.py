@@ -250,6 +250,18 @@ def test_programs_of_few_rows_have_more_warps():
     assert "\nFULL_AMAX_BLOCK = 8192\nFULL_AMAX_NUM_WARPS = 32\n" in text
 
 
+def test_a_product_with_a_vector_is_sums_shared_by_programs_where_they_are_few():
+    def written(*shapes):
+        return lower_function(torch.mm, [[torch.empty(shape, device="meta") for shape in shapes]])
+
+    for few, many, kernel in (
+        (((9, 1 << 20), (1 << 20, 1)), ((4096, 1 << 20), (1 << 20, 1)), "row_dot"),
+        (((1, 1 << 14), (1 << 14, 300)), ((1, 1 << 14), (1 << 14, 1 << 20)), "col_dot"),
+    ):
+        assert all(f"{kernel}_kernel[" in written(*one) and "tl.dot(" not in written(*one) for one in (few, many))
+        assert "add_parts_kernel[" in written(*few) and "add_parts_kernel[" not in written(*many)
+
+
 def test_sizes_stay_general_across_cases():
     text = lower_function(lambda x, y: x @ y, [(torch.ones(8, 8), torch.ones(8, 8))])
     assert "n0, n1 = x.shape" in text and "if " not in text.split("def run")[1]

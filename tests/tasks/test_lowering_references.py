@@ -266,6 +266,23 @@ def batched_matmul(a, b):
     return torch.bmm(a, b)
 
 
+def around_vectors(g, s):
+    m, k, n = s
+    return normal(g, m, k), normal(g, k, 1), normal(g, k, n), normal(g, n), normal(g, 3, 1, k), normal(g, 3, k, n)
+
+
+@entry(around_vectors, (5, 9000, 37), (6, 70, 4))
+def products_with_vectors(a, column, b, bias, rows, batch):
+    both = torch.addmm(bias, column.T, b, beta=0.5, alpha=2), torch.addmm(bias[:1], b.T, column)
+    return (
+        a @ column,
+        *both,
+        torch.bmm(rows, batch),
+        torch.baddbmm(batch[:, :1], rows, batch),
+        batch[:, :5].mT @ rows.mT[:, :5],
+    )
+
+
 @entry(lambda g, s: (normal(g, *s), normal(g, *s)), (2, 3, 17, 8), (1, 2, 9, 16), (4, 2, 5, 6))
 def einsum_scores(q, k):
     return torch.einsum("bhid,bhjd->bhij", q, k)

@@ -156,6 +156,48 @@ def test_matrices_of_float32_are_multiplied_as_float16(tmp_path, followed, preci
     passes(one, source)
 
 
+LAYERED = """
+import torch
+
+CASES = {"check": [{"b": 3, "m": 256, "n": 272, "k": 70}], "search": [{"b": 2, "m": 264, "n": 257, "k": 100}]}
+
+
+def inputs(case, generator, device):
+    b, m, n, k = case.values()
+    spread = torch.linspace(-20, 20, m, device=device).exp2()[:, None]
+    x, y, rest = (torch.randn(*one, generator=generator, device=device) for one in ((b, m, k), (b, k, n), (b, m, n)))
+    return x * spread, y, rest
+
+
+def reference(x, y, rest):
+    return REFERENCE
+"""
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_batches_and_shares_of_long_sums_are_layers_of_one_product(tmp_path, precision):
+    path = tmp_path / "layered_task.py"
+    followed = "torch.relu(torch.baddbmm(rest, x, y)) * rest"
+    path.write_text(LAYERED.replace("REFERENCE", followed) + f"PRECISION = {precision!r}\n")
+    one = load(path)
+    source = template_of(one, "gluon")
+    assert source is not None and "mul_kernel[" not in source.text.partition("else:")[0]
+    text = source.text.replace("SHARE = 1024", "SHARE = 24").replace("ADDING = 512", "ADDING = 0")
+    text = text.replace("    layers, later =", "    assert shares > 1\n    layers, later =")
+    assert text.count("SHARE = 24") == text.count("ADDING = 0") == text.count("assert shares > 1") == 1
+    passes(one, Source(text))
+
+
+def test_products_of_a_batch_with_one_matrix_are_one_product(tmp_path):
+    path = tmp_path / "layered_task.py"
+    same = "torch.bmm(x, y[0].expand(x.shape[0], -1, -1)) + rest"
+    path.write_text(LAYERED.replace("REFERENCE", f"torch.einsum('bml,ln->bmn', x, y[1]), {same}"))
+    one = load(path)
+    source = template_of(one, "gluon")
+    assert source is not None and source.text.count(".as_strided((n0 * n1, n3), (n3, 1))") == 2
+    passes(one, source)
+
+
 PLANES = """
 import torch
 import torch.nn.functional as F

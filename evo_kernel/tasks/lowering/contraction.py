@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from evo_kernel.tasks.lowering.frames import FrameRead, Index, write_map
-from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align
+from evo_kernel.tasks.lowering.frames import FrameRead, Index, tile_address, write_map
+from evo_kernel.tasks.lowering.layout import LoweredValue, Operand, align, same
 from evo_kernel.tasks.lowering.module import LoweredKernel, LoweredModule
 from evo_kernel.tasks.lowering.pointwise import literal
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of, lowers
+from evo_kernel.tasks.lowering.trace import Expr
+from evo_kernel.tasks.lowering.vector import times_vector
 from evo_kernel.tasks.lowering.views import materialise
 
 aten = torch.ops.aten
@@ -45,6 +47,9 @@ def matmul(
         raise NotLowered("it is not computed with what follows")
     a, b = materialise(module, a), materialise(module, b)
     out = module.empty(node.name, node.result)
+    if 1 in (a.shape[-2], b.shape[-1]) and not triangle:
+        times_vector(module, out, a, b, materialise(module, bias) if bias else None, alpha, beta)
+        return out
     batched = len(a.shape) == 3
     name = ("bmm" if batched else "matmul") + ("_bias" if bias else "") + (f"_{_name(triangle)}" if triangle else "")
     kernel = LoweredKernel(name, module)
@@ -90,25 +95,39 @@ def _in_parts(
         module.products, module.following = products, following
     otherwise = module.lines[mark:]
     del module.lines[mark:]
-    a, b = materialise(module, a), materialise(module, b)
+    a, b = _without_batch(materialise(module, a), materialise(module, b))
     left, right = viewed(module, "left", a), viewed(module, "right", _turned(b))
     with module.under(f"if fits({left}, {right}):"):
         out = module.empty(node.name, last.meta["val"])
-        flat = out.name if len(out.shape) == 2 else module.named("flat", f"{out.name}.flatten(0, -2)")
-        module.line(f"{multiply}({', '.join([left, right, *(one.name for one, _ in beside), flat])})")
+        module.line(f"{multiply}({', '.join([left, right, *(one.name for one, _ in beside), out.name])})")
     module.lines += otherwise
     return out
 
 
 def _pays_in_parts(module: LoweredModule, a: LoweredValue, b: LoweredValue) -> bool:
     """Whether to multiply as float16: by sizes as `fits` in `product`."""
-    sizes = a.shape[0], b.shape[-1]
+    sizes = a.shape[-2], b.shape[-1]
     served = "product" in module.products and a.dtype == b.dtype == torch.float32
-    return served and len(a.shape) == 2 and min(map(module.largest, sizes)) >= LEAST
+    return served and min(map(module.largest, sizes)) >= LEAST
+
+
+def _without_batch(a: LoweredValue, b: LoweredValue) -> tuple[LoweredValue, LoweredValue]:
+    """A batch of products as one, where all have the same right matrix and the left ones follow each other."""
+    if len(a.shape) == 2 or not (a.shape[0] == 1 or b.strides[0] == 0):
+        return a, b
+    if a.shape[0] != 1 and not same(a.strides[0], a.shape[1] * a.strides[1]):
+        return a, b
+    flat = replace(a, shape=(a.shape[0] * a.shape[1], a.shape[2]), strides=a.strides[1:])
+    return flat, replace(b, shape=b.shape[1:], strides=b.strides[1:])
 
 
 def _turned(matrix: LoweredValue) -> LoweredValue:
-    return replace(matrix, shape=matrix.shape[::-1], strides=matrix.strides[::-1])
+    """The last two dimensions the other way round."""
+
+    def turn(numbers: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return *numbers[:-2], numbers[-1], numbers[-2]
+
+    return replace(matrix, shape=turn(matrix.shape), strides=turn(matrix.strides))
 
 
 def viewed(module: LoweredModule, name: str, value: LoweredValue) -> str:
@@ -116,25 +135,11 @@ def viewed(module: LoweredModule, name: str, value: LoweredValue) -> str:
     return module.named(name, f"{value.name}.as_strided({module.shape(value.shape)}, {module.shape(value.strides)})")
 
 
-def _address(kernel: LoweredKernel, operand: Operand, *axes: tuple[int, str, str]) -> str:
-    """Address of a tile of a matrix, or of one of a batch: dimension, index and letter of its rows and its columns.
-
-    Where a matrix has one row or column, the index still gives the tile its shape.
-    """
-    param = operand.param
-    batch = kernel.term("batch", f"{param}_batch_stride", operand, 0) if len(operand.strides) == 3 else ""
-    terms = [
-        kernel.term(index, f"{param}_stride_{letter}", operand, len(operand.strides) + dim) or f"{index} * 0"
-        for dim, index, letter in axes
-    ]
-    return " + ".join(part for part in (f"{param}_ptr", batch, *terms) if part)
-
-
 def _tiles(
     kernel: LoweredKernel, a: Operand, b: Operand, batched: bool, precision: str, triangle: fx.Node | None
 ) -> list[str]:
-    a_at = _address(kernel, a, (-2, "rows[:, None]", "m"), (-1, "inner[None, :]", "k"))
-    b_at = _address(kernel, b, (-2, "inner[:, None]", "k"), (-1, "cols[None, :]", "n"))
+    a_at = tile_address(kernel, a, (-2, "rows[:, None]", "m"), (-1, "inner[None, :]", "k"))
+    b_at = tile_address(kernel, b, (-2, "inner[:, None]", "k"), (-1, "cols[None, :]", "n"))
     return [
         f"    rows = {kernel.module.program(0)} * BLOCK_M + tl.arange(0, BLOCK_M)",
         f"    cols = {kernel.module.program(1)} * BLOCK_N + tl.arange(0, BLOCK_N)",
@@ -161,12 +166,12 @@ def _epilogue(
             axes, mask, shown = [(-1, "cols", "n")], "cols < n", "[None, :]"
         elif bias.strides[-1] == 0:
             axes, mask, shown = [(-2, "rows", "m")], "rows < m", "[:, None]"
-        where = _address(kernel, bias, *axes)
+        where = tile_address(kernel, bias, *axes)
         lines.append(f"    bias = tl.load({where}, mask={mask}, other=0.0).to(tl.float32){shown}")
         lines.append("    acc = acc + bias" if beta == 1 else f"    acc = acc + {literal(beta, torch.float32)} * bias")
     if triangle:
         lines.append(f"    acc = tl.where({_is_kept(triangle, 'rows[:, None]', 'cols[None, :]')}, acc, 0.0)")
-    target = _address(kernel, out, (-2, "rows[:, None]", "m"), (-1, "cols[None, :]", "n"))
+    target = tile_address(kernel, out, (-2, "rows[:, None]", "m"), (-1, "cols[None, :]", "n"))
     lines.append(f"    tl.store({target}, acc, mask=mask)")
     return lines
 

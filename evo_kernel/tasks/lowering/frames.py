@@ -256,6 +256,20 @@ class RowFrame:
         self.kernel.module.launch(self.kernel, f"({self.kernel.module.size(size)},)", warps=self.warps)
 
 
+def tile_address(kernel: LoweredKernel, operand: Operand, *axes: tuple[int, str, str]) -> str:
+    """Address of a tile of a matrix, or of one of a batch: dimension, index and letter of its rows and its columns.
+
+    Where a matrix has one row or column, the index still gives the tile its shape.
+    """
+    param = operand.param
+    batch = kernel.term("batch", f"{param}_batch_stride", operand, 0) if len(operand.strides) == 3 else ""
+    terms = [
+        kernel.term(index, f"{param}_stride_{letter}", operand, len(operand.strides) + dim) or f"{index} * 0"
+        for dim, index, letter in axes
+    ]
+    return " + ".join(part for part in (f"{param}_ptr", batch, *terms) if part)
+
+
 def kept_dims(source: LoweredValue, reduced: Sequence[int]) -> list[int]:
     return [dim for dim in range(len(source.shape)) if dim not in reduced]
 

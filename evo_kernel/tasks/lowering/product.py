@@ -23,7 +23,7 @@ from evo_kernel.tasks.lowering.lower import lower, ones
 from evo_kernel.tasks.lowering.module import LoweredModule, Maker, read_sizes, tl_type
 from evo_kernel.tasks.lowering.one_tap import ONE_TAP
 from evo_kernel.tasks.lowering.pointwise import PointwiseJob, compute_type, literal
-from evo_kernel.tasks.lowering.product_gluon import GLUON, PARTED, PRODUCT, in_gluon
+from evo_kernel.tasks.lowering.product_gluon import GLUON, PARTED, PRODUCT, SUMMED, in_gluon
 from evo_kernel.tasks.lowering.product_triton import FITS, KERNEL, PAYS, RUN, SERVED
 from evo_kernel.tasks.lowering.registry import AtenNode, NotLowered, lowering_of
 from evo_kernel.tasks.lowering.trace import Expr, Traced, trace
@@ -81,7 +81,8 @@ def _made(module: LoweredModule, node: AtenNode, product: Product) -> tuple[str,
     """A function's name, and values that it takes beside. Raises NotLowered."""
     taken, module.taken, module.inline = module.taken, {"bias"}, product._pointwise
     try:
-        statements = [in_gluon(line) for line in product.follow(node, module.following)]
+        triton = product.follow(node, module.following)
+        statements = [in_gluon(line) for line in triton]
     except LoweringError as reason:
         raise NotLowered(str(reason)) from reason
     finally:
@@ -97,7 +98,9 @@ def _made(module: LoweredModule, node: AtenNode, product: Product) -> tuple[str,
         if product.filters:
             product.extras = {"": "bias", **product.extras}
             statements = [*BIAS, *statements]
-        module.templates[key] = link(module.functions, product.filled(GLUON + host, statements), module.taken)[own]
+        summed = "" if product.filters else product.filled(SUMMED, triton)
+        text = product.filled(GLUON + host, statements) + summed
+        module.templates[key] = link(module.functions, text, module.taken)[own]
     return module.templates[key], [(replace(one, name=one.name[1:]), whole) for one, whole in product.beside]
 
 
@@ -188,7 +191,7 @@ class Product:
         self.acc = self.module.fresh("acc")
         self.types[self.acc] = torch.float32
         total = values[node.fx] = LoweredValue.of(self.acc, node.result)
-        if node.fx.target is aten.addmm.default:
+        if node.fx.target in (aten.addmm.default, aten.baddbmm.default):
             bias = AtenNode(node.fx, values).value(0)
             job = PointwiseJob("bias", (total, bias), (torch.float32, torch.float32), ("{0} + {1}",))
             values[node.fx] = self._pointwise(AtenNode(node.fx, values), job)
@@ -378,6 +381,7 @@ class Product:
         if form == "gluon":
             host = CUT if self.filters else PARTED * self.scaled + PRODUCT
             text += self.filled(GLUON + host, [in_gluon(line) for line in self.statements])
+            text += self.filled(SUMMED, self.statements) if self.scaled else ""
         flat = self.rank == 2 or bool(self.filters)
         whole = [*self.extras] + [self.a] * (self.scaled and not flat)
         turn = self.scaled and not self.b_transposed and not self.filters
@@ -395,8 +399,8 @@ class Product:
     def filled(self, kernel: str, statements: Sequence[str]) -> str:
         """A kernel with what follows the product, and with the lines that are meant for such operands."""
         text = re.sub(
-            r"^( *)EPILOGUE\n",
-            lambda place: "".join(f"{place[1]}{line}\n" for line in statements),
+            r"^( *)EPILOGUE(.*)\n",
+            lambda place: "".join(f"{place[1]}{line}{place[2]}\n" for line in statements),
             re.sub(r"\bacc\b", self.acc, kernel),
             flags=re.MULTILINE,
         )
@@ -406,6 +410,8 @@ class Product:
             "MATRIX": not self.filters,
             "WINDOWS": self.filters,
             "SCALED": self.scaled,
+            "LAYERED": self.scaled and not self.filters,
+            "FLAT": not self.scaled or self.filters,
             "WHOLE": not parted,
             "PARTED": parted,
             "BOXES": not planes,
@@ -428,8 +434,10 @@ class Product:
         pointers = "a_inverse_ptr, b_inverse_ptr, " * self.scaled + pointers
         if planes:
             text = re.sub(r"\b(c_smem|stage), ", "", text.replace("c_desc", "c_ptr"))
-        absent = "" if planes else "STRIDES" if self.filters else "PHASES|BOX|GEOMETRY|SIDES|STRIDES|residue"
-        text = re.sub(rf", ({absent})(: gl.constexpr)?\b", "", text) if absent else text
+        absent = "PHASES|BOX|GEOMETRY|SIDES|STRIDES|residue"
+        if not kept["LAYERED"]:
+            absent = f"{'' if planes else 'STRIDES|' if self.filters else f'{absent}|'}layers|layer|LATER"
+        text = re.sub(rf",\s+({absent})(: gl.constexpr)?\b", "", text)
         text = re.sub(
             rf"\b({'|'.join(NAMES)})\b(: \w+\.constexpr|)",
             lambda found: ", ".join(f"{name}{found[2]}" for name in NAMES[found[1]]),

@@ -6,8 +6,8 @@ from evo_kernel.tasks.lowering.contraction import LEAST
 
 SERVED = '''"""Whether tensor descriptors can serve these: rows begin at multiples of 16 bytes."""
     return a.is_contiguous() and b.is_contiguous() and all(size % 8 == 0 for size in (a.shape[1], *b.shape))'''
-PAYS = f'''"""Whether a descriptor can serve the result, and it is large enough for parts, and to keep a GPU busy."""
-    return len(b) % 8 == 0 and min(len(a), len(b)) >= {LEAST} and len(a) * len(b) >= a.shape[1]'''
+PAYS = f'''"""Whether the result is large enough for parts."""
+    return min(a.shape[-2], b.shape[-2]) >= {LEAST}'''
 
 FITS = """
 
