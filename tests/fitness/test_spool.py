@@ -124,7 +124,15 @@ def test_what_is_measured_anew_is_asked_anew(box, task, tmp_path):
     assert len(judged) == 6 and all(sum(one.charged.values()) == 1 for one in every)
 
 
-def test_an_interrupt_ends_the_wait_for_many(box, task):
+@pytest.fixture
+def interruptible():
+    """Python's own handler: a process that a shell started in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_the_wait_for_many(box, task, interruptible):
     judge, threads = asking(box, task), threading.active_count()
     interrupt = threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
     interrupt.start()
