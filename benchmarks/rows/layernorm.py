@@ -1,4 +1,4 @@
-"""LayerNorm, float32: forms that were not measured yet, by settings (docs/results/rows.md).
+"""LayerNorm, float32: forms that were not measured yet, by settings (docs/results/h200.md).
 
 FORM 0: a tile of rows a program. 1: programs that stay, rows copied ahead. 2: rows read more than once, by blocks.
 """

@@ -1,4 +1,4 @@
-"""y = -x at sizes of the row kernels: the least time in which so much is read and written (docs/results/rows.md)."""
+"""y = -x at sizes of the row kernels: the least time in which so much is read and written (docs/results/h200.md)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""RMSNorm, bfloat16: forms that were not measured yet, by settings (docs/results/rows.md).
+"""RMSNorm, bfloat16: forms that were not measured yet, by settings (docs/results/h200.md).
 
 FORM 0: a tile of rows a program. 1: programs that stay, rows copied ahead. 2: rows read more than once, by blocks.
 """
