@@ -29,6 +29,7 @@ import torch
 from evo_kernel.app.solutions import kernelbench_solution, solution_text, write_solution
 from evo_kernel.errors import EvoKernelError, TaskError
 from evo_kernel.export.solutions import PREDICTIONS
+from evo_kernel.fitness.gpus import turn
 from evo_kernel.observe.suites import CORRECT, NONE, WRONG, Stock
 from evo_kernel.syntax import parse_module
 from evo_kernel.tasks.compiled.stand_in import PROPERTIES
@@ -89,7 +90,8 @@ class _Stand(types.ModuleType):
 def hear(harness: types.ModuleType, problem: str, solution: str, device: str, timed: int = TIMED) -> Stock:
     """What the harness says. `problem`: the text of its file; on a CPU, at sizes that the executor can run."""
     if device == "cuda":
-        stock = _on_gpu(harness, problem, solution, timed)
+        with turn(str(torch.cuda.get_device_properties(0).uuid), lambda: False):  # other searches may share the GPU
+            stock = _on_gpu(harness, problem, solution, timed)
     else:
         torch.cuda.synchronize = lambda device=None: None  # there is nothing to wait for
         torch.cuda.get_device_properties = lambda device=None: PROPERTIES  # kernels ask how many multiprocessors it has
