@@ -317,8 +317,8 @@ def main() -> None:
     if (requests.readline() if order == LOAD else order) != GO:
         return
     device = FakeDevice()
-    worker = GpuWorker(task, device, replies)
+    worker = GpuWorker(task, device, requests, replies)
     worker.handler = RequestHandler(task, device, SETTINGS)
     worker.handler.timer.bench_sizes = {"copy_bytes": 1 << 12, "side": 16}
     worker.reply({"device": "a simulated GPU", "arch": 90, "driver": "0", "pid": os.getpid()})
-    worker.serve(requests)
+    worker.serve()

@@ -95,6 +95,51 @@ def test_baselines_report_by_name_and_ceilings_are_whole(task, runner):
     assert set(runner.ceilings()) == set(NAMES)
 
 
+COMPILES = """
+import pathlib, time
+
+def compiled(x):
+    done = pathlib.Path(__file__).with_name("done")
+    while not done.exists():
+        time.sleep(0.01)
+    return torch.softmax(x, -1)
+
+reference.compiled_baseline = compiled
+"""
+
+
+def test_candidates_have_the_gpu_while_a_baseline_is_compiled(tmp_path):
+    task = task_in(tmp_path, COMPILES)
+    made = runner_for(task)
+    made.start()
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            baselines = threads.submit(made.baselines, task.case("m64-n128"))
+            for _ in range(3):
+                assert made.answer(request_of(task, "honest_80")).fault is None
+            assert not baselines.done()
+            (tmp_path / "done").touch()
+            found = baselines.result(DEADLINE_S)
+        assert set(found) == {"eager", "torch.compile"}
+        assert made.baselines(task.case("m3-n7")).keys() == found.keys(), "by the same process"
+    finally:
+        made.close()
+
+
+def test_a_process_of_baselines_that_dies_costs_that_baseline_alone(tmp_path):
+    dies = "\nimport os\nBASELINES['dies'] = lambda x: os._exit(1)\n"
+    task = task_in(tmp_path, dies)
+    made = runner_for(task)
+    made.start()
+    pid = made.info["pid"]
+    try:
+        assert set(made.baselines(task.case("m64-n128"))) == {"eager"}
+        assert "died" in made.baseline_faults["m64-n128: dies"]
+        assert made.info["pid"] == pid and made.respawns == 0
+    finally:
+        made.close()
+
+
 def test_the_culprit_is_named_and_the_next_is_innocent(task, runner):
     for name, status in (
         ("illegal", Status.RUNTIME_ERROR),

@@ -4,7 +4,8 @@ Runners of one GPU, of this process and of others, take turns on it.
 
 The parent has no CUDA context. After an illegal access or an endless kernel the worker is lost, and the plan that
 caused it gets the verdict. A spare process with everything loaded takes over, and requests lost to another plan's fault
-are repeated.
+are repeated. Baselines are timed by a process of their own: while torch.compile compiles there, candidates have the
+GPU.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ from evo_kernel.fitness.runners.base import (
     TimePart,
     environment_here,
 )
-from evo_kernel.fitness.runners.process import Lost, WorkerProcess, loaded_ahead, open_log, usual_command, worker_env
+from evo_kernel.fitness.runners.process import (
+    GO,
+    Lost,
+    WorkerProcess,
+    loaded_ahead,
+    open_log,
+    usual_command,
+    worker_env,
+)
 from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
 from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict, summarise
@@ -61,6 +70,8 @@ class CudaRunner(Runner):
         self.stages = Stages((gpu,))
         self._process: WorkerProcess | None = None
         self._spare: WorkerProcess | None = None
+        self._loading: list[WorkerProcess] = []  # a process for baselines that has no GPU yet
+        self._idle: list[WorkerProcess] = []  # processes for baselines that nobody uses
         self._log = open_log()
         self._closed = False
         self._busy = threading.local()
@@ -149,8 +160,7 @@ class CudaRunner(Runner):
     def baselines(self, case: Case) -> Mapping[str, float]:
         times: dict[str, float] = {}
         for name in baseline_names(self._task):
-            fields = {"command": "baseline", "case": case.name, "name": name}
-            answer = self.request(fields, deadline_s=deadline_of(self._task, name))
+            answer = self._baseline(case, name)
             if answer["status"] == Status.PASSED:
                 times[name] = summarise(answer["samples_us"]).median_us
             else:
@@ -176,7 +186,7 @@ class CudaRunner(Runner):
 
     def close(self) -> None:
         self._closed = True
-        for process in (self._process, self._spare):
+        for process in (self._process, self._spare, *self._loading, *self._idle):
             if process is not None:
                 with contextlib.suppress(InfraError):  # nothing is asked of it any more
                     process.kill()
@@ -198,28 +208,83 @@ class CudaRunner(Runner):
                 finally:
                     self._has_turn = False
 
-    def request(
-        self, fields: dict[str, Any], plans: Sequence[CompiledPlan] = (), deadline_s: float | None = None
-    ) -> dict[str, Any]:
+    def request(self, fields: dict[str, Any], plans: Sequence[CompiledPlan] = ()) -> dict[str, Any]:
         """Send one request and return its answer. If the worker dies, the answer is the responsible plan's status and
         reason.
 
         Raises InfraError if the machine is at fault.
         """
         message = ipc.pack(fields, plans)
+        with self._on_gpu():
+            answer = self._answered(message, self._deadline_s, bool(plans))
+            if not answer.get("fatal") and is_wanted(self.card):
+                self._answered(ipc.pack({"command": "make room"}), self._deadline_s, judges=False)
+            for phase, seconds in answer.get("spent_s", {}).items():
+                self.spent_s[phase] += seconds
+        return answer
+
+    @contextlib.contextmanager
+    def _on_gpu(self) -> Iterator[None]:
+        """The GPU for the calling thread alone, whose time on it counts."""
         with self.stages.turn(self._turn(), self._gpu):
             start = time.monotonic()
             try:
-                answer = self._answered(message, deadline_s or self._deadline_s, bool(plans))
-                if not answer.get("fatal") and is_wanted(self.card):
-                    self._answered(ipc.pack({"command": "make room"}), self._deadline_s, judges=False)
+                yield
             finally:
                 taken = time.monotonic() - start
                 self._busy.s = self.busy_s + taken
                 self.spent_s["request"] += taken
-            for phase, seconds in answer.get("spent_s", {}).items():
-                self.spent_s[phase] += seconds
-        return answer
+
+    def _baseline(self, case: Case, name: str) -> dict[str, Any]:
+        """The answer to a request for one baseline. Raises InfraError if the machine is at fault."""
+        message = ipc.pack({"command": "baseline", "case": case.name, "name": name})
+        deadline_s = deadline_of(self._task, name)
+        for _ in range(2):  # a single loss may be a kill from outside
+            with self._baseline_process() as process:
+                try:
+                    with self._on_gpu():
+                        answer = process.ask(message, deadline_s)
+                    if answer.get("compiling"):
+                        process.answered(deadline_s)  # it has compiled
+                        with self._on_gpu():
+                            answer = process.ask(GO, deadline_s)
+                except TimeoutError:
+                    process.kill()
+                    return {"status": Status.TIMEOUT, "reason": f"it took longer than {deadline_s:g} s"}
+                except Lost:
+                    process.kill()
+                    continue
+                if answer.get("fatal") or answer.get("stale"):
+                    process.kill()
+            if (fault := answer.get("bug") or answer.get("disturbed")) is not None:
+                raise InfraError(f"the process that times baselines failed:\n{fault}")
+            if not answer.get("stale"):
+                return answer
+        return {"status": Status.RUNTIME_ERROR, "reason": "the GPU process died while it ran this baseline"}
+
+    @contextlib.contextmanager
+    def _baseline_process(self) -> Iterator[WorkerProcess]:
+        """A process for the calling thread alone: a confirmation, which has the GPU, must not wait for a baseline of
+        another thread, which waits for the GPU. Raises InfraError."""
+        try:
+            process = self._idle.pop()
+        except IndexError:
+            process = self._loading.pop() if self._loading else self._for_baselines()
+            process.go()
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+        if process.alive():
+            self._idle.append(process)
+        if self._closed:  # by another thread in the meantime
+            self.close()
+
+    def _for_baselines(self) -> WorkerProcess:
+        process = WorkerProcess(self._command, self._gpu, self._log)
+        process.load()
+        return process
 
     def _answered(self, message: bytes, deadline_s: float, judges: bool) -> dict[str, Any]:
         """`judges`: the request is about a candidate's plans, so exceptions are their verdict."""
@@ -261,6 +326,8 @@ class CudaRunner(Runner):
         if self._process is not None and self._process.alive():
             return self._process
         self._drop()
+        if not self.info and baseline_names(self._task):
+            self._loading.append(self._for_baselines())
         for attempt in (1, 2):
             if self._closed:
                 raise InfraError("the GPU runner is closed")
@@ -274,7 +341,6 @@ class CudaRunner(Runner):
                     raise
         self.arch = int(self.info["arch"])
         self._process, self._spare = process, self._new()
-        self._spare.load()
         if self._closed:  # by another thread in the meantime
             self.close()
             raise InfraError("the GPU runner is closed")

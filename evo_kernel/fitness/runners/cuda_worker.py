@@ -33,7 +33,7 @@ from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, MemorySha
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
 from evo_kernel.tasks.loading import load
-from evo_kernel.tasks.task import Task, describe
+from evo_kernel.tasks.task import Case, Task, describe
 from evo_kernel.types import Status
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ LOG_BYTES = 1 << 30
 class GpuWorker:
     """Answers requests, one at a time."""
 
-    def __init__(self, task: Task, device: CudaDevice, replies: BinaryIO) -> None:
-        self.task, self.device, self._replies = task, device, replies
+    def __init__(self, task: Task, device: CudaDevice, requests: BinaryIO, replies: BinaryIO) -> None:
+        self.task, self.device, self._requests, self._replies = task, device, requests, replies
         self.handler = RequestHandler(task, device)
 
-    def serve(self, requests: BinaryIO) -> None:
+    def serve(self) -> None:
         """Serve requests until they end or the context is lost."""
-        for request in ipc.unpack(requests):
+        for request in ipc.unpack(self._requests):
             if not self.device.healthy():
                 self.reply({"stale": True})  # the request has not been started, so it is not responsible
                 return
@@ -112,6 +112,8 @@ class GpuWorker:
         try:
             function = baseline_function(self.task, request["name"])
             with torch.no_grad(), searching(deterministic=False):
+                if request["name"] == COMPILED:
+                    self._compile(case, function)
                 return self.handler.timer.time_function(case, function, CLAIM)
         except Disturbed:
             raise
@@ -122,6 +124,35 @@ class GpuWorker:
         finally:
             if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled, and resetting would import it
                 torch.compiler.reset()
+            if self.device.healthy():
+                self.handler.state.forget()  # memory that the process of plans may need
+
+    def _compile(self, case: Case, function: Callable[..., Any]) -> None:
+        """Call what compiles itself at its first call. While it does, which takes seconds to minutes, the GPU is for
+        others; before it launches anything, it waits until it is told to go on."""
+        from torch._dynamo.callback import callback_handler
+
+        mutates = self.task.mutates
+        drawn = self.handler.state.draw(case, 0)
+        inputs = [v.clone() if n in mutates and isinstance(v, torch.Tensor) else v for n, v in enumerate(drawn)]
+        self.device.synchronize()
+        self.reply({"compiling": True})
+        waited = False
+
+        def wait(*_: Any) -> None:
+            nonlocal waited
+            if not waited:
+                waited = True
+                self.reply({"compiled": True})
+                if self._requests.readline() != GO:
+                    sys.exit()  # the parent ended
+
+        callback_handler.register_end_callback(wait)
+        try:
+            function(*inputs)
+        finally:
+            callback_handler.remove_end_callback(wait)
+            wait()
 
     def progress(self) -> None:
         self.reply({"progress": True})
@@ -152,14 +183,14 @@ def serve(task_file: str, at_once: bool) -> None:
     torch.backends.cudnn.deterministic = True
     device = CudaDevice() if at_once else None
     order = requests.readline()
-    if order == LOAD:  # a spare process has time to import them
+    if order == LOAD:
         if COMPILED in baseline_names(task):
             importlib.import_module("torch._inductor.compile_fx")
         order = requests.readline()
     if order != GO:
         return
     device = device or CudaDevice()
-    worker = GpuWorker(task, device, replies)
+    worker = GpuWorker(task, device, requests, replies)
     properties = torch.cuda.get_device_properties(0)
     worker.reply(
         {
@@ -171,7 +202,7 @@ def serve(task_file: str, at_once: bool) -> None:
             "pid": os.getpid(),
         }
     )
-    worker.serve(requests)
+    worker.serve()
 
 
 class RequestHandler:

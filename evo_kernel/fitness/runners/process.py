@@ -56,7 +56,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def load(self) -> None:
-        """Let it also import modules for baselines: it is not needed soon."""
+        """Let it also import what baselines need, before it has the GPU."""
         with contextlib.suppress(Lost):
             self._send(LOAD, START_S)
 
@@ -76,6 +76,10 @@ class WorkerProcess:
         """
         self.progress = 0
         self._send(message, deadline_s)
+        return self.answered(deadline_s)
+
+    def answered(self, deadline_s: float) -> dict[str, Any]:
+        """The next answer. Raises Lost, TimeoutError."""
         while True:
             try:
                 answer = json.loads(self._line(deadline_s))
