@@ -286,15 +286,19 @@ def test_the_driver_is_asked_to_launch_what_was_recorded(recorder, tmp_path, mon
         return 0
 
     driver.cuLaunchKernelEx = launch
-    names["_Gpu"].launch(code, node, buffers, ())
+    gpu = names["_Gpu"](0)
+    gpu.launch(code, node, [torch.zeros(64, dtype=torch.uint8) for _ in buffers], ())
+    elsewhere = seen["values"]
+    gpu.launch(code, node, buffers, ())
     assert seen["grid"] == node["grid"] and seen["grid"][0] % 2 == 0 and seen["block"] == node["block"]
     assert (seen["shared"], seen["stream"]) == (50 << 10, 77)
     assert seen["attributes"] == [(6, [1, 0, 0]), (2, [1, 0, 0]), (4, [2, 1, 1]), (5, [1, 0, 0])]
     wanted = [bytes.fromhex(slot) if isinstance(slot, str) else struct.pack("<Q", buffers[slot[0]].data_ptr() + slot[1])
               for slot in node["parameters"]]  # fmt: skip
-    assert seen["values"] == wanted
+    assert seen["values"] == wanted != elsewhere
     assert [name for name, _ in driver.asked] == [
         "cuCtxSetCurrent", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetCacheConfig", "cuFuncSetAttribute",
+        "cuCtxSetCurrent", "cuCtxSetCurrent",
     ]  # fmt: skip
     assert ctypes.sizeof(names["_Attribute"]) == 72 and ctypes.sizeof(names["_Config"]) == 56  # cuda.h
 
@@ -303,15 +307,23 @@ def test_a_tensor_map_is_made_as_the_judge_makes_it(recorder, tmp_path, monkeypa
     task = KINDS["host TMA"].load(tmp_path)
     data = launches(recorder, task, KINDS["host TMA"].source, (CaseKind.CHECK,))
     names, made = module(data), []
-    names["encode"] = lambda found, address, version: made.append((found, address, version)) or bytes(128)
+    names["encode"] = lambda found, address, version: made.append((found, address, version)) or b"%d" % len(made) * 128
     names["_version"] = lambda: 13000
     case = data["cases"][0]
     node = next(n for n in case["nodes"] if n["kind"] == "launch")
     buffers = [torch.zeros(64, dtype=torch.uint8) for _ in case["buffers"]]
-    values = names["_parameters"](node, buffers)
+    driver, seen = Driver(), []
+    driver.cuLaunchKernelEx = lambda config, function, table, extra: seen.append(ctypes.string_at(table[0], 128)) or 0
+    names["_driver"], names["_context"] = (lambda: driver), (lambda device: ctypes.c_void_p(5))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=77))
+    gpu, elsewhere = names["_Gpu"](0), [torch.zeros(64, dtype=torch.uint8) for _ in case["buffers"]]
+    for given in (buffers, buffers, elsewhere):
+        gpu.launch(data["codes"][node["code"]], node, given, ())
     (x,) = (spec["shape"] for spec in case["inputs"])
+    maps = sum(isinstance(slot, dict) for slot in node["parameters"])
     assert made[0][0].shape == tuple(reversed(x)) and made[0][1:] == (buffers[0].data_ptr(), 13000)
-    assert [len(value) for value in values[:5]] == [128, 4, 4, 8, 8]
+    assert made[maps][1:] == (elsewhere[0].data_ptr(), 13000) and len(made) == 2 * maps, "none where nothing moved"
+    assert seen[0] == seen[1] != seen[2] == b"%d" % (maps + 1) * 128
 
 
 def test_cuda_kernels_are_carried_too_and_only_a_gpu_executes_them(recorder, tmp_path):
@@ -331,7 +343,7 @@ def test_the_text_needs_nothing_of_this_project():
     text = standalone({"target": 90, "precision": "ieee", "codes": [], "cases": []}, "")
     found = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
     assert found == {"__future__", "json", "lzma", "ctypes", "typing", "base64", "functools", "math", "sys", "torch",
-                     "collections", "contextlib"}  # fmt: skip
+                     "collections", "contextlib", "threading"}  # fmt: skip
 
 
 KNOWN = """
