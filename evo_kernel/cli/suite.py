@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     "--gpus",
     metavar="N|all",
     help="Searches in parallel, each with its share of the cores; 1 if left out. `all`: one a GPU. More than there are "
-    "GPUs take turns on them. Without a GPU, or with judges elsewhere, they share the cores.",
+    "GPUs take turns on them and share their memory, which large tensors fill. Without a GPU, or with judges "
+    "elsewhere, they share the cores.",
 )
 @click.option(
     "--stock/--no-stock",
