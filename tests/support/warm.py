@@ -1,7 +1,7 @@
 """Processes that need no time to import: `command` does what `python -m MODULE ARGUMENTS` does, in a fork of a warm one.
 
 What it starts is a doorman, an interpreter without packages. It hands its standard streams, and whatever else it was
-passed, to a server that has imported the module; the server forks, and the child runs the module's `main`. The doorman
+passed, to a server that imports each module once; the server forks, and the child runs the module's `main`. The doorman
 passes SIGINT and SIGTERM on and ends with the child's code; whatever else ends it kills the child, whose streams end
 with it. The first command of a test process starts the server, which ends with the test process.
 
@@ -24,22 +24,22 @@ import sys
 import traceback
 
 _REQUEST_BYTES, _DESCRIPTORS = 1 << 17, 16
-_SERVERS: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}  # by module: where it listens; it ends with its stdin
+_SERVER: list[tuple[str, subprocess.Popen[bytes]]] = []  # one at most: where it listens; it ends with its stdin
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
     """What to start."""
-    if module not in _SERVERS:
-        _SERVERS[module] = _started(module)
-    return (sys.executable, "-I", "-S", __file__, _SERVERS[module][0], *arguments)
+    if not _SERVER:
+        _SERVER.append(_started())
+    return (sys.executable, "-I", "-S", __file__, _SERVER[0][0], module, *arguments)
 
 
-def _started(module: str) -> tuple[str, subprocess.Popen[bytes]]:
+def _started() -> tuple[str, subprocess.Popen[bytes]]:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind("")  # a free name that is no file: a zero byte and a number
     listening.listen(64)  # who asks while the server imports waits
     server = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.support.warm", module, str(listening.fileno())],
+        [sys.executable, "-P", "-m", "tests.support.warm", str(listening.fileno())],
         pass_fds=[listening.fileno()], stdin=subprocess.PIPE, start_new_session=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )  # fmt: skip
@@ -48,13 +48,11 @@ def _started(module: str) -> tuple[str, subprocess.Popen[bytes]]:
     return name, server
 
 
-def _serve(module: str, listening: socket.socket) -> None:
+def _serve(listening: socket.socket) -> None:
     from evo_kernel.processes import leave
 
     gc.disable()
-    main = importlib.import_module(module).main
     gc.set_threshold(50_000)  # as the command line does
-    gc.freeze()  # a child's garbage collector would write to, and so copy, every page loaded here
     children: dict[int, tuple[int, socket.socket]] = {}  # by a pidfd: who it is, and who is told how it ended
     while sys.stdin not in (ready := select.select([sys.stdin, listening, *children], [], [])[0]):
         for pidfd in children.keys() & set(ready):
@@ -70,12 +68,15 @@ def _serve(module: str, listening: socket.socket) -> None:
         if not data:  # the doorman was killed before it asked
             connection.close()
             continue
+        request = json.loads(data)
+        main = importlib.import_module(request["arguments"].pop(0)).main
+        gc.freeze()  # a child's garbage collector would write to, and so copy, every page loaded here
         if (pid := os.fork()) == 0:
             listening.close()
             for pidfd, (_, other) in children.items():
                 os.close(pidfd)
                 other.close()
-            _become(json.loads(data), passed, connection)
+            _become(request, passed, connection)
             code = 1
             try:
                 main()
@@ -132,4 +133,4 @@ def _ask(name: str, arguments: list[str]) -> None:
 if __name__ == "__main__" and sys.flags.isolated:
     _ask(sys.argv[1], sys.argv[2:])
 elif __name__ == "__main__":
-    _serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))
+    _serve(socket.socket(fileno=int(sys.argv[1])))

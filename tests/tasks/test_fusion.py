@@ -7,13 +7,12 @@ import re
 import pytest
 import torch
 
-from evo_kernel.fitness.judge import JudgeSettings, open_judge
 from evo_kernel.tasks.first import template_of
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.linking import link
 from evo_kernel.tasks.lowering.lower import lower_function
 from evo_kernel.tasks.lowering.product import MAKERS
-from evo_kernel.types import Purpose, Status
+from tests.tasks.test_product import passes
 
 SEVERAL = """
 import torch
@@ -43,7 +42,6 @@ def test_each_product_and_convolution_is_computed_with_what_follows(tmp_path):
     path = tmp_path / "several_task.py"
     path.write_text(SEVERAL)
     one = load(path)
-    setattr(one.reference_function, "compiled_baseline", False)
     source = template_of(one, "gluon")
     assert source is not None
     text = source.text
@@ -52,9 +50,7 @@ def test_each_product_and_convolution_is_computed_with_what_follows(tmp_path):
     assert len(re.findall(r"^ +product(?:_\d+)?\(", fused, re.MULTILINE)) == 3
     assert not any(f"{kernel}_kernel" in fused for kernel in ("relu", "gelu", "sigmoid", "bias_rows"))
     assert text.count("def parted_kernel(") == text.count("def planes_kernel(") == 1  # what they share is written once
-    with open_judge(one, device="cpu", settings=JudgeSettings(tune_plans=0)) as judge:
-        evaluation = judge.evaluate(source, Purpose.SCORE)
-    assert evaluation.status is Status.PASSED, evaluation.reason
+    passes(one, source)
 
 
 X, W = torch.empty(256, 64, device="meta"), torch.empty(256, 64, device="meta")
