@@ -118,6 +118,7 @@ def test_torch_operations_run_with_the_settings_they_were_judged_with(recorder, 
 
     class Seen(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            assert func is not torch.ops.aten.copy_.default, "results lie where PyTorch puts them"
             if func is torch.ops.aten.mm.default:
                 seen.append(settings())
             return func(*args, **(kwargs or {}))

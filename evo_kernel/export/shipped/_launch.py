@@ -142,7 +142,7 @@ class Program:
         self._by_signature: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for case in data["cases"]:
             self._by_signature.setdefault(wanted(case["inputs"]), []).append(case)
-        self._read = {name: _read(case) for name, case in self.cases.items()}
+        self._by_torch = {name for name, case in self.cases.items() if any(n["kind"] == "aten" for n in case["nodes"])}
         self._known: dict[tuple[Any, ...], str] = {}  # cases that no value decides about, by the keys of calls
         self._gpus: dict[int, _Gpu] = {}
 
@@ -170,40 +170,35 @@ class Program:
         """Outputs of a case whose guards these inputs have met."""
         device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
         if device.type != "cuda":
-            return self._run(self.cases[name], inputs, device, sys.modules[ON_A_CPU])
+            return self._run(name, inputs, device, sys.modules[ON_A_CPU])
         gpu = self._gpus.get(device.index) or self._gpus.setdefault(device.index, _Gpu(device.index))
         if device.index == torch.cuda.current_device():
-            return self._run(self.cases[name], inputs, device, gpu)
+            return self._run(name, inputs, device, gpu)
         with torch.cuda.device(device):
-            return self._run(self.cases[name], inputs, device, gpu)
+            return self._run(name, inputs, device, gpu)
 
-    def _run(
-        self, case: Mapping[str, Any], inputs: Sequence[Any], device: torch.device, machine: Any
-    ) -> tuple[torch.Tensor, ...]:
-        read = self._read[case["name"]] if isinstance(machine, _Gpu) else ()
-        buffers = [
-            inputs[entry]
-            if number in read and inputs[entry].data_ptr() % ALIGNED_BYTES == 0
-            else _buffer(entry, inputs, device)
-            for number, entry in enumerate(case["buffers"])
-        ]
-        for node in case["nodes"]:
-            kind = node["kind"]
-            if kind == "launch":
-                machine.launch(self.codes[node["code"]], node, buffers, case["nodes"])
-            elif kind == "fill":
-                _tensor(buffers, node["view"]).fill_(node["value"])
-            elif kind == "copy":
-                _tensor(buffers, node["target"]).copy_(_tensor(buffers, node["source"]))
-            elif kind == "constant":
-                table = _table(node["view"], node["data"])
-                for one in node.get("relocations", ()):
-                    address = machine.address(buffers, one["target"]) + one["offset"]
-                    table.view(-1).view(torch.int64)[one["at"]] = address
-                _tensor(buffers, node["view"]).copy_(table)
-            else:
-                with _judged_settings(self.precision):
-                    _aten(node, buffers, device)
+    def _run(self, name: str, inputs: Sequence[Any], device: torch.device, machine: Any) -> tuple[torch.Tensor, ...]:
+        case = self.cases[name]
+        buffers = [_buffer(entry, inputs, device) for entry in case["buffers"]]
+        if not isinstance(machine, _Gpu):
+            buffers = [_bytes_in(data, device) for data in buffers]
+        with _judged_settings(self.precision) if name in self._by_torch else contextlib.nullcontext():
+            for node in case["nodes"]:
+                kind = node["kind"]
+                if kind == "launch":
+                    machine.launch(self.codes[node["code"]], node, buffers, case["nodes"])
+                elif kind == "fill":
+                    _tensor(buffers, node["view"]).fill_(node["value"])
+                elif kind == "copy":
+                    _tensor(buffers, node["target"]).copy_(_tensor(buffers, node["source"]))
+                elif kind == "constant":
+                    table = _table(node["view"], node["data"])
+                    for one in node.get("relocations", ()):
+                        address = machine.address(buffers, one["target"]) + one["offset"]
+                        table.view(-1).view(torch.int64)[one["at"]] = address
+                    _tensor(buffers, node["view"]).copy_(table)
+                else:
+                    _aten(node, buffers, case["buffers"], device)
         for place in {view["buffer"] for view in case["outputs"]}:
             if isinstance(number := case["buffers"][place], int):
                 own = _bytes_in(inputs[number], device)
@@ -212,19 +207,11 @@ class Program:
         return tuple(_tensor(buffers, view) for view in case["outputs"])
 
 
-def _read(case: Mapping[str, Any]) -> set[int]:
-    """Buffers of inputs of which only launches want the address."""
-    if any(node["kind"] != "launch" for node in case["nodes"]):
-        return set()
-    returned = {view["buffer"] for view in case["outputs"]}
-    return {number for number, entry in enumerate(case["buffers"]) if isinstance(entry, int) and number not in returned}
-
-
 def _buffer(entry: Any, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
-    """Bytes: of an input, which they share, or new ones."""
+    """A tensor that begins where a buffer does: an input, or new bytes."""
     if isinstance(entry, int):
-        data = _bytes_in(inputs[entry], device)
-        return data.clone() if data.data_ptr() % ALIGNED_BYTES else data
+        value = inputs[entry].detach()
+        return _bytes_in(value, device).clone() if value.data_ptr() % ALIGNED_BYTES else value
     size, alignment = entry
     made = torch.empty(size + alignment - 1, dtype=torch.uint8, device=device)
     if alignment == 1:
@@ -242,10 +229,22 @@ def _bytes_in(value: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def _tensor(buffers: Sequence[torch.Tensor], view: Mapping[str, Any]) -> torch.Tensor:
     data, dtype = buffers[view["buffer"]], getattr(torch, view["dtype"])
+    if view["offset"] == 0 and _is(data, view):
+        return data
+    data = _bytes_in(data, data.device)
     if rest := data.numel() % dtype.itemsize:
         data = data[:-rest]
     typed = data.view(dtype)
     return typed.as_strided(view["shape"], view["strides"], typed.storage_offset() + view["offset"])
+
+
+def _is(value: torch.Tensor, view: Mapping[str, Any]) -> bool:
+    """Whether a tensor has the dtype, the sizes and the strides of a view."""
+    return (
+        value.dtype is getattr(torch, view["dtype"])
+        and list(value.shape) == view["shape"]
+        and list(value.stride()) == view["strides"]
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -273,8 +272,8 @@ def _judged_settings(precision: str) -> contextlib.ExitStack:
     return stack
 
 
-def _aten(node: Mapping[str, Any], buffers: Sequence[torch.Tensor], device: torch.device) -> None:
-    """A torch operation, and its results where the program has them."""
+def _aten(node: Mapping[str, Any], buffers: list[torch.Tensor], entries: Sequence[Any], device: torch.device) -> None:
+    """A torch operation. A result that is all of a new buffer becomes the buffer; others are copied there."""
     _, name, overload = node["op"].split(".")
     tensors = [_tensor(buffers, view) for view in node["views"]]
 
@@ -288,10 +287,16 @@ def _aten(node: Mapping[str, Any], buffers: Sequence[torch.Tensor], device: torc
     operation = getattr(getattr(torch.ops.aten, name), overload)
     made = operation(*plain(node["args"]), **{key: plain(value) for key, value in node["kwargs"].items()})
     for view, value in zip(node["outputs"], made if isinstance(made, (list, tuple)) else [made], strict=True):
-        if view is not None and isinstance(value, torch.Tensor):
-            target = _tensor(buffers, view)
-            if (target.data_ptr(), target.stride()) != (value.data_ptr(), value.stride()):
-                target.copy_(value)
+        if view is None or not isinstance(value, torch.Tensor):
+            continue
+        entry, storage = entries[view["buffer"]], value.untyped_storage()
+        is_whole = isinstance(entry, list) and 0 < entry[0] == value.nbytes == storage.nbytes() and _is(value, view)
+        if is_whole and all(storage.data_ptr() != data.untyped_storage().data_ptr() for data in buffers):
+            buffers[view["buffer"]] = value
+            continue
+        target = _tensor(buffers, view)
+        if (target.data_ptr(), target.stride()) != (value.data_ptr(), value.stride()):
+            target.copy_(value)
 
 
 # ---- the CUDA driver, by ctypes: cuda.h of CUDA 12 and 13 ----------------------------------------------------------
