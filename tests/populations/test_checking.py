@@ -58,7 +58,7 @@ EDITS = {
     "inspirations": "attempts SET inspirations = '[99999]'",
     "an offer": "decisions SET offered = '[99999]'",
     "a choice": "decisions SET chosen = 99",
-    "half a character": "events SET data = '{\"a\":\"\\ud800\"}'",
+    "half a character": 'events SET data = \'{"a":"\\ud800"}\'',
     "half a character of a kernel": "features SET (data, digest) = (SELECT e, hash(e) FROM (SELECT replace(data, "
     "'\"plain\"', '\"\\ud800\"') e))",
     "an event": "events SET data = '[]'",
