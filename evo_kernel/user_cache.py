@@ -29,9 +29,14 @@ def write(path: Path, text: str) -> None:
         os.replace(file.name, path)
 
 
+def path_of(key: object, suffix: str) -> Path:
+    """The file for a key (see content_hash)."""
+    return folder() / f"{content_hash(key)[:32]}.{suffix}"
+
+
 def kept(key: object, suffix: str, make: Callable[[], str]) -> str:
-    """The text of the file for a key (see content_hash); made and written if there is none."""
-    path = folder() / f"{content_hash(key)[:32]}.{suffix}"
+    """The text of the file for a key; made and written if there is none."""
+    path = path_of(key, suffix)
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8")
     text = make()

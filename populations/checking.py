@@ -24,7 +24,7 @@ from evo_kernel.types.limits import MOST_COUNT, MOST_NUMBER
 from evo_kernel.types.notes import Evidence
 from populations.archive import PopulationSettings
 from populations.connect import fetch_one
-from populations.rows import BASELINE_FAULT, decode_features, decode_finding, digest, fetch_environment, loads
+from populations.rows import BASELINE_FAULT, decode_features, decode_finding, digest, dumps, fetch_environment, loads
 from populations.statistics import NO_PROPOSAL
 
 Count, Positive = NewType("Count", int), NewType("Positive", float)
@@ -151,6 +151,7 @@ def _faults(connection: sqlite3.Connection) -> Iterator[tuple[str, int, str]]:
     """(table, row, what is wrong), columns first: what comes after may rely on them."""
     for name, count, function in (
         ("ln", 1, _log), ("hash", 1, digest), ("fits", 2, _json_fits), ("near", 2, _near), ("legible", 1, _legible),
+        ("whole", 1, _whole),
         ("source_hash", 2, lambda text, language: Source(text, language).sha256),
     ):  # fmt: skip
         connection.create_function(name, count, function, deterministic=True)
@@ -191,6 +192,8 @@ def _column(table: str, column: str, kind: str, needed: bool) -> str:
     shape = f"{table}.{column}"
     if shape in SHAPES:
         rule += f" AND fits('{shape}', {column})"
+    if shape in SHAPES or MADE.get(table, ("",))[0] == column:
+        rule += f" AND whole({column})"
     return rule if needed else f'"{column}" IS NULL OR {rule}'
 
 
@@ -198,6 +201,14 @@ def _legible(text: bytes) -> bool:
     try:
         return text.decode() is not None
     except UnicodeDecodeError:
+        return False
+
+
+def _whole(text: str) -> bool:
+    """Whether JSON has no half of a surrogate pair, which no page takes; escaped, it is legible."""
+    try:
+        return "\\ud" not in text.lower() or dumps(loads(text)).encode() is not None
+    except (ValueError, RecursionError):
         return False
 
 

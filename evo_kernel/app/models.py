@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from evo_kernel import user_cache
 from evo_kernel.budget import Ledger
 from evo_kernel.config import Config, ModelConfig
 from evo_kernel.errors import ConfigError
@@ -36,6 +37,8 @@ def opened(
 
     `keys`: a missing key is among that; else the models are only looked at.
     """
+    for one in config.models.values() if keys else ():
+        user_cache.kept(_key_and_place(one), SAID, str)
     endpoints = dict[str, Endpoint]()
     with contextlib.closing(LiteLLMWire()) as wire:
         members = {key: _one(key, config, wire, endpoints, purse, stop, keys=keys) for key in config.models}
@@ -45,6 +48,27 @@ def opened(
             raise ConfigError(f"two models have one name ({names}): calls could not be told apart. Drop one.")
         made = list(members.values())
         yield made[0] if len(made) == 1 else Ensemble(made, weights), tuple(endpoints.values())
+
+
+SAID = "said"
+"""Suffix of files of the user's cache: keys went to these places before."""
+
+
+def _key_and_place(one: ModelConfig) -> list[str | None]:
+    return [one.api_key_env, one.base_url or one.name]
+
+
+def strange_place(config: Config, set_keys: Container[str]) -> str:
+    """To which place that no run of this user had before a key would go, and how to allow it; empty where to none.
+    `set_keys`: what the user said now."""
+    for name, one in config.models.items():
+        said = f"models.{name}.api_key_env" in set_keys or f"models.{name}.base_url" in set_keys
+        if one.api_key_env and not said and not user_cache.path_of(_key_and_place(one), SAID).is_file():
+            return (
+                f"the key in {one.api_key_env} would go to {one.base_url or one.name}, where no run of yours has sent "
+                f"it from this machine. If it belongs there, add --set models.{name}.api_key_env={one.api_key_env}"
+            )
+    return ""
 
 
 def lacking_key(one: ModelConfig) -> str:

@@ -274,7 +274,7 @@ class PlanJudge:
     ) -> PartialEvaluation:
         """Check plans of search cases, which may take paths of their own, with wide values; one with each of others."""
         partial = self._grader.check_at_size(context, timed, regimes.WIDE)
-        for regime in regimes.OTHERS if timed else ():
+        for regime in regimes.others(self._task, timed[0][0]) if timed else ():
             if not partial.ended.passed:
                 break
             partial = partial.then(self._grader.check_at_size(context, [secrets.choice(timed)], regime))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import signal
 import socket
 import sqlite3
@@ -25,8 +26,8 @@ from operators.llm.litellm_model import Patience
 from operators.llm.transcript import unpack
 from populations.reading import PopulationReader
 from tests.support.chat_server import Answer, ChatServer, broken, failure
-from tests.support.commands import evo
-from tests.support.modelled import CommentJudge, config_for, faster, kernel_of, search
+from tests.support.commands import evo, evo_main
+from tests.support.modelled import FIRST, CommentJudge, config_for, faster, kernel_of, opened, search
 from tests.support.scripted import ScriptedOperator
 from tests.support.scripts import script
 
@@ -271,6 +272,25 @@ def test_a_key_reaches_neither_file_nor_log(tmp_path: Path, monkeypatch: pytest.
     packed = [unpack(row[0]) for row in rows(tmp_path / "a.db", "SELECT messages FROM calls WHERE messages != ''")]
     assert packed and key not in json.dumps(packed)
     assert key not in "".join(row[0] for row in rows(tmp_path / "a.db", "SELECT text FROM sources"))
+
+
+def test_a_key_goes_nowhere_that_only_a_population_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come from anybody. What a run of this user's used, or they name now, is known."""
+    monkeypatch.setenv("LOCAL_API_KEY", "q7TzLw0secret")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "a.db"
+    place = {"name": "local", "base_url": "http://127.0.0.1:9", "api_key_env": "LOCAL_API_KEY"}
+    config = config_for(None, models={"main": place | {"price_in": 0, "price_out": 0}}, task=str(tmp_path / "gone.py"))
+    with opened(file, config) as population:
+        population.plant(FIRST)
+    refused = "the key in LOCAL_API_KEY would go to http://127.0.0.1:9, where no run of yours has sent it"
+    for said in ((), ("--model", "local"), ("--set", "models.main.temperature=0.5")):
+        ended = evo_main("resume", file, *said)
+        assert ended.returncode == 2 and refused in " ".join(ended.stderr.split())
+    allowed = re.search(r"add --set (\S+)", ended.stderr)
+    assert allowed is not None and "gone.py" in evo_main("resume", file, "--set", allowed[1]).stderr
+    operator_factory.check(config)  # as each run does
+    assert "gone.py" in evo_main("resume", file).stderr
 
 
 def test_a_prompt_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,22 @@ def test_few_elements_are_large_and_all_others_are_as_drawn():
     assert regimes.apply("one large", (torch.ones(0, 3), torch.ones(())))[1] == 2**17
 
 
+def test_one_input_is_uneven_while_all_others_are_as_drawn():
+    inputs = [torch.randn(8, 50) for _ in range(5)]
+    for first, regime in enumerate(regimes.APART):
+        seen = set()
+        for seed in range(20):
+            both = zip(regimes.apply(regime, inputs, seed), inputs, strict=True)
+            (one,) = (place for place, (changed, drawn) in enumerate(both) if not torch.equal(changed, drawn))
+            seen.add(one)
+        assert seen == {*range(first, 5, 2)}
+        assert regimes.apply(regime, inputs[:1])[0] is not inputs[0] or first
+    task = load("softmax")
+    assert regimes.others(task, task.cases[0]) == regimes.OTHERS
+    task = load("linear_gelu")
+    assert regimes.others(task, task.cases[0]) == regimes.OTHERS + regimes.APART
+
+
 def test_what_each_regime_does():
     x = torch.randn(1000)
 
@@ -123,5 +139,5 @@ def test_marks_stay_and_others_change_as_without_them(regime, dtype):
     (alone,), (marked,) = regimes.apply(regime, (x[:1000],)), regimes.apply(regime, (x,))
     assert torch.equal(marked[1000:].nan_to_num(7.0), marks.repeat(300).nan_to_num(7.0))
     assert torch.isfinite(marked[:1000].double()).all()
-    if regime not in ("uneven", "one large", "one large a row"):  # by places
+    if regime not in ("uneven", "one large", "one large a row", *regimes.APART):  # by places
         assert torch.equal(marked[:1000], alone)

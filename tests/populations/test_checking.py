@@ -16,6 +16,7 @@ from evo_kernel.errors import PopulationError
 from evo_kernel.types import CaseKind, PairedComparison, Purpose, Rival, Status
 from populations.population import open_population
 from populations.reading import PopulationReader
+from populations.rows import digest
 from tests.populations.samples import CARD, MODELED, TASK, passed, search
 
 EDITS = {
@@ -57,6 +58,9 @@ EDITS = {
     "inspirations": "attempts SET inspirations = '[99999]'",
     "an offer": "decisions SET offered = '[99999]'",
     "a choice": "decisions SET chosen = 99",
+    "half a character": 'events SET data = \'{"a":"\\ud800"}\'',
+    "half a character of a kernel": "features SET (data, digest) = (SELECT e, hash(e) FROM (SELECT replace(data, "
+    "'\"plain\"', '\"\\ud800\"') e))",
     "an event": "events SET data = '[]'",
     "a rival": "comparisons SET against = 'nobody'",
     "a ratio": "comparisons SET ratio = 0.0",
@@ -84,6 +88,7 @@ def test_a_row_edited_by_hand_is_named(sound, tmp_path, edit):
     path = tmp_path / "edited.db"
     shutil.copy(sound, path)
     connection = sqlite3.connect(path)
+    connection.create_function("hash", 1, digest)
     assert connection.execute(f"UPDATE {edit}").rowcount > 0
     connection.commit()
     connection.close()

@@ -260,6 +260,7 @@ def test_a_product_with_a_vector_is_sums_shared_by_programs_where_they_are_few()
     ):
         assert all(f"{kernel}_kernel[" in written(*one) and "tl.dot(" not in written(*one) for one in (few, many))
         assert "add_parts_kernel[" in written(*few) and "add_parts_kernel[" not in written(*many)
+    assert "row_dot_kernel[" in written((0, 8), (8, 1))
 
 
 def test_sizes_stay_general_across_cases():

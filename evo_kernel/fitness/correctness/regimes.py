@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from evo_kernel.tasks.layout import once, write
-from evo_kernel.tasks.task import Case, Input, Task
+from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 
 LARGE, MODERATE, SMALL, TINY, HUGE = 64.0, 4.0, 1e-3, 1e-15, 2.0**17
 TIE_STEP, FEW_DIGITS = 0.5, 16
@@ -147,6 +147,9 @@ _TRANSFORMS: Mapping[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
     "uneven": lambda x, _, seed: _uneven(x, seed),
     "one large": lambda x, place, seed: _few(x, seed + place, is_alone=True),
     "one large a row": lambda x, place, seed: _few(x, seed + place, is_alone=False),
+    # Of one tensor alone: what others tell of their sizes says nothing of it.
+    "one uneven": lambda x, _, seed: _uneven(x, seed),
+    "another uneven": lambda x, _, seed: _uneven(x, seed),
     "positive": lambda x, *_: _wide(x).abs().to(x.dtype),
     "one sign": lambda x, place, _: _one_sign(x, place % 2 == 0),  # the first, third and so on are negative
     "other sign": lambda x, place, _: _one_sign(x, place % 2 == 1),
@@ -164,6 +167,8 @@ SEARCH: tuple[str, ...] = ("nominal", "large")
 """Rounds of a check during search: they detect most wrong kernels in few executions."""
 WIDE, OTHERS = "uneven", ("negative", "one large", "one large a row")
 """Additional rounds of a confirmation at timed sizes, whose kernels may take paths of their own: all, one of each."""
+APART = ("one uneven", "another uneven")
+"""Also one of each, where there are several tensors. The first, third and so on are drawn from, or the others."""
 CONFIRM: tuple[str, ...] = ("nominal",) * 5 + tuple(name for name in REGIMES if name != "nominal")
 """Rounds of a confirmation: five seeds of nominal values, and every other regime once."""
 
@@ -175,6 +180,13 @@ def drawn(task: Task, case: Case, seed: int, regime: str, device: str) -> tuple[
     return tuple(kept if place in task.host_known else changed for place, (kept, changed) in enumerate(both))
 
 
+def others(task: Task, case: Case) -> tuple[str, ...]:
+    """OTHERS, and APART where these differ from uneven and nominal values."""
+    specs = task.input_specs(case)
+    changed = [one for one in specs if isinstance(one, TensorSpec) and getattr(torch, one.dtype).is_floating_point]
+    return OTHERS + APART * (len(changed) > 1)
+
+
 def apply(regime: str, inputs: Sequence[Input], seed: int = 0) -> tuple[Input, ...]:
     """The inputs in a regime, with the same shapes, dtypes and strides. Raises KeyError for an unknown regime.
 
@@ -182,13 +194,16 @@ def apply(regime: str, inputs: Sequence[Input], seed: int = 0) -> tuple[Input, .
     """
     transform = _TRANSFORMS[regime]
 
+    count = sum(isinstance(value, torch.Tensor) and _is_changed(value, regime) for value in inputs)
+    some = range(count)[APART.index(regime) :: 2] if regime in APART else ()
+    only = {some[seed % len(some)]} if some else set[int]()
     places = itertools.count()
 
     def changed(value: Input) -> Input:
         if not isinstance(value, torch.Tensor) or not _is_changed(value, regime):
             return value
-        alone = once(value)
-        result = transform(alone, next(places), seed)
+        place, alone = next(places), once(value)
+        result = transform(alone, place, seed) if place in only or regime not in APART else alone
         if result is alone:
             return value
         if value.is_floating_point():

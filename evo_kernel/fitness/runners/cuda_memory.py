@@ -22,6 +22,9 @@ CANARY_BYTES = 1024
 POISON = 0xFF  # NaN in every floating-point type, -1 in signed integers
 _FINITE = range(0x01, 0x78)  # with either sign: bytes whose words are finite in every floating-point type
 
+_FINITE_BITS, _SET_BITS = (int.from_bytes(bytes([byte] * 8), signed=True) for byte in (0xF7, 0x01))
+"""That random bytes may have, and must have, to be such ones."""
+
 
 def other_poison() -> int:
     """A secret byte whose words are finite: where POISON gives NaN, results of this one differ from it."""
@@ -113,14 +116,14 @@ class Arena:
 
     def poison(self, byte: int | None = POISON) -> None:
         """Overwrite everything except inputs; None: with secret bytes, each of its own, whose words are finite."""
+        drawn = torch.Generator(self.memory.device).manual_seed(secrets.randbits(62)) if byte is None else None
         for place in self._poisoned:
             memory = self.bytes_of(place)
-            if byte is not None:
-                memory.fill_(byte)
-                continue
-            drawn = torch.Generator(memory.device).manual_seed(secrets.randbits(62))
-            memory.random_(_FINITE.start, _FINITE.stop, generator=drawn)
-            memory |= torch.randint(0, 2, memory.shape, generator=drawn, dtype=memory.dtype, device=memory.device) << 7
+            memory.fill_(other_poison() if byte is None else byte)
+            if drawn is not None:
+                words = memory[: memory.numel() // 8 * 8].view(torch.int64)
+                words.random_(-(1 << 63), None, generator=drawn)
+                words.bitwise_and_(_FINITE_BITS).bitwise_or_(_SET_BITS)
 
     def gaps_whole(self, views: Sequence[View]) -> torch.Tensor:
         """Whether bytes between the elements of one buffer's views are unchanged, as a tensor; does not synchronise."""

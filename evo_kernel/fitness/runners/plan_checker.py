@@ -152,7 +152,7 @@ class PlanChecker:
             fill(arena, plan, inputs)
             self._state.clean()
             launcher.prepare(arena, poison)
-            launcher.run(arena)
+            launcher.run(arena, in_place=poison is None)  # as when timed
             self._state.ran(plan)
         return _Ran(seed, regime, inputs, arenas)
 

@@ -37,7 +37,7 @@ def times_vector(
     block_k = module.block(k, most=1024 if along else 32)
     kernel.knobs |= {"BLOCK_M": block_m, "BLOCK_K": block_k}
     programs = -(-module.largest(m) // block_m) * (module.largest(out.shape[0]) if batched else 1)
-    shares = max(1, min(RESIDENT * PROCESSORS // programs, module.largest(k) // (4 * block_k)))
+    shares = max(1, min(RESIDENT * PROCESSORS // max(1, programs), module.largest(k) // (4 * block_k)))
     target = out
     if shares > 1:
         target = module.scratch(module.fresh("parts"), (sympy.Integer(shares), *out.shape), torch.float32)
