@@ -24,7 +24,7 @@ import numpy as np
 
 from evo_kernel.types import NOTICEABLE, SAME
 
-JUDGE_VERSION = 41
+JUDGE_VERSION = 42
 
 
 @dataclass(frozen=True)
