@@ -22,6 +22,7 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.reading import CONSTANTS
 from evo_kernel.tasks.compiled.stand_in import stand_in
 from evo_kernel.tasks.layout import convolutions_by_cudnn
+from evo_kernel.tasks.lowering.decompositions import ATTENTION
 from evo_kernel.tasks.lowering.failures import quiet
 from evo_kernel.tasks.lowering.trace import Traced, renewed, trace
 from evo_kernel.tasks.task import describe
@@ -87,7 +88,7 @@ def generate(
     from torch._inductor.decomposition import select_decomp_table
 
     with warnings.catch_warnings(action="ignore"), quiet():
-        traced = trace(reference, inputs, fixed, select_decomp_table(), simplify=simplify)
+        traced = trace(reference, inputs, fixed, select_decomp_table() | ATTENTION, simplify=simplify)
         _write_back(traced)
         _refuse_random(traced.graph)
         _refuse_constants(traced.graph)

@@ -182,27 +182,6 @@ def _group_norm(
     return result.to(x.dtype), mean.reshape(n, groups).to(x.dtype), scale.reshape(n, groups).to(x.dtype)
 
 
-OWN: dict[Any, Callable[..., Any]] = {
-    aten.var_mean.correction: _var_mean,
-    aten.std.correction: lambda *given, **options: aten.sqrt(aten.var.correction(*given, **options)),
-    aten.std_mean.correction: _std_mean,
-    aten.native_group_norm.default: _group_norm,
-}
-
-
-@cache
-def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """Overload → decomposition, for `make_fx`."""
-    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
-    for operation in BROKEN:
-        try:
-            table |= get_decompositions([operation])
-        except RuntimeError:  # this version of torch has none: the operation is then named as not lowered
-            continue
-    kept = {getattr(packet, name) for packet in KEPT for name in packet.overloads()}
-    return {overload: function for overload, function in table.items() if overload not in kept} | OWN
-
-
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -228,6 +207,40 @@ def attention(
         keep = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, float("-inf")) if keep else scores + attn_mask
     return (torch.softmax(scores, dim=-1) @ v).to(query.dtype)
+
+
+def _attention_for_cpu(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+    *, attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """What nn.MultiheadAttention calls where it is traced, out of `Respelled`'s sight. Its second result is for a
+    gradient, which a graph has no use for."""
+    made = attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return made, query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+ATTENTION: dict[Any, Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_for_cpu
+}
+OWN: dict[Any, Callable[..., Any]] = {
+    aten.var_mean.correction: _var_mean,
+    aten.std.correction: lambda *given, **options: aten.sqrt(aten.var.correction(*given, **options)),
+    aten.std_mean.correction: _std_mean,
+    aten.native_group_norm.default: _group_norm,
+} | ATTENTION
+
+
+@cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """Overload → decomposition, for `make_fx`."""
+    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    for operation in BROKEN:
+        try:
+            table |= get_decompositions([operation])
+        except RuntimeError:  # this version of torch has none: the operation is then named as not lowered
+            continue
+    kept = {getattr(packet, name) for packet in KEPT for name in packet.overloads()}
+    return {overload: function for overload, function in table.items() if overload not in kept} | OWN
 
 
 class Respelled(Recurrent):
