@@ -46,6 +46,7 @@ REFERENCES = {
     "largest": (lambda x: (x.argmax(-1), x.amin(0)), [((5, 33),), ((7, 4),)]),
     "pool": (lambda x: F.max_pool2d(x[None], 3, 2, 1), [((5, 33),), ((7, 4),)]),
     "constants": (lambda x: x[torch.tensor([1, 3, 0])] * weights(x)[:, None], [((5, 33),), ((7, 4),)]),
+    "number": (lambda x: x.clamp(max=torch.log(torch.tensor(2.0, device=x.device))), [((5, 33),), ((7, 4),)]),
     "clamped": (lambda x, y: (torch.minimum(x.clamp(-1, 1), y).relu(), x.amax(-1), y.amin(-1)), [((5, 33), (5, 33))]),
     "double": (lambda x: (x.double().clamp(-1, 1), x.double().amax(-1), x.double().amin(0)), [((5, 33),)]),
     "total": (lambda x: x.cumsum(-1), [((5, 300),), ((7, 4),)]),

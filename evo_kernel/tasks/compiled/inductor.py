@@ -204,6 +204,15 @@ def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
 
     graph = fx.Graph()
     graph.output(graph.graph_copy(traced.graph.graph, {}))
+    for node in list(graph.nodes):
+        held = getattr(traced.graph, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(held, torch.Tensor) and held.dim() == 0:  # Inductor would compute with it where it lies
+            with graph.inserting_before(node):
+                options = {"dtype": held.dtype, "device": CUDA}
+                number = graph.call_function(torch.ops.aten.full.default, ([], held.item()), options)
+            number.meta = dict(node.meta)
+            node.replace_all_uses_with(number)
+            graph.erase_node(node)
     for node in graph.nodes:
         node.args, node.kwargs = (map_aggregate(given, moved) for given in (node.args, node.kwargs))
         if "val" in node.meta:
