@@ -350,10 +350,12 @@ def test_a_network_keeps_as_symbols_only_the_sizes_that_differ():
             x = torch.relu(x @ weight)
         return x
 
-    def text(weights):
+    def text(weights, exact=False):
         cases = [[torch.ones(batch, 8), *[torch.ones(8, 8)] * weights] for batch in (3, 5)]
-        return lower_function(reference, cases)
+        return lower_function(reference, cases, exact=exact)
 
     small, network = text(2), text(NETWORK)
     assert "= x2.shape" in small and "= x2.shape" not in network
     assert "= x0.shape" in network and network.count("def run") == 1
+    exact = text(NETWORK, exact=True)
+    assert "= x0.shape" not in exact and exact.count("def run_") == 2
