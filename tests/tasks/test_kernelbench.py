@@ -158,7 +158,9 @@ def test_a_number_of_layers_stays(tmp_path):
     """A kernel takes every weight: it could not be called for a network of fewer. Of a network, sizes are numbers."""
     layers = "super().__init__()\n        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])"
     text = SOFTMAX.replace("super().__init__()", layers).replace("import torch", "import torch\n\ndepth = 23", 1)
-    text = text.replace("torch.softmax(x, dim=1)", "torch.softmax(x, dim=1) + sum(one.bias.sum() for one in self.layers)")
+    text = text.replace(
+        "torch.softmax(x, dim=1)", "torch.softmax(x, dim=1) + sum(one.bias.sum() for one in self.layers)"
+    )
     problem = Problem(text, "deep.py")
     own = constants(problem)
     small = reduced(problem, own, ODD)

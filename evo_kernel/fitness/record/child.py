@@ -46,7 +46,7 @@ def warm_up() -> None:
     fake_tensor.init_gpu_context = lambda device: None
     FakeTensor.__getitem__ = get_item
     FakeTensor.__setitem__ = set_item
-    FakeTensor.copy_ = copy_into
+    FakeTensor.copy_ = copy_into  # pyright: ignore[reportAttributeAccessIssue]
     blank.keep_dynamo_out()
     # Views and copies of fake tensors ask whether they are of this class, whose import takes 0.2 s.
     blank.keep_out("torch.distributed.tensor", DTensor=type("DTensor", (), {}))

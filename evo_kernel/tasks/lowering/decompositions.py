@@ -23,9 +23,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Those whose matrix products have kernels."""
 
 
-SCHEMA = (
-    "(str kind, Tensor gates, Tensor hidden, Tensor cell, Tensor weight, Tensor bias) -> (Tensor, Tensor)"
-)
+SCHEMA = "(str kind, Tensor gates, Tensor hidden, Tensor cell, Tensor weight, Tensor bias) -> (Tensor, Tensor)"
 
 
 @torch.library.custom_op("evo_kernel::recurrence", mutates_args=(), schema=SCHEMA)
