@@ -387,6 +387,13 @@ def test_torchs_convolutions_lie_as_cudnn_writes_them(recorder, transposed):
     assert plan.plan.outputs[0].strides[1] == 1
 
 
+def test_a_network_of_hundreds_of_weights_is_recorded(recorder):
+    case = RecordCase("many", CASE.inputs * 315)
+    source = Source(DOUBLE.replace("def run(x):", "def run(x, *weights):"))
+    plan = recorder.record(source, (case,), ((),)).plans[("many", ())]
+    assert isinstance(plan, CompiledPlan) and len(plan.plan.inputs) == 315, plan
+
+
 def test_operations_whose_decomposition_copies_into_out_are_recorded(recorder):
     text = DOUBLE.replace(
         "def run(x):\n    y = torch.empty_like(x)\n",
