@@ -29,7 +29,7 @@ from evo_kernel.fitness.spool.client import SpoolJudge
 from evo_kernel.fitness.stages import THINKING, Stages
 from evo_kernel.judge_place import LOCAL
 from evo_kernel.observe.formatting import fault_lines
-from evo_kernel.tasks.first import First, Origin, beside_first, first_of, template_of
+from evo_kernel.tasks.first import First, Origin, beside_first, first_of, lowered_beside, template_of
 from evo_kernel.tasks.helper_process import in_a_thread
 from evo_kernel.tasks.loading import builtin_names, load
 from evo_kernel.tasks.packaged import names_function, packaged_source
@@ -124,7 +124,7 @@ def prepared(config: Config, task: Task, path: Path, create: bool | None, wait: 
     makers: dict[str, Callable[[], Source | None]] = {}  # in the order in which they are judged: what takes long last
     if config.first == "all" and first is not None:
         makers = {"template": lambda: template_of(task), "gluon": lambda: template_of(task, "gluon")}
-        makers |= {"lowered": lambda: root.lowered if root is not None else None, "compiled": beside}
+        makers |= {"lowered": lambda: lowered_beside(task, root) if root is not None else None, "compiled": beside}
     ahead = makers.keys() - {"lowered"} - ({"gluon"} if config.device == "cpu" else set())
     made = {origin: in_a_thread(makers[origin]) for origin in ahead if create}  # begun while the judge opens
     leaders: list[Source] = []

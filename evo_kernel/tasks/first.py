@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +29,8 @@ class First:
     origin: Origin
     lowered: Source | None = None
     """What lowering writes, where that is not the first: a root beside it."""
+    lowers_later: bool = False
+    """Whether `lowered_beside` is still to be asked for that: of a network it takes seconds."""
 
 
 def first_kernel(task: Task, wanted: Wanted = "auto") -> Source:
@@ -41,8 +42,8 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
     """The task's seed if it names one, else what lowering writes.
 
     Where lowering gives nothing, or leaves operations to PyTorch, torch.compile's kernels are tried, and taken where
-    they leave fewer; and where the reference convolves and may do so by PyTorch, several times as fast as lowering's
-    plain kernels. Raises LoweringError when neither knows the reference's operations.
+    they leave fewer; and where the reference convolves, or is a network, and may do so by PyTorch, several times as
+    fast as lowering's plain kernels. Raises LoweringError when neither knows the reference's operations.
     """
     if wanted == "compiled":
         return First(_launching(compiled(task)), "compiled")
@@ -52,10 +53,12 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
         return First(product_template(task, "gluon" if wanted == "gluon" else "triton"), wanted)
     if task.seed is not None:
         return First(task.seed, "seed")
-    from evo_kernel.tasks.lowering.lower import lower  # only here: a task with a seed need not pay for tracing
-
+    libraries = task.allow == "mixed" and compiles(task)
+    if libraries and _is_network(task):
+        with contextlib.suppress(LoweringError):
+            return First(_launching(compiled_baseline(task)), "compiled", lowers_later=True)
     try:
-        lowered = _lowered(lower, task)
+        lowered = _lowered(task)
     except LoweringError as unknown:
         try:
             return First(_launching(compiled(task, templates=True)), "compiled")
@@ -68,14 +71,31 @@ def first_of(task: Task, wanted: Wanted = "auto") -> First:
             return First(lowered, "lowered")
         if len(left_to_torch(other)) < len(left_to_torch(lowered)):
             return First(other, "compiled")
-    elif task.allow == "mixed" and _CONVOLVES.search(lowered.text) and compiles(task):
+    elif libraries and _CONVOLVES.search(lowered.text):
         with contextlib.suppress(LoweringError):
             return First(_launching(compiled_baseline(task)), "compiled", lowered)
     return First(lowered, "lowered")
 
 
-def _lowered(lower: Callable[[Task], Source], task: Task) -> Source:
+def _is_network(task: Task) -> bool:
+    from evo_kernel.tasks.lowering.lower import NETWORK
+
+    return sum(isinstance(spec, TensorSpec) for spec in task.input_specs(task.cases[0])) >= NETWORK
+
+
+def lowered_beside(task: Task, first: First) -> Source | None:
+    """What lowering writes, as a root beside another first kernel. None where there is none."""
+    if not first.lowers_later:
+        return first.lowered
+    with contextlib.suppress(LoweringError):  # an addition: nobody needs it
+        return _lowered(task)
+    return None
+
+
+def _lowered(task: Task) -> Source:
     """What `lower` writes. Raises LoweringError, for a fault of lowering's own too: torch.compile's kernels remain."""
+    from evo_kernel.tasks.lowering.lower import lower  # only here: a task with a seed need not pay for tracing
+
     try:
         return lower(task)
     except LoweringError:

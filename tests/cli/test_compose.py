@@ -10,6 +10,7 @@ from evo_kernel.config import Config, config_from, stored_config
 from evo_kernel.errors import ConfigError, LoweringError, UserError
 from evo_kernel.tasks import first
 from evo_kernel.tasks.loading import load
+from evo_kernel.tasks.lowering.lower import NETWORK
 
 TASK = '''"""Twice a tensor."""
 CASES = {"check": [{"n": 7}], "search": [{"n": 64}]}
@@ -64,6 +65,21 @@ def test_a_search_on_convolutions_that_pytorch_may_do_starts_from_those(tmp_path
     found = first.first_of(task)
     assert found.origin == "compiled" and first.left_to_torch(found.source) == ["convolution.default"]
     assert "aten" not in found.lowered.text and "ynumel" in found.source.text  # channels are last in what cuDNN returns
+    assert roots(task, tmp_path / "p.db") == [(1, "compiled"), (2, "lowered")]
+
+
+def test_a_search_on_a_network_that_pytorch_may_compute_starts_from_torch_compiles(tmp_path):
+    path = tmp_path / "network.py"
+    path.write_text(
+        'import torch\nALLOW = "mixed"\nCASES = {"check": [{"n": 4}], "search": [{"n": 8}]}\n'
+        "def inputs(case, generator, device):\n"
+        f"    shapes = [(case['n'], 16), *[(16, 16)] * {NETWORK - 1}]\n"
+        "    return [torch.randn(shape, generator=generator, device=device) for shape in shapes]\n"
+        "def reference(x, *weights):\n    for w in weights:\n        x = torch.relu(x @ w)\n    return x\n"
+    )
+    task = load(path)
+    found = first.first_of(task)
+    assert found.origin == "compiled" and set(first.left_to_torch(found.source)) == {"mm.out"}
     assert roots(task, tmp_path / "p.db") == [(1, "compiled"), (2, "lowered")]
 
 

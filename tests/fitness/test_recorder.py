@@ -387,6 +387,26 @@ def test_torchs_convolutions_lie_as_cudnn_writes_them(recorder, transposed):
     assert plan.plan.outputs[0].strides[1] == 1
 
 
+def test_a_network_of_hundreds_of_weights_is_recorded(recorder):
+    case = RecordCase("many", CASE.inputs * 315)
+    source = Source(DOUBLE.replace("def run(x):", "def run(x, *weights):"))
+    plan = recorder.record(source, (case,), ((),)).plans[("many", ())]
+    assert isinstance(plan, CompiledPlan) and len(plan.plan.inputs) == 315, plan
+
+
+def test_operations_whose_decomposition_copies_into_out_are_recorded(recorder):
+    text = DOUBLE.replace(
+        "def run(x):\n    y = torch.empty_like(x)\n",
+        "def run(x):\n    y = torch.empty_like(x)\n"
+        "    z = torch.empty(64, 64, device='cuda')\n"
+        "    torch.ops.aten.addmm.out(x[0, :64], x, x.t(), alpha=1, beta=1, out=z)\n",
+    ).replace("return y", "return y, z")
+    plan = _plan(recorder, text)
+    assert isinstance(plan, CompiledPlan), plan
+    assert [node.op for node in plan.plan.aten_nodes] == ["aten.addmm.out"]
+    assert plan.plan.aten_nodes[0].outputs[0] == plan.plan.outputs[1]
+
+
 def test_tables_of_addresses_are_relocations(recorder):
     def recorded(lines: str, result: str = "y"):
         text = DOUBLE.replace("    double_kernel[", f"    {lines}\n    double_kernel[")

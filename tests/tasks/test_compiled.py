@@ -23,6 +23,7 @@ from evo_kernel.tasks.first import first_of, left_to_torch
 from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.lower import lower_function
 from evo_kernel.tasks.task import functional
+from evo_kernel.types import Source
 from tests.support.compiled import draw, results_of
 from tests.support.nan import with_nan
 from tests.support.scripts import script
@@ -45,6 +46,7 @@ REFERENCES = {
     "largest": (lambda x: (x.argmax(-1), x.amin(0)), [((5, 33),), ((7, 4),)]),
     "pool": (lambda x: F.max_pool2d(x[None], 3, 2, 1), [((5, 33),), ((7, 4),)]),
     "constants": (lambda x: x[torch.tensor([1, 3, 0])] * weights(x)[:, None], [((5, 33),), ((7, 4),)]),
+    "number": (lambda x: x.clamp(max=torch.log(torch.tensor(2.0, device=x.device))), [((5, 33),), ((7, 4),)]),
     "clamped": (lambda x, y: (torch.minimum(x.clamp(-1, 1), y).relu(), x.amax(-1), y.amin(-1)), [((5, 33), (5, 33))]),
     "double": (lambda x: (x.double().clamp(-1, 1), x.double().amax(-1), x.double().amin(0)), [((5, 33),)]),
     "total": (lambda x: x.cumsum(-1), [((5, 300),), ((7, 4),)]),
@@ -259,6 +261,18 @@ def test_libraries_are_left_only_where_they_are_allowed():
     assert "torch.empty_strided((4, 3, 3, 3), (27, 1, 9, 3)" in text  # channels last, as where sizes are numbers
     with pytest.raises(LoweringError, match=r"leaves aten\.sort\.stable to a library.*ALLOW"):
         compiled_function(lambda x: x.sort(-1)[0], [[torch.empty(5, 300, device="meta")]])
+
+
+def test_no_attention_is_left_to_a_cpu():
+    """References are traced on a CPU, where a module's attention is an operation that a GPU lacks."""
+
+    def attend(x, w, out):
+        options = {"need_weights": False}
+        return F.multi_head_attention_forward(x, x, x, 8, 2, w, None, None, None, False, 0.0, out, None, **options)[0]
+
+    shapes = [torch.empty(*shape, device="meta") for shape in ((5, 3, 8), (24, 8), (8, 8))]
+    text = compiled_function(attend, [shapes], allow_aten=True, templates=False)
+    assert {name.split(".")[0] for name in left_to_torch(Source(text))} == {"mm", "bmm"}
 
 
 def test_sums_of_products_need_no_product():

@@ -154,6 +154,23 @@ def test_a_size_stays_where_the_output_would_else_say_nothing():
     assert telling(plain, own, small) == small
 
 
+def test_a_number_of_layers_stays(tmp_path):
+    """A kernel takes every weight: it could not be called for a network of fewer. Of a network, sizes are numbers."""
+    layers = "super().__init__()\n        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(depth)])"
+    text = SOFTMAX.replace("super().__init__()", layers).replace("import torch", "import torch\n\ndepth = 23", 1)
+    text = text.replace(
+        "torch.softmax(x, dim=1)", "torch.softmax(x, dim=1) + sum(one.bias.sum() for one in self.layers)"
+    )
+    problem = Problem(text, "deep.py")
+    own = constants(problem)
+    small = reduced(problem, own, ODD)
+    assert small["depth"] == own["depth"] == 23 and small["dim"] < own["dim"]
+    (tmp_path / "level3").mkdir()
+    (tmp_path / "level3/1_Deep.py").write_text(text)
+    assert ".shape[" in (lowered := lower(load(f"kernelbench:{tmp_path}/level3/1@mixed")).text)
+    assert "= x.shape" not in lowered
+
+
 def test_class_numbers_keep_their_dtype_and_the_task_says_so(root):
     task = named(root, "level1/2")
     assert drawn(task, task.cases_of(CaseKind.CHECK)[0])[1].dtype == torch.int64

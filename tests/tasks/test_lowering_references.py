@@ -187,6 +187,13 @@ def attention_sdpa(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+@entry(lambda g, s: (normal(g, *s, 8), *(normal(g, *one) for one in ((24, 8), (24,), (8, 8), (8,)))), (5, 3), (4, 2))
+def attention_of_a_module(x, w, b, out, out_b):
+    """As nn.MultiheadAttention calls it: PyTorch chooses the attention out of a function mode's sight."""
+    options = {"need_weights": False}
+    return F.multi_head_attention_forward(x, x, x, 8, 2, w, b, None, None, False, 0.0, out, out_b, **options)[0]
+
+
 @entry(lambda g, s: (normal(g, s[0], s[1], s[2]), normal(g, s[2], s[2] * 3)), (2, 9, 12), (3, 5, 24))
 def attention_packed(x, w):
     b, t, c = x.shape

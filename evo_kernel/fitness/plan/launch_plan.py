@@ -53,6 +53,7 @@ MAX_NODES = 4096
 MAX_CODE = 4 << 20  # characters of one kernel
 MAX_CODES = 32 << 20  # of all kernels of a plan together
 MAX_PARAMETERS = 512
+MAX_INPUTS = 1024  # of a plan: a network takes each of its weights
 MAX_TABLE_BYTES = 64 << 10  # all constant tables of a plan together
 MAX_BLOCK = (1024, 1024, 64)  # and MAX_THREADS together; the same table
 MAX_THREADS = 1024
@@ -369,7 +370,7 @@ class Plan(_Data):
     case: Annotated[str, Field(max_length=400)]
     target: Annotated[int, Field(ge=70, le=150)]  # compute capability × 10
     knobs: tuple[tuple[Annotated[str, Field(max_length=300)], int], ...] = ()
-    inputs: Annotated[tuple[View | None, ...], Field(max_length=256)]  # None: not a tensor
+    inputs: Annotated[tuple[View | None, ...], Field(max_length=MAX_INPUTS)]  # None: not a tensor
     buffers: Annotated[tuple[Buffer, ...], Field(max_length=4096)]
     kernels: Annotated[tuple[Kernel, ...], Field(max_length=512)]
     nodes: Annotated[tuple[Node, ...], Field(max_length=MAX_NODES)]

@@ -46,6 +46,7 @@ def warm_up() -> None:
     fake_tensor.init_gpu_context = lambda device: None
     FakeTensor.__getitem__ = get_item
     FakeTensor.__setitem__ = set_item
+    FakeTensor.copy_ = copy_into  # pyright: ignore[reportAttributeAccessIssue]
     blank.keep_dynamo_out()
     # Views and copies of fake tensors ask whether they are of this class, whose import takes 0.2 s.
     blank.keep_out("torch.distributed.tensor", DTensor=type("DTensor", (), {}))
@@ -240,6 +241,11 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
         torch.ops.aten.copy_.default(target, value)
     else:
         torch.ops.aten.fill_.Scalar(target, value)
+
+
+def copy_into(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`tensor.copy_(source)`. Decompositions of operations with `out` call torch's own, which needs a device guard."""
+    return torch.ops.aten.copy_.default(tensor, source, non_blocking)
 
 
 def _width(part: Any) -> int:

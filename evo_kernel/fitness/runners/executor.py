@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.ir.launch_traffic import Amount, LaunchTraffic, TorchWork
 from evo_kernel.fitness.ir.memory import POISON
-from evo_kernel.fitness.plan.launch_plan import MAX_NODES, CompiledPlan, Plan, View
+from evo_kernel.fitness.plan.launch_plan import MAX_INPUTS, MAX_NODES, CompiledPlan, Plan, View
 from evo_kernel.fitness.runners.base import Checked
 from evo_kernel.fitness.sandbox.guards import SandboxLimits
 from evo_kernel.fitness.sandbox.zygote import JobResult, Zygote
@@ -27,7 +27,7 @@ _MEMORY_BYTES = 24 << 30
 
 _Form = TypeVar("_Form", bound=BaseModel)
 _Bytes = Annotated[int, Field(ge=0, le=_ANSWER_BYTES)]
-_Position = Annotated[int, Field(ge=0, lt=256)]
+_Position = Annotated[int, Field(ge=0, lt=MAX_INPUTS)]
 
 
 class _Answer(BaseModel):

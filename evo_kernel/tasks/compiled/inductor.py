@@ -22,6 +22,7 @@ from evo_kernel.errors import LoweringError
 from evo_kernel.tasks.compiled.reading import CONSTANTS
 from evo_kernel.tasks.compiled.stand_in import stand_in
 from evo_kernel.tasks.layout import convolutions_by_cudnn
+from evo_kernel.tasks.lowering.decompositions import ATTENTION
 from evo_kernel.tasks.lowering.failures import quiet
 from evo_kernel.tasks.lowering.trace import Traced, renewed, trace
 from evo_kernel.tasks.task import describe
@@ -87,7 +88,7 @@ def generate(
     from torch._inductor.decomposition import select_decomp_table
 
     with warnings.catch_warnings(action="ignore"), quiet():
-        traced = trace(reference, inputs, fixed, select_decomp_table(), simplify=simplify)
+        traced = trace(reference, inputs, fixed, select_decomp_table() | ATTENTION, simplify=simplify)
         _write_back(traced)
         _refuse_random(traced.graph)
         _refuse_constants(traced.graph)
@@ -203,6 +204,15 @@ def _on_cuda(traced: Traced) -> tuple[fx.GraphModule, list[Any], Any]:
 
     graph = fx.Graph()
     graph.output(graph.graph_copy(traced.graph.graph, {}))
+    for node in list(graph.nodes):
+        held = getattr(traced.graph, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(held, torch.Tensor) and held.dim() == 0:  # Inductor would compute with it where it lies
+            with graph.inserting_before(node):
+                options = {"dtype": held.dtype, "device": CUDA}
+                number = graph.call_function(torch.ops.aten.full.default, ([], held.item()), options)
+            number.meta = dict(node.meta)
+            node.replace_all_uses_with(number)
+            graph.erase_node(node)
     for node in graph.nodes:
         node.args, node.kwargs = (map_aggregate(given, moved) for given in (node.args, node.kwargs))
         if "val" in node.meta:

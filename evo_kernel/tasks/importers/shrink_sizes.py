@@ -46,6 +46,7 @@ class Ran:
     elements: int  # of inputs, weights and outputs
     work: int  # elements that all operations write
     operations: int
+    tensors: int  # inputs and the module's: a kernel takes each
     ones: tuple[tuple[bool, ...], ...]  # per operation's output, which dimensions are one
     takes_tf32: bool  # it convolves float32, or has a recurrent network: PyTorch lets cuDNN use TF32 unless told not to
 
@@ -115,12 +116,13 @@ def _run(problem: Problem, sizes: Mapping[str, Any], model: nn.Module | None = N
     outputs = [part for part in flat(result) if isinstance(part, torch.Tensor)]
     if not outputs or any(part.numel() == 0 for part in outputs):
         raise ValueError("an output has no elements")
-    tensors = [value for value in (*drawn, *outputs) if isinstance(value, torch.Tensor)]
-    elements = sum(tensor.numel() for tensor in [*tensors, *model.parameters(), *model.buffers()])
+    held = [*model.parameters(), *model.buffers()]
+    tensors = [*(value for value in (*drawn, *outputs) if isinstance(value, torch.Tensor)), *held]
+    elements = sum(tensor.numel() for tensor in tensors)
     work = sum(math.prod(shape) for shape in watch.shapes)
     ones = tuple(tuple(size == 1 for size in shape) for shape in watch.shapes)
     recurrent = any(isinstance(part, nn.RNNBase) for part in model.modules())
-    return Ran(elements, work, len(watch.shapes), ones, watch.convolves or recurrent)
+    return Ran(elements, work, len(watch.shapes), len(tensors) - len(outputs), ones, watch.convolves or recurrent)
 
 
 def reduced(problem: Problem, own: Mapping[str, Size], wanted: Sequence[int]) -> dict[str, Size]:
@@ -221,6 +223,8 @@ def _as_divided(problem: Problem, own: Mapping[str, Size], trial: Mapping[str, S
 
 
 def _means_the_same(first: Ran, ran: Ran) -> bool:
+    if first.tensors != ran.tensors:  # a number of layers: a kernel for the one could not be called for the other
+        return False
     if len(first.ones) == len(ran.ones):
         return first.ones == ran.ones
     return not any(any(ones) for ones in set(ran.ones) - set(first.ones))  # loops over a size: fewer rounds

@@ -1,6 +1,6 @@
 """Which aten operations are broken into simpler ones before lowering; attention and recurrent networks respelled.
 
-Recurrent networks are traced as one operation a layer and direction (`evo_kernel::recurrence`), not a dozen a step:
+Recurrent networks are traced as one operation a layer (`evo_kernel::recurrence`), not a dozen a step and direction:
 PyTorch would expand `nn.GRU` into tens of thousands of operations, and `nn.LSTM` on a CPU into a call that no GPU
 knows.
 """
@@ -23,10 +23,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Those whose matrix products have kernels."""
 
 
-SCHEMA = (
-    "(str kind, Tensor gates, Tensor hidden, Tensor cell, Tensor weight, Tensor bias, bool backwards)"
-    " -> (Tensor, Tensor)"
-)
+SCHEMA = "(str kind, Tensor gates, Tensor hidden, Tensor cell, Tensor weight, Tensor bias) -> (Tensor, Tensor)"
 
 
 @torch.library.custom_op("evo_kernel::recurrence", mutates_args=(), schema=SCHEMA)
@@ -37,17 +34,18 @@ def recurrence(
     cell: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor,
-    backwards: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One layer in one direction: hidden states of all steps [t, b, h] and the last cell state [b, h].
+    """One layer in d directions: hidden states of all steps [t, d, b, h] and the last cell states [d, b, h].
 
-    `gates` [t, b, gates * h] is the inputs' share with its bias; `weight` [gates * h, h] and `bias` [gates * h] make
-    the hidden state's. `cell` is what an LSTM starts from; other kinds return it as it is.
+    `gates` [t, d, b, gates * h] is the inputs' share with its bias, in the order in which each direction reads them;
+    `weight` [d, gates * h, h] and `bias` [d, gates * h] make the hidden state's. `cell` is what an LSTM starts from;
+    other kinds return it as it is.
     """
-    made = torch.empty((*gates.shape[:2], hidden.shape[1]), dtype=hidden.dtype, device=hidden.device)
+    made = torch.empty((*gates.shape[:3], hidden.shape[2]), dtype=hidden.dtype, device=hidden.device)
     cell = cell.clone()
-    for step in reversed(range(len(gates))) if backwards else range(len(gates)):
-        hidden, cell = _step(kind, gates[step], F.linear(hidden, weight, bias), hidden, cell)
+    for step in range(len(gates)):
+        share = hidden @ weight.transpose(1, 2) + bias.unsqueeze(1)
+        hidden, cell = _step(kind, gates[step], share, hidden, cell)
         made[step] = hidden
     return made, cell
 
@@ -67,8 +65,8 @@ def _step(kind: str, x: torch.Tensor, y: torch.Tensor, hidden: torch.Tensor, cel
 
 
 @recurrence.register_fake
-def _(kind: str, gates: Any, hidden: Any, cell: Any, weight: Any, bias: Any, backwards: bool) -> Any:
-    return hidden.new_empty((*gates.shape[:2], hidden.shape[1])), torch.empty_like(cell)
+def _(kind: str, gates: Any, hidden: Any, cell: Any, weight: Any, bias: Any) -> Any:
+    return hidden.new_empty((*gates.shape[:3], hidden.shape[2])), torch.empty_like(cell)
 
 
 class Recurrent(TorchFunctionMode):
@@ -109,22 +107,28 @@ def network(
     """What torch.lstm, torch.gru, torch.rnn_tanh and torch.rnn_relu return, by the layer. They take these arguments."""
     hidden, cell = state if kind == "lstm" else (state, state)
     torch._check(hidden.shape[1] == x.shape[0 if batch_first else 1])
-    per, last, cells = (4 if biased else 2), [], []
+    per, ways, last, cells = (4 if biased else 2), (2 if twice else 1), [], []
     for layer in range(layers):
-        outputs = []
-        for backwards in (False, True)[: 2 if twice else 1]:
-            w_x, w_h, *biases = params[per * len(last) : per * (len(last) + 1)]
+        gates, weights, shifts = [], [], []
+        for way in range(ways):
+            place = per * (ways * layer + way)
+            w_x, w_h, *biases = params[place : place + per]
             b_x, b_h = biases if biased else (None, torch.zeros_like(w_h[:, 0]))
             torch._check(w_h.shape[0] == GATES[kind] * hidden.shape[2])
-            gates = F.linear(x, w_x, b_x)
-            gates = gates.transpose(0, 1) if batch_first and layer == 0 else gates
-            made, ended = recurrence(kind, gates, hidden[len(last)], cell[len(last)], w_h, b_h, backwards)
-            outputs.append(made)
-            last.append(made[0] if backwards else made[-1])
-            cells.append(ended)
-        x = torch.cat(outputs, -1) if twice else outputs[0]
+            share = F.linear(x, w_x, b_x)
+            share = share.transpose(0, 1) if batch_first and layer == 0 else share
+            gates.append(share.flip(0) if way else share)
+            weights.append(w_h)
+            shifts.append(b_h)
+        both = [torch.stack(parts, dim) if twice else parts[0].unsqueeze(dim)
+                for parts, dim in ((gates, 1), (weights, 0), (shifts, 0))]  # fmt: skip
+        states = slice(ways * layer, ways * (layer + 1))
+        made, ended = recurrence(kind, both[0], hidden[states], cell[states], *both[1:])
+        last.append(made[-1])
+        cells.append(ended)
+        x = torch.cat([made[:, 0], made[:, 1].flip(0)], -1) if twice else made[:, 0]
     x = x.transpose(0, 1) if batch_first else x
-    return (x, torch.stack(last), torch.stack(cells)) if kind == "lstm" else (x, torch.stack(last))
+    return (x, torch.cat(last), torch.cat(cells)) if kind == "lstm" else (x, torch.cat(last))
 
 
 aten = torch.ops.aten
@@ -182,27 +186,6 @@ def _group_norm(
     return result.to(x.dtype), mean.reshape(n, groups).to(x.dtype), scale.reshape(n, groups).to(x.dtype)
 
 
-OWN: dict[Any, Callable[..., Any]] = {
-    aten.var_mean.correction: _var_mean,
-    aten.std.correction: lambda *given, **options: aten.sqrt(aten.var.correction(*given, **options)),
-    aten.std_mean.correction: _std_mean,
-    aten.native_group_norm.default: _group_norm,
-}
-
-
-@cache
-def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """Overload → decomposition, for `make_fx`."""
-    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
-    for operation in BROKEN:
-        try:
-            table |= get_decompositions([operation])
-        except RuntimeError:  # this version of torch has none: the operation is then named as not lowered
-            continue
-    kept = {getattr(packet, name) for packet in KEPT for name in packet.overloads()}
-    return {overload: function for overload, function in table.items() if overload not in kept} | OWN
-
-
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -228,6 +211,40 @@ def attention(
         keep = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, float("-inf")) if keep else scores + attn_mask
     return (torch.softmax(scores, dim=-1) @ v).to(query.dtype)
+
+
+def _attention_for_cpu(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False,
+    *, attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """What nn.MultiheadAttention calls where it is traced, out of `Respelled`'s sight. Its second result is for a
+    gradient, which a graph has no use for."""
+    made = attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return made, query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+ATTENTION: dict[Any, Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_for_cpu
+}
+OWN: dict[Any, Callable[..., Any]] = {
+    aten.var_mean.correction: _var_mean,
+    aten.std.correction: lambda *given, **options: aten.sqrt(aten.var.correction(*given, **options)),
+    aten.std_mean.correction: _std_mean,
+    aten.native_group_norm.default: _group_norm,
+} | ATTENTION
+
+
+@cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """Overload → decomposition, for `make_fx`."""
+    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    for operation in BROKEN:
+        try:
+            table |= get_decompositions([operation])
+        except RuntimeError:  # this version of torch has none: the operation is then named as not lowered
+            continue
+    kept = {getattr(packet, name) for packet in KEPT for name in packet.overloads()}
+    return {overload: function for overload, function in table.items() if overload not in kept} | OWN
 
 
 class Respelled(Recurrent):

@@ -58,6 +58,7 @@ def lower(task: Task, products: Mapping[str, Maker] = {}) -> Source:
         allow_aten=task.allow == "mixed",
         precision=task.tolerance.precision,
         products=products,
+        exact=task.is_imported and _tensors(cases[0]) >= NETWORK,
     )
     return Source(text)
 
@@ -70,8 +71,12 @@ def lower_function(
     allow_aten: bool = False,
     precision: str = "ieee",
     products: Mapping[str, Maker] = {},
+    exact: bool = False,
 ) -> str:
-    """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome)."""
+    """The text of a module that computes `reference` for inputs like each of `cases` (tensors, meta ones welcome).
+
+    `exact`: sizes are numbers, and every case has a branch; it takes a fraction of the time.
+    """
     modules, functions, templates = [], dict[str, str](), dict[tuple[Any, ...], str]()
     began = time.thread_time()
 
@@ -80,6 +85,7 @@ def lower_function(
             raise TooLarge(f"Writing kernels for the reference takes more than {MOST_S:g} s. {_OWN}")
 
     def traced_for(first: Sequence[Any], fixed: frozenset[tuple[int, int]]) -> tuple[Traced]:
+        fixed = all_sizes(first) if exact else fixed
         return (trace(reference, first, fixed, check=check, simplify=True),)
 
     for (traced,), served in branches(sorted(cases, key=ones), traced_for):
@@ -122,7 +128,7 @@ def fixed_sizes(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozens
         return [value.dim() if isinstance(value, torch.Tensor) else -1 for value in case]
 
     ranks = ranks_of(first)
-    if sum(rank >= 0 for rank in ranks) < NETWORK:
+    if _tensors(first) < NETWORK:
         return frozenset()
     alike = [case for case in cases if ranks_of(case) == ranks]
     return frozenset(
@@ -131,6 +137,10 @@ def fixed_sizes(first: Sequence[Any], cases: Sequence[Sequence[Any]]) -> frozens
         for dim in range(rank)
         if all(case[index].shape[dim] == first[index].shape[dim] for case in alike)
     )
+
+
+def _tensors(case: Sequence[Any]) -> int:
+    return sum(isinstance(value, torch.Tensor) for value in case)
 
 
 def all_sizes(case: Sequence[Any]) -> frozenset[tuple[int, int]]:

@@ -1,6 +1,8 @@
-"""The steps of a recurrent layer (`evo_kernel::recurrence`): one kernel, launched once a step."""
+"""The steps of a recurrent layer (`evo_kernel::recurrence`): one kernel, launched once a step for all directions."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -18,13 +20,13 @@ OUTSIDE = "mask=mask, other=0.0).to(tl.float32)"
 @lowers(torch.ops.evo_kernel.recurrence)
 def steps(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredValue]:
     """A loop in `run`: each step is one launch, for its programs need every element of the hidden state before it."""
-    kind, backwards = str(node.raw(0)), bool(node.raw(6))
+    kind = str(node.raw(0))
     gates, hidden, cell, weight = (materialise(module, node.value(place)) for place in (1, 2, 3, 4))
     bias = None if node.value(5).fill == 0 else materialise(module, node.value(5))
-    made, memory = module.empty(node.name, node.result[0]), kind == "lstm"
+    made, memory, twice = module.empty(node.name, node.result[0]), kind == "lstm", gates.shape[1] == 2
     ended = module.empty(module.fresh(f"{node.name}_cell"), node.result[1]) if memory else cell
     state, kept = module.fresh(f"{kind}_state"), module.fresh(f"{kind}_cell")
-    kernel = LoweredKernel(f"{kind}_step", module)
+    kernel = LoweredKernel(f"{kind}_{'both_ways_' if twice else ''}step", module)
     pointers = [("x", f"{gates.name}[step]"), ("h", state), ("w", weight.name)]
     pointers += [("bias", bias.name)] if bias else []
     pointers += [("cell", kept), ("ended", ended.name)] if memory else []
@@ -34,23 +36,35 @@ def steps(module: LoweredModule, node: AtenNode) -> tuple[LoweredValue, LoweredV
     _shares(kernel, GATES[kind], gates, bias)
     _cell(kernel, kind, _at(kernel, "cell", kept, "cols") if memory else _at(kernel, "h", state, "cols"))
     kernel.body.append("    tl.store(out_ptr + rows[:, None] * h + cols[None, :], result, mask=mask)")
+    if twice:
+        operands = [(one, value.name, place) for one, value, place in
+                    (("x", gates, 1), ("w", weight, 0), ("bias", bias, 0)) if value is not None]  # fmt: skip
+        _advance(kernel, [*operands, ("h", state, 0), *([("cell", kept, 0)] if memory else [])], memory)
 
-    order = f"range({module.size(gates.shape[0])})"
     module.line(f"{state} = {hidden.name}")
     if memory:
         module.line(f"{kept} = {cell.name}")
-    module.line(f"for step in {f'reversed({order})' if backwards else order}:")
-    b, h = (module.size(size) for size in hidden.shape)
-    module.launch(kernel, f"(triton.cdiv({b}, {{BLOCK_B}}), triton.cdiv({h}, {{BLOCK_H}}))", depth=1)
+    module.line(f"for step in range({module.size(gates.shape[0])}):")
+    b, h = (module.size(size) for size in hidden.shape[1:])
+    grid = f"triton.cdiv({b}, {{BLOCK_B}}), triton.cdiv({h}, {{BLOCK_H}})"
+    module.launch(kernel, f"({grid}, 2)" if twice else f"({grid})", depth=1)
     module.line(f"    {state} = {made.name}[step]")
     if memory:
         module.line(f"    {kept} = {ended.name}")
     return made, ended
 
 
+def _advance(kernel: LoweredKernel, operands: Sequence[tuple[str, str, int]], memory: bool) -> None:
+    """Let every pointer begin at the program's direction. `operands`: parameter, tensor, and its dimension for that."""
+    steps = [(param, kernel.scalar(f"{param}_stride_d", f"{name}.stride({dim})")) for param, name, dim in operands]
+    steps += [(param, "b * h") for param in ("out", *(["ended"] if memory else []))]
+    begin = [f"    {param}_ptr = {param}_ptr + way * {step}" for param, step in steps]
+    kernel.body = [f"    way = {kernel.module.program(2)}", *begin, *kernel.body]
+
+
 def _at(kernel: LoweredKernel, param: str, name: str, columns: str) -> str:
     """Address of a state's tile; its first value is the caller's, with strides of its own."""
-    b, h = (kernel.scalar(f"{param}_stride_{dim}", f"{name}.stride({place})") for place, dim in enumerate("bh"))
+    b, h = (kernel.scalar(f"{param}_stride_{dim}", f"{name}.stride({place})") for place, dim in enumerate("bh", 1))
     return f"{param}_ptr + rows[:, None] * {b} + {columns}[None, :] * {h}"
 
 
@@ -67,7 +81,7 @@ def _term(kernel: LoweredKernel, index: str, param: str, operand: Operand, dim: 
 def _product(kernel: LoweredKernel, count: int, values: tuple[LoweredValue, LoweredValue], state: str) -> None:
     """The hidden state's share y0, y1, ... of every gate, for one tile."""
     gates, weight = values
-    module, b, h = kernel.module, gates.shape[1], weight.shape[1]
+    module, b, h = kernel.module, gates.shape[2], weight.shape[2]
     kernel.size("b", b)
     kernel.size("h", h)
     kernel.knobs["BLOCK_B"], kernel.knobs["BLOCK_H"] = module.block(b, most=16), module.block(h, most=16)
@@ -75,7 +89,7 @@ def _product(kernel: LoweredKernel, count: int, values: tuple[LoweredValue, Lowe
     precision = module.input_precision(gates.dtype)
     w = align("w", weight, weight.shape)
     inner = "mask=(inner[:, None] < h) & (cols[None, :] < h), other=0.0)"
-    column = _term(kernel, "inner[:, None]", "w_stride_h", w, 1)
+    column = _term(kernel, "inner[:, None]", "w_stride_h", w, 2)
     at = _at(kernel, "h", state, "inner")
     kernel.body += [
         f"    rows = {module.program(0)} * BLOCK_B + tl.arange(0, BLOCK_B)",
@@ -86,7 +100,7 @@ def _product(kernel: LoweredKernel, count: int, values: tuple[LoweredValue, Lowe
         f"        state = tl.load({at}, mask=(rows[:, None] < b) & (inner[None, :] < h), other=0.0)",
     ]
     for gate in range(count):
-        row = _term(kernel, _of(gate, "cols[None, :]"), "w_stride_g", w, 0)
+        row = _term(kernel, _of(gate, "cols[None, :]"), "w_stride_g", w, 1)
         kernel.body.append(f"        w = tl.load(w_ptr{row}{column}, {inner}")
         kernel.body.append(f"        y{gate} = tl.dot(state, w, y{gate}{precision})")
     kernel.body.append("    mask = (rows[:, None] < b) & (cols[None, :] < h)")
@@ -95,13 +109,13 @@ def _product(kernel: LoweredKernel, count: int, values: tuple[LoweredValue, Lowe
 def _shares(kernel: LoweredKernel, count: int, gates: LoweredValue, bias: LoweredValue | None) -> None:
     """The hidden state's share with its bias, and the inputs' share x0, x1, ... of every gate."""
     x = align("x", gates, gates.shape)
-    row = _term(kernel, "rows[:, None]", "x_stride_b", x, 1)
+    row = _term(kernel, "rows[:, None]", "x_stride_b", x, 2)
     for gate in range(count):
         if bias:
-            at = "bias_ptr" + _term(kernel, _of(gate, "cols"), "bias_stride", align("bias", bias, bias.shape), 0)
+            at = "bias_ptr" + _term(kernel, _of(gate, "cols"), "bias_stride", align("bias", bias, bias.shape), 1)
             kernel.body.append(f"    bias = tl.load({at}, mask=cols < h, other=0.0).to(tl.float32)")
             kernel.body.append(f"    y{gate} = y{gate} + bias[None, :]")
-        column = _term(kernel, _of(gate, "cols[None, :]"), "x_stride_g", x, 2)
+        column = _term(kernel, _of(gate, "cols[None, :]"), "x_stride_g", x, 3)
         kernel.body.append(f"    x{gate} = tl.load(x_ptr{row}{column}, {OUTSIDE}")
 
 
