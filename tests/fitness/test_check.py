@@ -343,6 +343,14 @@ def test_infinities_must_be_where_the_reference_has_them():
     assert not verdict(task, (x,), lambda x: torch.log(x) * math.nan).passed
 
 
+def test_where_the_reference_itself_gives_nan_for_an_infinity_either_may_come():
+    task = task_of(lambda x: x.pow(16) - x.pow(8))
+    x = torch.cat([torch.full((4,), 1e30), torch.ones(60)])
+    assert verdict(task, (x,), lambda x: x.pow(16) - x.pow(8)).passed
+    assert verdict(task, (x,), lambda x: x.pow(8) * (x.pow(8) - 1)).passed
+    assert not verdict(task, (x,), lambda x: (x.pow(16) - x.pow(8)).where(x > 1, x * math.nan)).passed
+
+
 def test_overflow_of_the_dtype_alone_binds_nobody():
     inputs = regimes.apply("large", draw((4, 512), (512, 4), dtype=torch.float16))
     assert verdict(MATMUL, inputs, tiled_matmul).passed

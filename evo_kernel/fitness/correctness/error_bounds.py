@@ -509,8 +509,12 @@ class _Estimate:
             if self._is_narrow:
                 self._add_narrow(own)
         if not self._are_all_finite:
-            # finite in float64 but not here: an overflow of this dtype
-            parts = [~(t.isfinite() & ~o.double().isfinite()) for t, o in in_parts(self._truth, own)]
+            # Finite in float64 but not here: an overflow of this dtype. So is NaN where float64 has an infinity: of the
+            # same operations in another order either may come.
+            parts = [
+                ~(t.isfinite() & ~o.double().isfinite()) & ~(o.isnan() & t.isinf())
+                for t, o in in_parts(self._truth, own)
+            ]
             self._compared = torch.cat(parts).view(own.shape)
 
     @property
