@@ -318,7 +318,11 @@ def main() -> None:
     requests = os.fdopen(0, "rb")
     task = load(sys.argv[1])
     order = requests.readline()
-    if (requests.readline() if order == LOAD else order) != GO:
+    if order == LOAD:
+        replies.write(b'{"loaded": true}\n')
+        replies.flush()
+        order = requests.readline()
+    if order != GO:
         return
     device = FakeDevice()
     worker = GpuWorker(task, device, requests, replies)

@@ -4,8 +4,7 @@ Runners of one GPU, of this process and of others, take turns on it.
 
 The parent has no CUDA context. After an illegal access or an endless kernel the worker is lost, and the plan that
 caused it gets the verdict. A spare process with everything loaded takes over, and requests lost to another plan's fault
-are repeated. Baselines are timed by a process of their own: while torch.compile compiles there, candidates have the
-GPU.
+are repeated. It is the spare one that times baselines: while torch.compile compiles there, candidates have the GPU.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from evo_kernel.fitness.stages import Stages
 from evo_kernel.fitness.timing.baselines import baseline_names, deadline_of
 from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict, summarise
 from evo_kernel.tasks.task import Case, Task
-from evo_kernel.types import Compared, Environment, Measurement, Status
+from evo_kernel.types import CaseKind, Compared, Environment, Measurement, Status
 
 _STATE = ("clock_mhz", "power_w")  # fields of a Measurement; the rest of the GPU's state is in its details
 _NCU_S = 30.0  # for ncu and its target process to start
@@ -69,9 +68,9 @@ class CudaRunner(Runner):
         self._has_turn = False  # on the GPU; guarded by the lock
         self.stages = Stages((gpu,))
         self._process: WorkerProcess | None = None
-        self._spare: WorkerProcess | None = None
-        self._loading: list[WorkerProcess] = []  # a process for baselines that has no GPU yet
-        self._idle: list[WorkerProcess] = []  # processes for baselines that nobody uses
+        self._spares: list[WorkerProcess] = []  # without a GPU
+        self._idle: list[WorkerProcess] = []  # they have timed baselines, and have the GPU
+        self._in_use: list[WorkerProcess] = []  # by a baseline
         self._log = open_log()
         self._closed = False
         self._busy = threading.local()
@@ -186,7 +185,7 @@ class CudaRunner(Runner):
 
     def close(self) -> None:
         self._closed = True
-        for process in (self._process, self._spare, *self._loading, *self._idle):
+        for process in (self._process, *self._spares, *self._idle, *self._in_use):
             if process is not None:
                 with contextlib.suppress(InfraError):  # nothing is asked of it any more
                     process.kill()
@@ -240,7 +239,7 @@ class CudaRunner(Runner):
         message = ipc.pack({"command": "baseline", "case": case.name, "name": name})
         deadline_s = deadline_of(self._task, name)
         for _ in range(2):  # a single loss may be a kill from outside
-            with self._baseline_process() as process:
+            with self._baseline_process(case) as process:
                 try:
                     with self._on_gpu():
                         answer = process.ask(message, deadline_s)
@@ -263,28 +262,40 @@ class CudaRunner(Runner):
         return {"status": Status.RUNTIME_ERROR, "reason": "the GPU process died while it ran this baseline"}
 
     @contextlib.contextmanager
-    def _baseline_process(self) -> Iterator[WorkerProcess]:
-        """A process for the calling thread alone: a confirmation, which has the GPU, must not wait for a baseline of
-        another thread, which waits for the GPU. Raises InfraError."""
+    def _baseline_process(self, case: Case) -> Iterator[WorkerProcess]:
+        """A process for the calling thread alone. Of hidden cases the one that has the GPU for a confirmation, which
+        must not wait for another thread's baseline, which waits for the GPU. Raises InfraError."""
+        if case.kind is CaseKind.CONFIRM:
+            with self._on_gpu():
+                yield self._ensure_started()
+            return
+        process = self._other()
+        self._in_use.append(process)
         try:
-            process = self._idle.pop()
-        except IndexError:
-            process = self._loading.pop() if self._loading else self._for_baselines()
-            process.go()
-        try:
+            if not process.info:
+                process.wait_until_loaded()
+                with self._on_gpu():  # a new context disturbs others' clocks
+                    process.go()
             yield process
         except BaseException:
             process.kill()
             raise
+        finally:
+            self._in_use.remove(process)
         if process.alive():
             self._idle.append(process)
         if self._closed:  # by another thread in the meantime
             self.close()
 
-    def _for_baselines(self) -> WorkerProcess:
-        process = WorkerProcess(self._command, self._gpu, self._log)
-        process.load()
-        return process
+    def _other(self) -> WorkerProcess:
+        """A process that serves nobody; if it has no `info` yet, it has no GPU. Raises InfraError."""
+        if self._closed:
+            raise InfraError("the GPU runner is closed")
+        for stock in (self._idle, self._spares):
+            with contextlib.suppress(IndexError):
+                if (process := stock.pop()).alive():
+                    return process
+        return self._new()
 
     def _answered(self, message: bytes, deadline_s: float, judges: bool) -> dict[str, Any]:
         """`judges`: the request is about a candidate's plans, so exceptions are their verdict."""
@@ -326,21 +337,19 @@ class CudaRunner(Runner):
         if self._process is not None and self._process.alive():
             return self._process
         self._drop()
-        if not self.info and baseline_names(self._task):
-            self._loading.append(self._for_baselines())
         for attempt in (1, 2):
-            if self._closed:
-                raise InfraError("the GPU runner is closed")
-            process = self._spare if self._spare is not None and self._spare.alive() else self._new()
-            self._spare = None
+            process = self._other()
+            if not self._spares:
+                self._spares.append(WorkerProcess(self._command, self._gpu, self._log))
+                self._spares[-1].load()
             try:
-                self.info = process.go()
+                self.info = process.info or process.go()
                 break
             except InfraError:
                 if attempt == 2:
                     raise
         self.arch = int(self.info["arch"])
-        self._process, self._spare = process, self._new()
+        self._process = process
         if self._closed:  # by another thread in the meantime
             self.close()
             raise InfraError("the GPU runner is closed")

@@ -186,6 +186,8 @@ def serve(task_file: str, at_once: bool) -> None:
     if order == LOAD:
         if COMPILED in baseline_names(task):
             importlib.import_module("torch._inductor.compile_fx")
+        replies.write(b'{"loaded": true}\n')
+        replies.flush()
         order = requests.readline()
     if order != GO:
         return

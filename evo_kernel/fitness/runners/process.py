@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class WorkerProcess:
         self._log = log
         self.served = 0  # requests answered; a new process cannot suffer from an earlier request
         self.progress = 0  # parts of the last request that were started
+        self.info: dict[str, Any] = {}  # once it has the GPU
+        self._loads = False
         self._buffer = b""
         self._process = subprocess.Popen(
             list(command),
@@ -57,14 +59,28 @@ class WorkerProcess:
 
     def load(self) -> None:
         """Let it also import what baselines need, before it has the GPU."""
+        self._loads = True
         with contextlib.suppress(Lost):
             self._send(LOAD, START_S)
 
+    def wait_until_loaded(self) -> None:
+        """Raises InfraError."""
+        with self._starting():
+            if self._loads:
+                self._loads = "loaded" not in json.loads(self._line(START_S))
+
     def go(self) -> dict[str, Any]:
         """Let it use the GPU; returns its information. Raises InfraError."""
-        try:
+        self.wait_until_loaded()
+        with self._starting():
             self._send(GO, START_S)
-            return json.loads(self._line(START_S))
+            self.info = json.loads(self._line(START_S))
+        return self.info
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        try:
+            yield
         except (Lost, TimeoutError, json.JSONDecodeError) as error:
             self.kill()
             raise InfraError(f"the GPU process did not start ({error!r}):\n{self._tail()}") from error
