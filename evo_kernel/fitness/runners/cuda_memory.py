@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -47,6 +48,12 @@ def _with_band(size: int) -> int:
 def _starts_of(sizes: Sequence[int]) -> list[int]:
     """Where buffers begin in an arena."""
     return [CANARY_BYTES + start for start in accumulate(map(_with_band, sizes[:-1]), initial=0)][: len(sizes)]
+
+
+@functools.cache
+def _generator(device: torch.device) -> torch.Generator:
+    """With a secret seed, for a whole process: to make one takes longer than to draw."""
+    return torch.Generator(device).manual_seed(secrets.randbits(62))
 
 
 class Arena:
@@ -116,13 +123,12 @@ class Arena:
 
     def poison(self, byte: int | None = POISON) -> None:
         """Overwrite everything except inputs; None: with secret bytes, each of its own, whose words are finite."""
-        drawn = torch.Generator(self.memory.device).manual_seed(secrets.randbits(62)) if byte is None else None
         for place in self._poisoned:
             memory = self.bytes_of(place)
             memory.fill_(other_poison() if byte is None else byte)
-            if drawn is not None:
+            if byte is None:
                 words = memory[: memory.numel() // 8 * 8].view(torch.int64)
-                words.random_(-(1 << 63), None, generator=drawn)
+                words.random_(-(1 << 63), None, generator=_generator(memory.device))
                 words.bitwise_and_(_FINITE_BITS).bitwise_or_(_SET_BITS)
 
     def gaps_whole(self, views: Sequence[View]) -> torch.Tensor:
