@@ -385,11 +385,17 @@ class _Gpu:
         made(buffers)
 
 
+def _stream(device: int) -> int:
+    """The handle of PyTorch's current stream: an object for it, as `current_stream` makes, takes ten times as long."""
+    handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return torch.cuda.current_stream().cuda_stream if handle is None else handle(device)
+
+
 class _Launch:
     """A launch, ready but for addresses and the stream. Thread-safe."""
 
     def __init__(self, code: Mapping[str, Any], node: Mapping[str, Any], device: int) -> None:
-        self._context, self._what = _context(device), f"launch {code['symbol']}"
+        self._device, self._context, self._what = device, _context(device), f"launch {code['symbol']}"
         _ok(_driver().cuCtxSetCurrent(self._context), "use its context")
         self._function = _function(code, device)
         self._addresses: list[tuple[ctypes.c_uint64, int, int]] = []
@@ -420,26 +426,31 @@ class _Launch:
                 holder.value = buffers[number].data_ptr() + offset
             for one in self._maps:
                 one.point_into(buffers)
-            self._config.stream = torch.cuda.current_stream().cuda_stream
+            self._config.stream = _stream(self._device)
             driver = _driver()
             _ok(driver.cuCtxSetCurrent(self._context), "use its context")
             _ok(driver.cuLaunchKernelEx(self._by_reference, self._function, self._table, None), self._what)
 
 
+_MOST_PLACES = 64
+
+
 class _Map:
-    """A tensor map, encoded anew where its tensor lies elsewhere than at the launch before."""
+    """A tensor map, encoded once for each place of its tensor: PyTorch's allocator gives the same few again."""
 
     def __init__(self, slot: Mapping[str, Any]) -> None:
         self._number, self._offset = slot["place"]
         self._map = TensorMap(**{name: tuple(v) if isinstance(v, list) else v for name, v in slot["map"].items()})
-        self._address = -1
+        self._encoded: dict[int, bytes] = {}  # by address
         self.holder = ctypes.create_string_buffer(128)
 
     def point_into(self, buffers: Sequence[torch.Tensor]) -> None:
         address = buffers[self._number].data_ptr() + self._offset
-        if address != self._address:
-            self.holder.raw = encode(self._map, address, _version())
-            self._address = address
+        if (encoded := self._encoded.get(address)) is None:
+            if len(self._encoded) == _MOST_PLACES:
+                self._encoded.clear()
+            encoded = self._encoded[address] = encode(self._map, address, _version())
+        self.holder.raw = encoded
 
 
 def _attributes(code: Mapping[str, Any]) -> ctypes.Array[_Attribute]:
