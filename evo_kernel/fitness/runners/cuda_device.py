@@ -21,7 +21,7 @@ from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports
 
 from evo_kernel.fitness.gpus import GpuState, Nvml
 from evo_kernel.fitness.plan.launch_plan import CompiledPlan
-from evo_kernel.fitness.runners.cuda_driver import Launcher, ok
+from evo_kernel.fitness.runners.cuda_driver import Launcher, current_stream, ok
 from evo_kernel.fitness.runners.cuda_memory import Arena, overlaid
 from evo_kernel.fitness.runners.launch_limits import CudaFault, PlanFault
 from evo_kernel.fitness.runners.sampling import Replay
@@ -150,7 +150,7 @@ class CudaDevice:
 
         the next kernel's shared memory may be where L1 held these.
         """
-        stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+        stream = current_stream()
         address = cuda.CUdeviceptr(self._flush.data_ptr())
         ok(cuda.cuMemsetD8Async(address, _WIPE_BYTE, self._flush.numel(), stream))
 
@@ -177,7 +177,7 @@ class CudaDevice:
 
     def wipe(self, blocks: Sequence[Block] | None = None) -> None:
         """Overwrite free blocks of torch's allocator: all of them, if none are given."""
-        stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+        stream = current_stream()
         for address, size in self.free_blocks() if blocks is None else blocks:
             ok(cuda.cuMemsetD8Async(cuda.CUdeviceptr(address), _WIPE_BYTE, size, stream))
 

@@ -48,6 +48,12 @@ _REFUSED_LAUNCHES = {
 }  # CUresult codes after which the context is intact
 
 
+def current_stream() -> Any:
+    """torch's current stream on the worker's one GPU, as the driver has it: `torch.cuda.current_stream` makes an object
+    of its own, which takes as long as a launch."""
+    return cuda.CUstream(torch._C._cuda_getCurrentRawStream(0))
+
+
 def ok(result: tuple[Any, ...]) -> Any:
     """Unpack a driver call's result. Raises CudaFault."""
     code, *values = result
@@ -164,7 +170,7 @@ class Launcher:
         config.gridDimX, config.gridDimY, config.gridDimZ = node.grid[0] * binary.num_ctas, node.grid[1], node.grid[2]
         config.blockDimX, config.blockDimY, config.blockDimZ = node.block or (binary.threads, 1, 1)
         config.sharedMemBytes = binary.shared_bytes
-        config.hStream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+        config.hStream = current_stream()
         attributes = _attributes(binary)
         config.attrs, config.numAttrs = attributes, len(attributes)
         try:
@@ -265,7 +271,7 @@ def launch(call: CudaLaunch) -> None:
     values = [_packed(kind, value) for (_, kind), value in zip(kernel.parameters, call.args, strict=True)]
     holders = [ctypes.create_string_buffer(value, len(value)) for value in values]
     table = (ctypes.c_void_p * max(1, len(holders)))(*(ctypes.addressof(holder) for holder in holders))
-    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+    stream = current_stream()
     ok(
         cuda.cuLaunchKernel(
             function, *call.grid, *call.block, call.shared_bytes, stream, ctypes.addressof(table), 0

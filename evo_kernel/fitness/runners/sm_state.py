@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from cuda.bindings import driver as cuda  # pyright: ignore[reportMissingImports]
 
-from evo_kernel.fitness.runners.cuda_driver import device_limits, ok
+from evo_kernel.fitness.runners.cuda_driver import current_stream, device_limits, ok
 from evo_kernel.fitness.runners.launch_limits import CudaFault
 from evo_kernel.fitness.runners.sm_state_ptx import (
     LOCAL_THREADS,
@@ -90,7 +90,7 @@ class Clearing:
 
     def _launch(self, ready: _Ready) -> None:
         self._all.value += ready.blocks
-        ready.config.hStream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+        ready.config.hStream = current_stream()
         try:
             ok(cuda.cuLaunchKernelEx(ready.config, ready.function, ctypes.addressof(ready.table), 0))
         except CudaFault:

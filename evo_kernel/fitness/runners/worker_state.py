@@ -150,8 +150,8 @@ class WorkerState:
 
     def undisturbed(self, plan: CompiledPlan, arenas: Sequence[Arena], inputs: Sequence[tuple[Input, ...]]) -> None:
         """Raise PlanFailed if a canary is damaged or an input has changed."""
-        same = [arena.canaries_whole() for arena in arenas]
-        places: list[int | None] = [None] * len(same)
+        same = [Arena.canaries_whole(arenas)]
+        places: list[int | None] = [None]
         sparse = _sparse_inputs(plan)
         for arena, values in zip(arenas, inputs, strict=True):
             for position, (view, value) in enumerate(zip(plan.plan.inputs, values, strict=True)):
