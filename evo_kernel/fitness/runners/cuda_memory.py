@@ -147,7 +147,7 @@ class Arena:
 
     @staticmethod
     def canaries_whole(arenas: Sequence[Arena]) -> torch.Tensor:
-        """Whether nothing was written outside any buffer, as a tensor; does not synchronise."""
+        """Whether nothing was written outside any buffer, as a tensor. Waits for the GPU."""
         bands = [band for arena in arenas for band in arena._bands]
         canaries = [arena.canary for arena in arenas for _ in arena._bands]
         found = torch.cat(bands)
