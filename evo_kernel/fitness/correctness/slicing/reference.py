@@ -325,18 +325,22 @@ def _rates() -> tuple[float, float]:
     """Seconds per float64 operation on this machine: of a matrix product, and per element of other operations."""
     side, amount = 256, 1 << 14  # so few elements run on one core, in its cache
     square, line = torch.ones(side, side).double(), torch.rand(amount).double()
-    product, exponential, sums = (_shortest(run) for run in (lambda: square @ square, line.exp, lambda: line + line))
+    product, exponential, sums = _shortest(lambda: square @ square, line.exp, lambda: line + line)
     return product / (2.0 * side**3), max(_ELEMENT_S, (exponential + 3 * sums) / (4 * amount))
 
 
-def _shortest(run: Callable[[], object]) -> float:
-    """The shortest of many runs, by this thread's CPU clock: other processes may use the cores."""
-    taken = []
-    for _ in range(24):
-        began = time.thread_time()
-        run()
-        taken.append(time.thread_time() - began)
-    return min(taken)
+def _shortest(*runs: Callable[[], object]) -> list[float]:
+    """The shortest of many times of each, by this thread's CPU clock: other processes may use the cores. With pauses: a
+    machine's owner may take the core for milliseconds."""
+    taken: list[list[float]] = [[] for _ in runs]
+    for _ in range(4):
+        for run, times in zip(runs, taken, strict=True):
+            for _ in range(6):
+                began = time.thread_time()
+                run()
+                times.append(time.thread_time() - began)
+        time.sleep(0.005)
+    return [min(times) for times in taken]
 
 
 def _meta(value: Input) -> Input:
