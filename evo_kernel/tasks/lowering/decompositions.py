@@ -47,7 +47,7 @@ def recurrence(
         share = hidden @ weight.transpose(1, 2) + bias.unsqueeze(1)
         hidden, cell = _step(kind, gates[step], share, hidden, cell)
         made[step] = hidden
-    return made, cell
+    return made, cell.contiguous()
 
 
 def _step(kind: str, x: torch.Tensor, y: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor) -> tuple[Any, Any]:
@@ -66,7 +66,7 @@ def _step(kind: str, x: torch.Tensor, y: torch.Tensor, hidden: torch.Tensor, cel
 
 @recurrence.register_fake
 def _(kind: str, gates: Any, hidden: Any, cell: Any, weight: Any, bias: Any) -> Any:
-    return hidden.new_empty((*gates.shape[:3], hidden.shape[2])), torch.empty_like(cell)
+    return hidden.new_empty((*gates.shape[:3], hidden.shape[2])), cell.new_empty(cell.shape)
 
 
 class Recurrent(TorchFunctionMode):
