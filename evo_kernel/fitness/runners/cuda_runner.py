@@ -72,6 +72,7 @@ class CudaRunner(Runner):
         self._spare: WorkerProcess | None = None
         self._loading: list[WorkerProcess] = []  # a process for baselines that has no GPU yet
         self._idle: list[WorkerProcess] = []  # processes for baselines that nobody uses
+        self._lent: list[WorkerProcess] = []  # those that a thread uses
         self._log = open_log()
         self._closed = False
         self._busy = threading.local()
@@ -186,7 +187,7 @@ class CudaRunner(Runner):
 
     def close(self) -> None:
         self._closed = True
-        for process in (self._process, self._spare, *self._loading, *self._idle):
+        for process in (self._process, self._spare, *self._loading, *self._idle, *self._lent):
             if process is not None:
                 with contextlib.suppress(InfraError):  # nothing is asked of it any more
                     process.kill()
@@ -267,15 +268,21 @@ class CudaRunner(Runner):
         """A process for the calling thread alone: a confirmation, which has the GPU, must not wait for a baseline of
         another thread, which waits for the GPU. Raises InfraError."""
         try:
-            process = self._idle.pop()
+            process, is_new = self._idle.pop(), False
         except IndexError:
-            process = self._loading.pop() if self._loading else self._for_baselines()
-            process.go()
+            process, is_new = self._loading.pop() if self._loading else self._for_baselines(), True
+        self._lent.append(process)
         try:
+            if self._closed:
+                raise InfraError("the GPU runner is closed")
+            if is_new:
+                process.go()
             yield process
         except BaseException:
             process.kill()
             raise
+        finally:
+            self._lent.remove(process)
         if process.alive():
             self._idle.append(process)
         if self._closed:  # by another thread in the meantime
