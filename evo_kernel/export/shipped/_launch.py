@@ -261,7 +261,7 @@ def _table(view: Mapping[str, Any], data: str) -> torch.Tensor:
     return flat.view(getattr(torch, view["dtype"])).reshape(view["shape"])
 
 
-_SETTINGS: threading.RLock = vars(torch.backends).setdefault("_evo_kernel_settings", threading.RLock())
+_SETTINGS: threading.RLock = vars(sys.modules["torch.backends"]).setdefault("_evo_kernel_settings", threading.RLock())
 """Held by the thread that has changed PyTorch's settings, which are the process's: all exports have this one lock."""
 
 
