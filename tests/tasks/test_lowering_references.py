@@ -590,6 +590,18 @@ def rnn_of_one_number(x, hidden, _, *weights):
     return torch.rnn_tanh(x, hidden, weights, False, 1, 0.0, False, False, False)
 
 
+def _one_step(g, s):
+    rows, holds = s
+    weights = [normal(g, gates * holds, n) / 3 for gates in (4, 3) for n in (5, holds)]
+    return normal(g, rows, 5), normal(g, rows, holds), normal(g, rows, holds), *weights, normal(g, 4 * holds)
+
+
+@entry(_one_step, (4, 9), (2, 1))
+def one_step_of_networks(x, hidden, cell, w_x, w_h, v_x, v_h, bias):
+    h, c = torch.lstm_cell(x, (hidden, cell), w_x, w_h, bias, bias)
+    return h, c, torch.gru_cell(x, h, v_x, v_h)
+
+
 def _with_steps(g, s):
     return normal(g, s[0], 2 * s[1])[:, ::2], normal(g, s[0], 1).expand(*s), normal(g, s[0], s[1] + 3)[:, 1:-2]
 
