@@ -17,6 +17,7 @@ from evo_kernel.export.package import (
     JudgedCase,
     Package,
     Tensor,
+    argument_types,
     checked_name,
     identifier,
     judged,
@@ -106,7 +107,7 @@ def _manifest(
     every = [case for t, recorded in parts for case in _cases(t, recorded, executed_only=False)]
     names = _names(task, len(every[0].inputs))
     places = traits.differentiable(task)
-    typed = ["Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in every[0].inputs]
+    typed = argument_types(every)
     for number, position in enumerate(task.mutates):
         typed[position] = f"Tensor({string.ascii_letters[number]}!)"
     arguments = ", ".join(f"{kind} {key}" for kind, key in zip(typed, names, strict=True))

@@ -265,6 +265,15 @@ def judged(cases: Iterable[JudgedCase]) -> list[dict[str, Any]]:
     ]
 
 
+def argument_types(cases: Sequence[JudgedCase]) -> list[str]:
+    """Types of the operator's arguments, as its schema has them: Scalar where cases differ in a number's."""
+    found = []
+    for column in zip(*(case.inputs for case in cases), strict=True):
+        types = {"Tensor" if isinstance(value, Tensor) else type(value).__name__ for value in column}
+        found.append(types.pop() if len(types) == 1 else "Scalar")
+    return found
+
+
 def layouts(cases: Sequence[JudgedCase]) -> list[list[int] | None]:
     """Of every output the order of its dimensions in memory where all kernels agree on one; None: row-major."""
     found: list[list[int] | None] = []

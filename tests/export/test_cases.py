@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from evo_kernel.export.package import JudgedCase, Tensor, judged, layouts, output_shapes
+from evo_kernel.export.package import JudgedCase, Tensor, argument_types, judged, layouts, output_shapes
 from evo_kernel.export.shipped import _layouts
 from evo_kernel.types import CaseKind
 
@@ -41,3 +41,14 @@ def test_outputs_are_laid_out_as_the_kernels_make_them() -> None:
 def test_shapes_of_outputs_follow_from_inputs_where_the_reference_cannot_say() -> None:
     assert output_shapes(CASES) == [("float32", [[0, 0]])]
     assert output_shapes([*CASES, case("odd", (dense(5, 64), dense(64), 2), (dense(6),))]) is None
+
+
+def test_an_operator_takes_the_numbers_of_all_cases() -> None:
+    assert argument_types(CASES) == ["Tensor", "Tensor", "int"]
+    assert argument_types([*CASES, case("half", (dense(5, 64), dense(64), 0.5), ())]) == ["Tensor", "Tensor", "Scalar"]
+    called = []
+    name = "evo_kernel_tests::numbers"
+    operator = torch.library.custom_op(name, called.append, mutates_args=(), schema="(Scalar x) -> ()")
+    for number in (2, 2.0, True):
+        operator(number)
+    assert list(map(repr, called)) == ["2", "2.0", "True"]  # what a case is found by

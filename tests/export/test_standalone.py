@@ -11,6 +11,7 @@ import importlib
 import json
 import re
 import struct
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +73,12 @@ def reference(x):
 """
 
 
+class Around(torch.Tensor):
+    """Has sizes and strides, and no memory, as PyTorch's subclasses around other tensors."""
+
+    __torch_dispatch__ = classmethod(lambda cls, func, types, args=(), kwargs=None: NotImplemented)
+
+
 @pytest.fixture(scope="module")
 def recorder():
     compiler = Compiler(90, 60.0)
@@ -128,10 +135,55 @@ def test_torch_operations_run_with_the_settings_they_were_judged_with(recorder, 
     )
     data = launches(recorder, load(str(tmp_path / "square.py")), SQUARE, (CaseKind.CHECK,))
     seen, before, x = [], settings(), torch.randn(3, 16)
-    with Seen():
+    with Seen(), torch.autocast("cpu", torch.bfloat16):
         made = module(data)["run"](x)
     torch.testing.assert_close(made, x @ x.T)
     assert (seen, settings()) == ([[precision, precision, True]], before)
+
+
+def test_exports_in_two_threads_leave_the_settings_of_pytorch_as_they_were(recorder, tmp_path):
+    class Meeting(TorchDispatchMode):
+        """Two calls overlap, where nothing prevents it: the one that began first ends first."""
+
+        def __init__(self, arrives: threading.Event, until: threading.Event, wait_s: float) -> None:
+            super().__init__()
+            self._arrives, self._until, self._wait_s = arrives, until, wait_s
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.mm.default:
+                self._arrives.set()
+                self._until.wait(self._wait_s)
+            return func(*args, **(kwargs or {}))
+
+    def call(run: Any, meeting: Meeting, ended: threading.Event) -> None:
+        with meeting:
+            run(x)
+        ended.set()
+
+    (tmp_path / "square.py").write_text('ALLOW = "mixed"\n' + DOUBLING.replace("x * 2", "x @ x.T"))
+    data = launches(recorder, load(str(tmp_path / "square.py")), SQUARE, (CaseKind.CHECK,))
+    x, (here, there, ended, other_ended) = torch.randn(3, 16), (threading.Event() for _ in range(4))
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    assert before == (False, False)
+    first = threading.Thread(target=call, args=(module(data)["run"], Meeting(here, there, 1.0), ended))
+    other = threading.Thread(target=call, args=(module(data)["run"], Meeting(there, ended, 60.0), other_ended))
+    first.start()
+    assert here.wait(60)
+    other.start()
+    first.join()
+    other.join()
+    assert ended.is_set() and other_ended.is_set()
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == before
+
+
+def test_a_kernel_takes_what_pytorch_computed_before_it(recorder, tmp_path):
+    source = EVIL.replace("(3, 64)", "(3,)").replace(
+        "    y = torch.empty_like(x)", "    x = torch.mm(x, x.t())\n    y = torch.empty_like(x)"
+    )
+    (tmp_path / "square.py").write_text('ALLOW = "mixed"\n' + DOUBLING.replace("x * 2", "x @ x.T * 2"))
+    data = launches(recorder, load(str(tmp_path / "square.py")), source, (CaseKind.CHECK,))
+    x = torch.randn(3, 16)
+    torch.testing.assert_close(module(data)["run"](x), x @ x.T * 2)
 
 
 def test_no_host_code_of_the_author_is_in_it(recorder, tmp_path):
@@ -147,7 +199,9 @@ def test_no_host_code_of_the_author_is_in_it(recorder, tmp_path):
         assert torch.equal(names["run"](x), x * 2)
     with pytest.raises(names["CannotLaunch"], match=re.escape("no case was recorded for float32 (5, 16)")):
         names["run"](torch.randn(5, 16))
-    for lazy in (torch._neg_view(torch.randn(3, 16)), torch._efficientzerotensor((3, 16))):
+    x = torch.randn(3, 16)
+    around = torch.Tensor._make_wrapper_subclass(Around, x.shape, strides=x.stride(), dtype=x.dtype)
+    for lazy in (torch._neg_view(x), torch._efficientzerotensor((3, 16)), around, x.to_sparse()):
         with pytest.raises(names["CannotLaunch"], match="lazy float32"):  # its memory is not its values
             names["run"](lazy)
     assert names["values_differ"]([torch.tensor([-0.0])], [{"host": [0.0]}])

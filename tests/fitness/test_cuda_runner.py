@@ -126,6 +126,24 @@ def test_candidates_have_the_gpu_while_a_baseline_is_compiled(tmp_path):
         made.close()
 
 
+def test_a_runner_closes_while_a_baseline_is_compiled(tmp_path):
+    made = runner_for(
+        task := task_in(tmp_path, COMPILES.replace("    while", "    done.with_name('begun').touch()\n    while"))
+    )
+    made.start()
+    with ThreadPoolExecutor(1) as threads:
+        baselines = threads.submit(made.baselines, task.case("m64-n128"))
+        try:
+            while not (tmp_path / "begun").exists():
+                assert not baselines.done()
+                time.sleep(0.01)
+            made.close()
+            with pytest.raises(InfraError, match="closed"):
+                baselines.result(DEADLINE_S)
+        finally:
+            (tmp_path / "done").touch()
+
+
 def test_a_process_of_baselines_that_dies_costs_that_baseline_alone(tmp_path):
     dies = "\nimport os\nBASELINES['dies'] = lambda x: os._exit(1)\n"
     task = task_in(tmp_path, dies)

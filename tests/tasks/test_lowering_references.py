@@ -550,18 +550,19 @@ def order(x):
     return values, positions, *x.topk(3, dim=-1), x.argsort(-1)
 
 
-def _network(gates, layers, twice, biased=True):
-    """Weights of a recurrent network that reads 5 numbers and holds 9."""
+def _network(gates, layers, twice, biased=True, holds=9):
+    """Weights of a recurrent network that reads 5 numbers, and its states: the second was drawn with its batch first."""
 
     def draw(g, s, dtype=torch.float32):
         steps, batch = s
         weights = []
         for place in range(layers * (1 + twice)):
-            reads = 5 if place < 1 + twice else 9 * (1 + twice)
-            weights += [normal(g, gates * 9, n, dtype=dtype) / 3 for n in (reads, 9)]
-            weights += [normal(g, gates * 9, dtype=dtype) for _ in range(2 * biased)]
-        start = normal(g, layers * (1 + twice), batch, 9, dtype=dtype)
-        return normal(g, steps, batch, 5, dtype=dtype), start, start.flip(0) / 2, *weights
+            reads = 5 if place < 1 + twice else holds * (1 + twice)
+            weights += [normal(g, gates * holds, n, dtype=dtype) / 3 for n in (reads, holds)]
+            weights += [normal(g, gates * holds, dtype=dtype) for _ in range(2 * biased)]
+        hidden = normal(g, layers * (1 + twice), batch, holds, dtype=dtype)
+        cell = normal(g, batch, layers * (1 + twice), holds, dtype=dtype).transpose(0, 1)
+        return normal(g, steps, batch, 5, dtype=dtype), hidden, cell, *weights
 
     return draw
 
@@ -582,6 +583,23 @@ def rnn_half(x, hidden, _, *weights):
         *torch.rnn_tanh(x, hidden, weights, True, 1, 0.0, False, False, False),
         *torch.rnn_relu(x, hidden, weights, True, 1, 0.0, False, False, False),
     )
+
+
+@entry(_network(1, 1, False, False, holds=1), (4, 3), (2, 17))
+def rnn_of_one_number(x, hidden, _, *weights):
+    return torch.rnn_tanh(x, hidden, weights, False, 1, 0.0, False, False, False)
+
+
+def _one_step(g, s):
+    rows, holds = s
+    weights = [normal(g, gates * holds, n) / 3 for gates in (4, 3) for n in (5, holds)]
+    return normal(g, rows, 5), normal(g, rows, holds), normal(g, rows, holds), *weights, normal(g, 4 * holds)
+
+
+@entry(_one_step, (4, 9), (2, 1))
+def one_step_of_networks(x, hidden, cell, w_x, w_h, v_x, v_h, bias):
+    h, c = torch.lstm_cell(x, (hidden, cell), w_x, w_h, bias, bias)
+    return h, c, torch.gru_cell(x, h, v_x, v_h)
 
 
 def _with_steps(g, s):

@@ -44,7 +44,8 @@ def key(inputs: Sequence[Any]) -> tuple[Any, ...]:
 def signature(inputs: Sequence[Any]) -> tuple[Any, ...]:
     """What a case is found by: dtype, sizes and strides, or the number. A stride of a size of 1 means nothing.
 
-    No case has a tensor whose memory is not its values: those that PyTorch has yet to negate, or does not keep at all.
+    No case has a tensor whose memory is not its values: those that PyTorch has yet to negate, does not keep at all, or
+    keeps in other tensors.
     """
     return tuple(
         (_held(value) + str(value.dtype)[6:], tuple(value.shape), _strides(value.shape, value.stride()))
@@ -55,7 +56,9 @@ def signature(inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _held(value: torch.Tensor) -> str:
-    return "lazy " if value.is_neg() or value.is_conj() or value._is_zerotensor() else ""
+    if value.layout is not torch.strided or value.is_neg() or value.is_conj():
+        return "lazy "
+    return "lazy " if value.data_ptr() == 0 and value.numel() else ""  # around other tensors, or zeros not kept
 
 
 def wanted(specs: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
@@ -178,15 +181,14 @@ class Program:
             return self._run(name, inputs, device, gpu)
 
     def _run(self, name: str, inputs: Sequence[Any], device: torch.device, machine: Any) -> tuple[torch.Tensor, ...]:
-        case = self.cases[name]
+        case, on_gpu = self.cases[name], isinstance(machine, _Gpu)
         buffers = [_buffer(entry, inputs, device) for entry in case["buffers"]]
-        if not isinstance(machine, _Gpu):
-            buffers = [_bytes_in(data, device) for data in buffers]
-        with _judged_settings(self.precision) if name in self._by_torch else contextlib.nullcontext():
+        with _judged_settings(self.precision, device) if name in self._by_torch else contextlib.nullcontext():
             for node in case["nodes"]:
                 kind = node["kind"]
                 if kind == "launch":
-                    machine.launch(self.codes[node["code"]], node, buffers, case["nodes"])
+                    given = buffers if on_gpu else [_bytes_in(data, device) for data in buffers]
+                    machine.launch(self.codes[node["code"]], node, given, case["nodes"])
                 elif kind == "fill":
                     _tensor(buffers, node["view"]).fill_(node["value"])
                 elif kind == "copy":
@@ -259,13 +261,20 @@ def _table(view: Mapping[str, Any], data: str) -> torch.Tensor:
     return flat.view(getattr(torch, view["dtype"])).reshape(view["shape"])
 
 
-def _judged_settings(precision: str) -> contextlib.ExitStack:
+_SETTINGS: threading.RLock = vars(sys.modules["torch.backends"]).setdefault("_evo_kernel_settings", threading.RLock())
+"""Held by the thread that has changed PyTorch's settings, which are the process's: all exports have this one lock."""
+
+
+def _judged_settings(precision: str, device: torch.device) -> contextlib.ExitStack:
     """A context with PyTorch's settings as where its operations were judged: cuDNN measures its algorithms."""
     cudnn: Any = torch.backends.cudnn
     settings: list[tuple[Any, str, Any]] = [(cudnn, "benchmark", True), (cudnn, "deterministic", True)]
     # The older allow_tf32 cannot be read where a process has set these.
     settings += [(place, "fp32_precision", precision) for place in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
     stack = contextlib.ExitStack()
+    stack.enter_context(_SETTINGS)
+    if torch.is_autocast_enabled(device.type):
+        stack.enter_context(torch.autocast(device.type, enabled=False))
     for place, name, value in settings:
         stack.callback(setattr, place, name, getattr(place, name))
         setattr(place, name, value)

@@ -272,6 +272,8 @@ class CudaRunner(Runner):
         process = self._other()
         self._in_use.append(process)
         try:
+            if self._closed:
+                raise InfraError("the GPU runner is closed")
             if not process.info:
                 process.wait_until_loaded()
                 with self._on_gpu():  # a new context disturbs others' clocks

@@ -133,7 +133,7 @@ class WorkerProcess:
                 if not select.select([], [fd], [], max(0.0, end - time.monotonic()))[1]:
                     raise Lost
                 left = left[os.write(fd, left) :]
-        except (BrokenPipeError, ConnectionError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise Lost from error
 
     def _line(self, deadline_s: float) -> bytes:
@@ -144,11 +144,12 @@ class WorkerProcess:
             left = end - time.monotonic()
             try:
                 fd = self._process.stdout.fileno()
-                if left <= 0 or not select.select([fd], [], [], left)[0]:
-                    raise TimeoutError
-                data = os.read(fd, 1 << 20)
-            except ValueError as error:  # closed by another thread
+                answers = left > 0 and select.select([fd], [], [], left)[0]
+                data = os.read(fd, 1 << 20) if answers else None
+            except (OSError, ValueError) as error:  # closed by another thread
                 raise Lost from error
+            if data is None:
+                raise TimeoutError
             if not data:
                 raise Lost
             self._buffer += data

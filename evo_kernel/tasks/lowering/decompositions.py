@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Kind of a network → gates of a cell, by the names of torch's functions."""
+CELLS = {f"{kind}_cell" for kind in GATES}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Those whose matrix products have kernels."""
 
@@ -47,7 +48,7 @@ def recurrence(
         share = hidden @ weight.transpose(1, 2) + bias.unsqueeze(1)
         hidden, cell = _step(kind, gates[step], share, hidden, cell)
         made[step] = hidden
-    return made, cell
+    return made, cell.contiguous()
 
 
 def _step(kind: str, x: torch.Tensor, y: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor) -> tuple[Any, Any]:
@@ -66,7 +67,7 @@ def _step(kind: str, x: torch.Tensor, y: torch.Tensor, hidden: torch.Tensor, cel
 
 @recurrence.register_fake
 def _(kind: str, gates: Any, hidden: Any, cell: Any, weight: Any, bias: Any) -> Any:
-    return hidden.new_empty((*gates.shape[:3], hidden.shape[2])), torch.empty_like(cell)
+    return hidden.new_empty((*gates.shape[:3], hidden.shape[2])), cell.new_empty(cell.shape)
 
 
 class Recurrent(TorchFunctionMode):
@@ -77,6 +78,8 @@ class Recurrent(TorchFunctionMode):
     ) -> Any:
         if respelled(func, args, kwargs):
             return network(func.__name__, *args)
+        if getattr(func, "__name__", "") in CELLS and not kwargs:
+            return one_step(func.__name__.removesuffix("_cell"), *args)
         return func(*args, **(kwargs or {}))
 
 
@@ -129,6 +132,16 @@ def network(
         x = torch.cat([made[:, 0], made[:, 1].flip(0)], -1) if twice else made[:, 0]
     x = x.transpose(0, 1) if batch_first else x
     return (x, torch.cat(last), torch.cat(cells)) if kind == "lstm" else (x, torch.cat(last))
+
+
+def one_step(
+    kind: str, x: torch.Tensor, state: Any, w_x: torch.Tensor, w_h: torch.Tensor,
+    b_x: torch.Tensor | None = None, b_h: torch.Tensor | None = None,
+) -> Any:  # fmt: skip
+    """What torch.lstm_cell and its like return, whose own steps write into parts of one tensor."""
+    hidden, cell = state if kind == "lstm" else (state, state)
+    made = _step(kind, F.linear(x, w_x, b_x), F.linear(hidden, w_h, b_h), hidden, cell)
+    return made if kind == "lstm" else made[0]
 
 
 aten = torch.ops.aten

@@ -74,8 +74,8 @@ def _of(gate: int, columns: str) -> str:
 
 
 def _term(kernel: LoweredKernel, index: str, param: str, operand: Operand, dim: int) -> str:
-    found = kernel.term(index, param, operand, dim)
-    return f" + {found}" if found else ""
+    """A term of an address; of a size of 1 too, for an address must be a block where its mask is one."""
+    return f" + {kernel.term(index, param, operand, dim) or f'{index} * 0'}"
 
 
 def _product(kernel: LoweredKernel, count: int, values: tuple[LoweredValue, LoweredValue], state: str) -> None:
