@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from evo_kernel.app import compose, operator_factory, summary
-from evo_kernel.app.models import strange_place
 from evo_kernel.app.preflight import nobody_at
 from evo_kernel.app.run_config import ModelOptions, with_additions, with_duration
 from evo_kernel.budget import Spent
@@ -72,8 +71,11 @@ def resume(
     options = [f"{key}={value}" for key, value in named.items() if value is not None]
     config = with_overrides(models.put_into(config), [*options, *overrides])
     set_keys = {override.partition("=")[0].strip() for override in overrides}
-    if not (models.base_url or models.api_key_env) and (strange := strange_place(config, set_keys)):
-        raise ConfigError(f"{path} may come from anybody, and by it {strange}")
+    if config.models and not (models.base_url or models.api_key_env):
+        from evo_kernel.app.models import strange_place  # only here: most searches have no model
+
+        if strange := strange_place(config, set_keys):
+            raise ConfigError(f"{path} may come from anybody, and by it {strange}")
     config = with_duration(config, for_s / 3600 if for_s else None, overrides, spent.hours)
     task = compose.task_of(config)
     return _search(config, task, path, create=False, as_json=as_json, began=began, until_waiting=until_waiting)

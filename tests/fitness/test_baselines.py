@@ -46,7 +46,8 @@ def test_baselines_run_while_cudnn_searches_and_references_do_not(monkeypatch, t
         def __init__(self):
             self.task = load("conv2d")
             self.device = type("Device", (), {"healthy": lambda self: True})()
-            self.handler = type("RequestHandler", (), {"timer": Timer()})()
+            state = type("WorkerState", (), {"forget": lambda self: None})()
+            self.handler = type("RequestHandler", (), {"timer": Timer(), "state": state})()
             self._replies = (tmp_path / "replies").open("wb")
 
     request = {"command": "baseline", "case": "conv3", "name": "eager"}

@@ -90,8 +90,7 @@ class _Stand(types.ModuleType):
 def hear(harness: types.ModuleType, problem: str, solution: str, device: str, timed: int = TIMED) -> Stock:
     """What the harness says. `problem`: the text of its file; on a CPU, at sizes that the executor can run."""
     if device == "cuda":
-        with turn(str(torch.cuda.get_device_properties(0).uuid), lambda: False):  # other searches may share the GPU
-            stock = _on_gpu(harness, problem, solution, timed)
+        stock = _on_gpu(harness, problem, solution, timed)
     else:
         torch.cuda.synchronize = lambda device=None: None  # there is nothing to wait for
         torch.cuda.get_device_properties = lambda device=None: PROPERTIES  # kernels ask how many multiprocessors it has
@@ -300,7 +299,8 @@ def _asked(spec: str, text: str, device: str, expected_us: float | None) -> Stoc
     harness = harness_of(home_of(entry.path))
     if device == "cuda":
         timed = timed_within(expected_us)
-        return hear(harness, source, solution.text(), device, timed)
+        with turn(str(torch.cuda.get_device_properties(0).uuid), lambda: False):  # other searches may share the GPU
+            return hear(harness, source, solution.text(), device, timed)
     from evo_kernel.fitness.ir import programs  # noqa: F401  the file's launches are executed by it
 
     sizes = load(spec).cases_of(CaseKind.CHECK)[0].sizes
