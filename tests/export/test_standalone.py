@@ -141,7 +141,7 @@ def test_torch_operations_run_with_the_settings_they_were_judged_with(recorder, 
     assert (seen, settings()) == ([[precision, precision, True]], before)
 
 
-def test_exports_in_two_threads_leave_the_settings_of_pytorch_as_they_were(recorder, tmp_path):
+def test_exports_in_two_threads_leave_the_settings_of_pytorch_as_they_were(recorder, tmp_path, monkeypatch):
     class Meeting(TorchDispatchMode):
         """Two calls overlap, where nothing prevents it: the one that began first ends first."""
 
@@ -163,8 +163,8 @@ def test_exports_in_two_threads_leave_the_settings_of_pytorch_as_they_were(recor
     (tmp_path / "square.py").write_text('ALLOW = "mixed"\n' + DOUBLING.replace("x * 2", "x @ x.T"))
     data = launches(recorder, load(str(tmp_path / "square.py")), SQUARE, (CaseKind.CHECK,))
     x, (here, there, ended, other_ended) = torch.randn(3, 16), (threading.Event() for _ in range(4))
-    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
-    assert before == (False, False)
+    for name in ("benchmark", "deterministic"):
+        monkeypatch.setattr(torch.backends.cudnn, name, False)
     first = threading.Thread(target=call, args=(module(data)["run"], Meeting(here, there, 1.0), ended))
     other = threading.Thread(target=call, args=(module(data)["run"], Meeting(there, ended, 60.0), other_ended))
     first.start()
@@ -173,7 +173,7 @@ def test_exports_in_two_threads_leave_the_settings_of_pytorch_as_they_were(recor
     first.join()
     other.join()
     assert ended.is_set() and other_ended.is_set()
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == before
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (False, False)
 
 
 def test_a_kernel_takes_what_pytorch_computed_before_it(recorder, tmp_path):
