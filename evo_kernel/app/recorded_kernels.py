@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,13 @@ class RecordedCandidate:
     same_versions: bool  # whether the plans could be compared with the judged ones
 
 
-def record(chosen: Sequence[ExportedCandidate], device: str, unconfirmed: bool) -> tuple[Task, list[RecordedCandidate]]:
+def record(
+    chosen: Sequence[ExportedCandidate], device: str, unconfirmed: bool, say: Callable[[str], None]
+) -> tuple[Task, list[RecordedCandidate]]:
     """Record candidates of one population again. Raises UserError where plans are not the judged ones.
 
-    `unconfirmed`: also what another version of the compiler makes, which cannot be compared.
+    `unconfirmed`: also what another version of the compiler makes, which cannot be compared. `say`: of what takes a
+    CPU minutes.
     """
     if not chosen[0].task:
         raise UserError(f"{chosen[0].population} does not say what its task is: export from a file that `run` made")
@@ -52,7 +55,7 @@ def record(chosen: Sequence[ExportedCandidate], device: str, unconfirmed: bool) 
     assembler = of_version(chosen[0].evaluation.environment.assembler)
     settings = JudgeSettings(tune_plans=0, assembler=str(assembler.path))
     with open_judge(task, device=device, settings=settings) as judge:
-        found = [_recorded(one, task, judge, unconfirmed) for one in chosen]
+        found = [_recorded(one, task, judge, unconfirmed, say) for one in chosen]
     return task, found
 
 
@@ -94,7 +97,9 @@ def save_plans(judge: PlanJudge, source: Source, knobs: Knobs, folder: Path) -> 
     return list(saved)
 
 
-def _recorded(one: ExportedCandidate, task: Task, judge: PlanJudge, unconfirmed: bool) -> RecordedCandidate:
+def _recorded(
+    one: ExportedCandidate, task: Task, judge: PlanJudge, unconfirmed: bool, say: Callable[[str], None]
+) -> RecordedCandidate:
     environment = judge.environment
     source = one.view.source
     plans: dict[str, CompiledPlan] = {}
@@ -119,12 +124,16 @@ def _recorded(one: ExportedCandidate, task: Task, judge: PlanJudge, unconfirmed:
         raise UserError(
             f"no plan of {', '.join(missing)} was judged, so the task file has changed: restore it, or start a new run"
         )
-    compared = _compared(one, [case for case in task.cases if case.name in judged], plans, judge)
+    compared = _compared(one, [case for case in task.cases if case.name in judged], plans, judge, say)
     return RecordedCandidate(one, f"candidate_{one.view.candidate}", source, plans, frozenset(compared), same_versions)
 
 
 def _compared(
-    one: ExportedCandidate, cases: Sequence[Case], plans: Mapping[str, CompiledPlan], judge: PlanJudge
+    one: ExportedCandidate,
+    cases: Sequence[Case],
+    plans: Mapping[str, CompiledPlan],
+    judge: PlanJudge,
+    say: Callable[[str], None],
 ) -> list[str]:
     """Of judged cases those on which all outputs were compared, or are now. Raises UserError where one is wrong.
 
@@ -132,9 +141,10 @@ def _compared(
     """
     measured = one.evaluation.environment.kind == "measured"
     found = []
-    for case in cases:
-        if case.kind is CaseKind.CONFIRM and not one.confirmed:
-            continue
+    cases = [case for case in cases if one.confirmed or case.kind is not CaseKind.CONFIRM]
+    for number, case in enumerate(cases, 1):
+        if case.kind is not CaseKind.CHECK and not measured:
+            say(f"candidate {one.view.candidate}: executing all of {case.name} ({number} of {len(cases)} cases)")
         known = case.kind is CaseKind.CHECK or measured
         checked = None
         if case.kind is CaseKind.CHECK or not measured:  # small ones anew, whoever says that they were judged

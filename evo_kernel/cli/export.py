@@ -63,7 +63,10 @@ def export(
     from evo_kernel.app.recorded_kernels import record
     from evo_kernel.export.package import write_package
 
-    forward, backwards = ([record(chosen, device, unconfirmed) for chosen in each] for each in (groups, gradients))
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    forward, backwards = ([record(chosen, device, unconfirmed, say) for chosen in each] for each in (groups, gradients))
     made = package(name, forward, backwards, evo_kernel.version())
     written = write_package(made, folder)
     searched = [*([population] if candidate is None else []), *also, *([backward] if backward is not None else [])]

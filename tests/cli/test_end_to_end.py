@@ -58,6 +58,7 @@ def searched(folder: Path) -> Result:
 def exported(searched: Result, folder: Path) -> Path:
     ended = evo("export", f"{NAME}.db", "--to", "champion", "--device", "cpu", "--json")
     assert ended.exit_code == 0, ended.output
+    assert "executing all of " in ended.stderr, "what takes minutes at real sizes"
     found = told(ended)
     assert {Path(path).name for path in found["files"]} >= {"task.py", "provenance.json", "README.md", "verify.py"}
     kinds = {case.name: case.kind for case in load(f"{NAME}.py").cases}
