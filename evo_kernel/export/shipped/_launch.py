@@ -31,7 +31,7 @@ class CannotLaunch(RuntimeError):
     """The GPU, its driver or these inputs are not what a program is for; the message says what differs."""
 
 
-def key(inputs: Sequence[Any]) -> tuple[Any, ...]:
+def call_key(inputs: Sequence[Any]) -> tuple[Any, ...]:
     """What decides about a call, but values on the GPU and shared memory: quicker to make than `signature`."""
     return tuple(
         (value.dtype, value.shape, value.stride(), value.device, _held(value))
@@ -108,7 +108,7 @@ def values_differ(inputs: Sequence[Any], specs: Sequence[Mapping[str, Any]]) -> 
 
 
 def lasts(case: Mapping[str, Any], inputs: Sequence[Any], changed: Sequence[int]) -> bool:
-    """Whether every call with the same `key` goes to this case: no value decides, nor what modules a process has."""
+    """Whether every call with the same `call_key` goes to this case: no value decides, nor which modules are loaded."""
     by_value = any("host" in spec for spec in case["inputs"])
     return not by_value and not changed and any(value.is_cuda for value in inputs if isinstance(value, torch.Tensor))
 
@@ -151,7 +151,7 @@ class Program:
 
     def __call__(self, *inputs: Any) -> tuple[torch.Tensor, ...]:
         """The outputs, by the first case that takes these inputs. Raises CannotLaunch where none does."""
-        called_with = key(inputs)
+        called_with = call_key(inputs)
         if (known := self._known.get(called_with)) is not None:
             return self.run(known, inputs)
         if reason := misplaced(inputs, self.target):

@@ -50,7 +50,7 @@ class Group:
 
     def choose(self, inputs: Sequence[Any]) -> Mapping[str, Any] | str:
         """The case with these inputs, or why there is none."""
-        called_with = _launch.key(inputs)
+        called_with = _launch.call_key(inputs)
         if (known := self._known.get(called_with)) is not None:
             return known
         if reason := _launch.misplaced(inputs, self.data["target"]):

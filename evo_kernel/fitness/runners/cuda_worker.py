@@ -28,7 +28,7 @@ from evo_kernel.fitness.plan.torch_operations import searching
 from evo_kernel.fitness.runners import ipc
 from evo_kernel.fitness.runners.plan_checker import PlanChecker
 from evo_kernel.fitness.runners.process import GO, LOAD
-from evo_kernel.fitness.runners.timer import Timer
+from evo_kernel.fitness.runners.timer import Timer, own_copies
 from evo_kernel.fitness.runners.worker_state import Answer, Disturbed, MemoryShares, Plans, WorkerState
 from evo_kernel.fitness.timing.baselines import COMPILED, baseline_function, baseline_names
 from evo_kernel.fitness.timing.estimates import CLAIM, TIMING, TimingSettings
@@ -132,9 +132,7 @@ class GpuWorker:
         others; before it launches anything, it waits until it is told to go on."""
         from torch._dynamo.callback import callback_handler
 
-        mutates = self.task.mutates
-        drawn = self.handler.state.draw(case, 0)
-        inputs = [v.clone() if n in mutates and isinstance(v, torch.Tensor) else v for n, v in enumerate(drawn)]
+        inputs = own_copies(self.handler.state.draw(case, 0), self.task.mutates)
         self.device.synchronize()
         self.reply({"compiling": True})
         waited = False
@@ -147,11 +145,10 @@ class GpuWorker:
                 if self._requests.readline() != GO:
                     sys.exit()  # the parent ended
 
-        callback_handler.register_end_callback(wait)
+        callback_handler.register_end_callback(wait)  # until `_baseline` resets the compiler
         try:
             function(*inputs)
         finally:
-            callback_handler.remove_end_callback(wait)
             wait()
 
     def progress(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -144,10 +144,7 @@ class Timer:
         mutates = self._state.task.mutates
         size = size_of(self._state.draw(case, 0))
         drawn = [self._state.draw(case, seed) for seed in range(self.sets(3 * size))]
-        sets = [
-            [v.clone() if n in mutates and isinstance(v, torch.Tensor) else v for n, v in enumerate(values)]
-            for values in drawn
-        ]
+        sets = [own_copies(values, mutates) for values in drawn]
         for _ in range(2):
             function(*sets[0])
         calls = [partial(function, *inputs) for inputs in sets]
@@ -182,6 +179,11 @@ class Timer:
             sampled = sample(self._state.device, work, CLAIM)
             values[bench.name] = bench.value(sampled.median_us)
         return values
+
+
+def own_copies(values: Sequence[Any], mutates: Collection[int]) -> list[Any]:
+    """The inputs of a function, with copies of those that it changes."""
+    return [v.clone() if n in mutates and isinstance(v, torch.Tensor) else v for n, v in enumerate(values)]
 
 
 class CheckedTiming:
