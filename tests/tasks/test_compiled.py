@@ -263,6 +263,13 @@ def test_libraries_are_left_only_where_they_are_allowed():
         compiled_function(lambda x: x.sort(-1)[0], [[torch.empty(5, 300, device="meta")]])
 
 
+def test_outputs_have_the_strides_of_the_reference():
+    """Inductor pads long rows of odd length where nobody says that the caller sees them."""
+    shapes = [[torch.empty(64, 4099, device="meta")]]
+    text = compiled_function(lambda x: x / x.abs().mean(1, keepdim=True), shapes, exact=True)
+    assert "torch.empty((64, 4099)" in text and "empty_strided" not in text
+
+
 def test_no_attention_is_left_to_a_cpu():
     """References are traced on a CPU, where a module's attention is an operation that a GPU lacks."""
 

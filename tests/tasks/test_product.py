@@ -16,6 +16,7 @@ from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.lowering.product import product_template
 from evo_kernel.types import Measurement, Purpose, Source, Status
 from evo_kernel.types.gpus import is_hopper
+from tests.support.compiled import results_of
 from tests.support.scripts import script
 from tests.tasks.test_lowering import CHILD, relative
 
@@ -305,6 +306,21 @@ def reference({names}):
     source = template_of(one, "gluon")
     assert source is not None
     passes_directly(one, source)
+
+
+def test_operands_of_few_products_are_rounded_to_tf32_as_cudnn_does(tmp_path):
+    _, source = spaces(tmp_path, "8, 9", "c, f, 2, 3", "conv_transpose2d(x, w, bias, 2, (0, 1))", 8)
+    generator = torch.Generator().manual_seed(5)
+    x, w, bias = (torch.rand(*shape, generator=generator) for shape in ((3, 8, 8, 9), (8, 24, 2, 3), (24,)))
+    x[0, 0, 0, :2] = torch.tensor([float("nan"), float("inf")])
+    x.view(torch.int32)[1, 0, 0, 0] = 0x7FFFFFFF  # a NaN, and the largest number of bits
+    text = source.text.replace("torch.cuda.get_device_properties(x.device).multi_processor_count", "132")
+    (tmp_path / "executed").mkdir()
+    ((found,),) = results_of(tmp_path / "executed", {"turned": text}, {"turned": [(x, w, bias)]})["turned"]
+    near = ((one.view(torch.int32) + 0x1000 & ~0x1FFF).view(torch.float32) for one in (x, w))
+    x_near, w_near = (torch.where(a.isfinite(), b, a).double() for a, b in zip((x, w), near, strict=True))
+    expected = F.silu(F.conv_transpose2d(x_near, w_near, bias.double(), 2, (0, 1)))
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
