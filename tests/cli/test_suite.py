@@ -150,6 +150,31 @@ def test_a_kernel_without_a_stock_verdict_gets_one_and_is_not_searched_again(tmp
     assert asked == []
 
 
+def test_what_the_harness_calls_wrong_in_tf32_is_searched_in_ieee_float32(tmp_path: Path, asked, monkeypatch) -> None:
+    one = SuiteTask("kernelbench:somewhere/level1/1@mixed@tf32", "level1/1", "level1@tf32")
+
+    def ask(self: Scripted, task: SuiteTask, row: SuiteRow, stock: bool = True) -> SuiteRow:
+        asked.append((task.spec, "stock"))
+        return replace(row, stock=Stock(WRONG if "@tf32" in task.spec else exact, "off", kernel=task.spec))
+
+    monkeypatch.setattr(Scripted, "ask", ask)
+    exact = WRONG
+    wrong, right = tmp_path / "wrong", tmp_path / "right"
+    wrong.mkdir()
+    right.mkdir()
+    first = SuiteRun(wrong, [one], 1)
+    assert [(row.task, row.reason) for row in first.rows()] == [(one.spec, "")]
+    assert [spec for *_, spec in asked if spec is None] == [None, None]
+    exact, ieee = CORRECT, "kernelbench:somewhere/level1/1@mixed"
+    said = "in IEEE float32, as its reference computes"
+    for minutes, before in ((1, ["level1/1", one.spec]), (2, [])):  # a resume goes on with what was right
+        asked.clear()
+        run = SuiteRun(right, [one], minutes)
+        assert [(row.task, row.label, row.reason) for row in run.rows()] == [(ieee, "level1/1", said)]
+        assert [name for name, *_ in asked] == [*before, "level1/1 in IEEE float32", ieee]
+        assert len(run.found()) == 1 and not run.others()
+
+
 def test_what_was_cut_short_is_gone_on_with_by_the_same_command(tmp_path: Path, asked, monkeypatch) -> None:
     one = SuiteTask("kernelbench:somewhere/level1/1", "level1/1", "level1")
 

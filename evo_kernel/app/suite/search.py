@@ -43,6 +43,11 @@ class SuiteTask:
         """Its population's file name."""
         return self.name + ".db"
 
+    def in_ieee(self) -> SuiteTask | None:
+        """The same task in IEEE float32; None where it is."""
+        spec = self.spec.replace("@tf32", "")
+        return replace(self, spec=spec, label=f"{self.label} in IEEE float32") if spec != self.spec else None
+
 
 def tasks_of(suite: str, only: Sequence[str], but: Sequence[str] = ()) -> list[SuiteTask]:
     """The tasks that a suite's name stands for. Raises UserError."""

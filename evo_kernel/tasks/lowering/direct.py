@@ -30,7 +30,7 @@ def part(ways, residue):
 
 @gluon.jit
 def rounded(x):
-    """x and half a unit of TF32: tensor cores cut off what is below one. Infinity and NaN stay what they are."""  # HALVED
+    """x and half a unit of TF32, below which tensor cores cut off. Infinity and NaN stay what they are."""  # HALVED
     """The nearest number of TF32."""  # PARTED
     power = (x.to(gl.int32, bitcast=True) & -8388608).to(gl.float32, bitcast=True)  # HALVED
     return power * 0.00048828125 + x  # HALVED
