@@ -217,11 +217,14 @@ def var(module: LoweredModule, node: AtenNode) -> LoweredValue:
 
 
 LEAST = 'float("-inf")'
+HELD = 65_536
+"""Elements of a row that a program can hold in registers."""
 
 
 @lowers(aten._softmax, aten._log_softmax)
 def softmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
-    """Three passes over each row: the largest, the sum of exponentials, the result."""
+    """Three passes over each row: the largest, the sum of exponentials, the result; over one that no program can hold,
+    the first two are one, whose sums are relative to the largest so far."""
     source = materialise(module, node.value(0))
     dim = node.integer(1) % max(len(source.shape), 1)
     name = node.operation.removeprefix("aten._")
@@ -229,9 +232,20 @@ def softmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
     y = align("y", out, source.shape)
     rows = RowFrame(module, name, source, [dim], (y,), compute_type(source.dtype))
     rows.say(f"largest = {lanes(rows.dtype, LEAST)}")
-    rows.loop("largest = tl.maximum(largest, x)", other=LEAST)
-    rows.say("row_max = tl.max(largest, axis=0)", f"total = {lanes(rows.dtype)}")
-    rows.loop("total += tl.exp(x - row_max)", other=LEAST)
+    if module.largest(source.shape[dim] if source.shape else 1) > HELD:
+        rows.say(f"total = {lanes(rows.dtype)}")
+        rows.loop(
+            "higher = tl.maximum(largest, x)",
+            f"shift = tl.where(higher == {LEAST}, 0, higher)",  # -inf less -inf is NaN
+            "total = total * tl.exp(largest - shift) + tl.exp(x - shift)",
+            "largest = higher",
+            other=LEAST,
+        )
+        rows.say("row_max = tl.max(largest, axis=0)", "total *= tl.exp(largest - row_max)")
+    else:
+        rows.loop("largest = tl.maximum(largest, x)", other=LEAST)
+        rows.say("row_max = tl.max(largest, axis=0)", f"total = {lanes(rows.dtype)}")
+        rows.loop("total += tl.exp(x - row_max)", other=LEAST)
     if name == "log_softmax":
         rows.say("row_log = tl.log(tl.sum(total, axis=0))")
         result = "y = x - row_max - row_log"
