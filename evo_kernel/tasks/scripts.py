@@ -221,11 +221,12 @@ def with_parameters(function: Callable[..., Any], names: Sequence[str]) -> Calla
 
 
 def refuse_too_large(path: str, needed: int, device: torch.device, instead: str) -> None:
-    """Raises TaskError where inputs need more bytes than a device can still give."""
+    """Raises TaskError where inputs, and what is made of them, need more bytes than a device can still give."""
     free = free_bytes(device)
     if needed > free:
         raise TaskError(
-            f"{path}: the inputs need {needed / 1e9:.1f} GB and {device.type} has {free / 1e9:.1f} GB free. "
+            f"{path}: the inputs and what is made of them need {needed / 1e9:.1f} GB and {device.type} has "
+            f"{free / 1e9:.1f} GB free. "
             f"Run it on a machine with more memory, or {instead}."
         )
 

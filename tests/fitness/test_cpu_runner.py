@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.check import changed_reason
 from evo_kernel.fitness.correctness.error_bounds import Expected
 from evo_kernel.fitness.correctness.slicing.rules import RULES, SliceStep
@@ -101,6 +102,15 @@ def test_all_of_a_large_case_is_compared_if_there_is_time(runner, was, becomes, 
     plan, large = softmax(SOFTMAX_TEXT.replace(was, becomes)), dataclasses.replace(CASE, kind=CaseKind.SEARCH)
     assert runner.check_in_full(plan, large, 0.0) is None
     assert runner.check_in_full(plan, large, 30.0).status is status
+
+
+def test_what_memory_does_not_suffice_for_is_refused_in_words(runner, monkeypatch):
+    large = dataclasses.replace(CASE, kind=CaseKind.SEARCH)
+    monkeypatch.setattr("evo_kernel.tasks.scripts.free_bytes", lambda device: 3 * 8 * 40 * 4 - 1)
+    with pytest.raises(TaskError, match=r"case 8x40: .* need 0\.0 GB and cpu has 0\.0 GB free\..* judge it on a GPU"):
+        runner.check(softmax(), large, ROUNDS[:1])
+    monkeypatch.setattr("evo_kernel.tasks.scripts.free_bytes", lambda device: 3 * 8 * 40 * 4)
+    assert runner.check(softmax(), large, ROUNDS[:1]).passed
 
 
 def test_a_late_round_is_a_timeout():

@@ -45,6 +45,7 @@ from evo_kernel.fitness.runners.launch_limits import DeviceLimits, PlanFault, ch
 from evo_kernel.fitness.stages import EXECUTING, Stages
 from evo_kernel.fitness.timing.estimates import Comparison, PairVerdict
 from evo_kernel.lru_cache import Recent
+from evo_kernel.tasks.scripts import refuse_too_large
 from evo_kernel.tasks.task import Case, Input, Task, TensorSpec
 from evo_kernel.types import CaseKind, Environment, Measurement, Status, content_hash
 
@@ -126,6 +127,13 @@ class CpuRunner(Runner):
                 return worst
             return self._check(plan, case, rounds)
 
+    def _refuse_too_large(self, plan: CompiledPlan, case: Case) -> None:
+        """Once inputs are drawn. Raises TaskError where the system would kill the judge for the executor's memory, and
+        for what the reference makes of inputs in float64."""
+        needed = sum(buffer.bytes * (2 if buffer.kind == "input" else 1) for buffer in plan.plan.buffers)
+        where = f"{self._task.path}, case {case.name}"
+        refuse_too_large(where, needed, torch.device("cpu"), "judge it on a GPU")
+
     def _fault(self, plan: CompiledPlan, case: Case) -> str:
         """Why the plan is not executed for a case; empty if it is."""
         if misfit := plan.plan.misfit([_spec(spec) for spec in self._task.input_specs(case)]):
@@ -171,6 +179,7 @@ class CpuRunner(Runner):
     def _check_large(self, plan: CompiledPlan, draw: Draw) -> Checked:
         """Check a plan of real size, executed completely or in part."""
         inputs = self._references.inputs(draw)
+        self._refuse_too_large(plan, draw[0])
         answer = self._execute_large(plan, draw[0], inputs, self._limits.whole_s, self._limits.part_s)
         try:
             return answer if isinstance(answer, Checked) else self._compare(plan, draw, inputs, *answer)

@@ -128,18 +128,25 @@ def _reduce_columns(
         outer_x = kernel.term("outer", "x_outer_stride", x, kept[0].dim)
         outer_y = kernel.term("outer", "out_outer_stride", y, kept[0].dim)
         grid = f"{module.size(kept[0].size)}, {grid}"
+    loop = f"range(0, {n_rows})"
+    if module.largest(walked.size) >= MANY:  # a row at a time, too few loads would be under way
+        kernel.knobs["UNROLL"] = 8
+        loop = f"tl.range(0, {n_rows}, loop_unroll_factor=UNROLL)"
     row = kernel.term("row", "x_row_stride", x, walked.dim)
     address = " + ".join(part for part in ("x_ptr", outer_x, row, "cols") if part)
     store = " + ".join(part for part in ("out_ptr", outer_y, "cols") if part)
     kernel.body += [
         f"    total = {start}",
-        f"    for row in range(0, {n_rows}):",
+        f"    for row in {loop}:",
         f"        x = tl.load({address}, {load}",
         f"        {step}",
         f"    tl.store({store}, {last.format(total='total', n=n_rows)}, mask=mask)",
     ]
     module.launch(kernel, f"({grid})" if axis else f"({grid},)")
 
+
+MANY = 64
+"""Rows that are summed up by columns, from which loops over them are unrolled."""
 
 for _kind, *_operations in (
     ("sum", aten.sum), ("mean", aten.mean), ("prod", aten.prod), ("any", aten.any), ("all", aten.all),
