@@ -320,12 +320,8 @@ def _level(level: int) -> str:
 
 
 def _kernelbench_row(row: dict[str, Any]) -> str:
-    cells = [
-        row["problem"].replace("_", " ") + " (IEEE)" * (row.get("precision") == "ieee"),
-        *["–"] * 6,
-        row["status"],
-        str(row["judge"] or "–"),
-    ]
+    name = row["problem"].replace("_", " ") + " (IEEE)" * (row.get("precision") == "ieee")
+    cells = [name, *["–"] * 6, row["status"], str(row["judge"] or "–")]
     if us := row["us"]:
         times = row["baselines_us"]
         eager, compiled = (times.get(name) for name in ("eager", "torch.compile"))

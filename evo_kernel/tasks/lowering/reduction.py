@@ -239,7 +239,7 @@ def softmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
     y = align("y", out, source.shape)
     rows = RowFrame(module, name, source, [dim], (y,), compute_type(source.dtype))
     rows.say(f"largest = {lanes(rows.dtype, LEAST)}")
-    if module.largest(source.shape[dim] if source.shape else 1) > HELD:
+    if source.shape and module.largest(source.shape[dim]) > HELD:
         rows.say(f"total = {lanes(rows.dtype)}")
         rows.loop(
             "higher = tl.maximum(largest, x)",
