@@ -264,7 +264,7 @@ def search(
         with announced(population, stages), watched(engine, judge, stop):
             if not until_waiting or not isinstance(judge, SpoolJudge):
                 return engine.run()
-            with giving_up(engine, judge):
+            with giving_up(judge, engine):
                 ended = engine.run()
             return replace(ended, cause=WAITS) if judge.gave_up and not engine.interrupted else ended
 
@@ -273,14 +273,15 @@ QUIET_S = 2.0
 """The same threads have waited for verdicts so long, and nothing else is under way: they wait for what is elsewhere."""
 
 
-def giving_up(engine: Engine, judge: SpoolJudge) -> AbstractContextManager[None]:
+def giving_up(judge: SpoolJudge, engine: Engine | None = None) -> AbstractContextManager[None]:
     """Until the block ends: once all that is under way waits for verdicts, stop, and let nobody wait any more."""
 
     def watch(ended: threading.Event) -> None:
         while not ended.wait(QUIET_S / 10):
             thinking = judge.stages.state().stages[THINKING]
-            if judge.quiet_s >= QUIET_S and not thinking and not engine.makes_root:
-                engine.stop("all that is under way waits for verdicts", WAITS)
+            if judge.quiet_s >= QUIET_S and not thinking and not (engine is not None and engine.makes_root):
+                if engine is not None:
+                    engine.stop("all that is under way waits for verdicts", WAITS)
                 judge.give_up()
                 return
 

@@ -20,7 +20,7 @@ from evo_kernel.app.verdicts import evaluation_data
 from evo_kernel.config import with_overrides
 from evo_kernel.engine import EngineSettings
 from evo_kernel.engine.session import RetryingJudge
-from evo_kernel.errors import PopulationError, PopulationLocked, UserError
+from evo_kernel.errors import CutShort, PopulationError, PopulationLocked, UserError
 from evo_kernel.types import (
     Brief,
     Evaluation,
@@ -42,6 +42,7 @@ from populations.reading import PopulationReader
 
 if TYPE_CHECKING:
     from evo_kernel.app.compose import Prepared
+    from evo_kernel.app.summary import WaitingRequests
     from evo_kernel.config import Config
 
 LOOK_AGAIN_S = 0.2
@@ -155,10 +156,14 @@ class ExternalSession:
 
 
 @contextlib.contextmanager
-def judged(path: Path, config: Config, wait_s: float, say: Callable[[str], None]) -> Iterator[ExternalSession]:
-    """A session with the judge that a run would have. Raises UserError, InfraError."""
+def judged(
+    path: Path, config: Config, wait_s: float, say: Callable[[str], None], *, until_waiting: bool = False
+) -> Iterator[ExternalSession]:
+    """A session with the judge that a run would have. `until_waiting`: raises CutShort in the block once that waits
+    for a verdict of judges elsewhere. Raises UserError, InfraError."""
     from evo_kernel.app import compose
-    from evo_kernel.app.compose import announced, kept_baselines
+    from evo_kernel.app.compose import announced, giving_up, kept_baselines
+    from evo_kernel.fitness.spool.client import SpoolJudge
     from populations.connect import owner
 
     task = compose.task_of(config)
@@ -167,10 +172,13 @@ def judged(path: Path, config: Config, wait_s: float, say: Callable[[str], None]
         def begin() -> Prepared:
             if (writer := owner(path)) is not None:  # before a judge is started: its processes are not for waiting
                 raise PopulationLocked(str(path), *writer)
-            return opened.enter_context(compose.prepared(config, task, path, create=False))  # or another was first
+            prepared = compose.prepared(config, task, path, create=False, wait=not until_waiting)
+            return opened.enter_context(prepared)  # or another was first
 
         parts = _waiting(wait_s, begin)
         parts.judge.baselines.on_baselines = kept_baselines(parts.population, say)
+        if until_waiting and isinstance(parts.judge, SpoolJudge):
+            opened.enter_context(giving_up(parts.judge))
         with announced(parts.population, parts.judge.stages):
             yield ExternalSession(parts, say)
 
@@ -206,13 +214,25 @@ def ask(
 
 def tell(
     path: Path, attempt: int, source: Source, operator: str, strategy: str | None, device: str | None, wait_s: float,
-    say: Callable[[str], None],
-) -> TellResult:  # fmt: skip
-    """What came of a kernel that was written for a ticket."""
+    say: Callable[[str], None], *, until_waiting: bool = False,
+) -> TellResult | WaitingRequests:  # fmt: skip
+    """What came of a kernel that was written for a ticket, or what must be carried first. `until_waiting`: see
+    `judged`."""
+    from evo_kernel.app.summary import check_waits, waiting_in
+
     with PopulationReader(path) as reader:  # a mistake starts no judge
         reader.ticket(attempt).check(time.time())
-    with judged(path, last_config(path, device), wait_s, say) as session:
-        return session.tell(attempt, source, operator, strategy)
+    config = last_config(path, device)
+    if until_waiting:
+        check_waits(config)
+    with judged(path, config, wait_s, say, until_waiting=until_waiting) as session:
+        try:
+            return session.tell(attempt, source, operator, strategy)
+        except CutShort:
+            waiting = waiting_in(session.parts.judge)
+            if waiting is None:
+                raise
+            return waiting
 
 
 def give_up(path: Path, attempt: int, operator: str, reason: str, wait_s: float) -> None:

@@ -18,7 +18,7 @@ from evo_kernel.champions import GALLERY
 from evo_kernel.champions.matching import matching
 from evo_kernel.config import Config, with_overrides
 from evo_kernel.errors import ConfigError
-from evo_kernel.judge_place import LOCAL, SPOOL
+from evo_kernel.judge_place import LOCAL
 from evo_kernel.observe.live import LiveProgress, open_console, say
 from evo_kernel.processes import CutOff
 from evo_kernel.tasks.probe import probe
@@ -85,10 +85,8 @@ def _search(
     config: Config, task: Task, path: Path, *, create: bool, as_json: bool, began: float, until_waiting: bool
 ) -> int:
     operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
-    if until_waiting and not config.judge.at.startswith(SPOOL):
-        raise ConfigError(
-            "--until-waiting is for the judges of a folder: add --judge spool:DIR (`evo-kernel judge --help`)"
-        )
+    if until_waiting:
+        summary.check_waits(config)
     if not create and (silent := nobody_at(config)):
         _complain(silent)  # it may answer later
     console = open_console(stderr=as_json)

@@ -24,7 +24,9 @@ from evo_kernel.config import Config
 from evo_kernel.deadline import duration_text
 from evo_kernel.engine import RunSummary
 from evo_kernel.engine.loop import WAITS
+from evo_kernel.errors import ConfigError
 from evo_kernel.fitness.spool.client import SpoolJudge
+from evo_kernel.judge_place import SPOOL
 from evo_kernel.observe.formatting import counts_text, fault_lines, score_text
 from evo_kernel.observe.live import say
 from evo_kernel.types import Environment, Evaluation, ScoredCandidate
@@ -76,24 +78,34 @@ class WaitingRequests:
     def as_data(self) -> dict[str, Any]:
         return {"folder": str(self.folder), "requests": self.files, "bytes": self.size_bytes}
 
-    def lines(self, path: Path) -> list[str]:
-        """What to do, in order."""
+    def lines(self, go_on: str) -> list[str]:
+        """What to do, in order; the last is the command `go_on`."""
         place, requests = self.folder, f"{self.files} request{'s' if self.files != 1 else ''}"
         return [
             f"waiting for verdicts on {requests}, {self.size_bytes / 1000:.0f} kB",
             f"1. carry {place}/requests to the judges, unless they see the folder",
             f"2. there: evo-kernel judge {place} --until-empty",
             f"3. carry {place}/verdicts and {place}/servers back",
-            f"4. evo-kernel resume {path} --until-waiting",
+            f"4. {go_on}",
         ]
 
 
 def waiting_for(parts: Prepared, ended: RunSummary) -> WaitingRequests | None:
     """None where a run ended for another reason."""
-    if ended.cause != WAITS or not isinstance(parts.judge, SpoolJudge):
-        return None
-    folder = parts.judge.folder
-    return WaitingRequests(folder.path, *folder.carried())
+    return waiting_in(parts.judge) if ended.cause == WAITS else None
+
+
+def waiting_in(judge: object) -> WaitingRequests | None:
+    """None where judges are not elsewhere."""
+    return WaitingRequests(judge.folder.path, *judge.folder.carried()) if isinstance(judge, SpoolJudge) else None
+
+
+def check_waits(config: Config) -> None:
+    """Raises ConfigError where `--until-waiting` makes no sense."""
+    if not config.judge.at.startswith(SPOOL):
+        raise ConfigError(
+            "--until-waiting is for the judges of a folder: add --judge spool:DIR (`evo-kernel judge --help`)"
+        )
 
 
 def scale_line(environment: Environment) -> str:
@@ -156,7 +168,7 @@ def show(
         else:
             _show_best(console, parts, reader, best.candidate, best.evaluation)
     if (waiting := waiting_for(parts, ended)) is not None:
-        say(console, *waiting.lines(path))
+        say(console, *waiting.lines(f"evo-kernel resume {path} --until-waiting"))
         return
     commands = () if best is None else (f"show {path}", f"export {path} --to DIR")
     say(console, *(f"next: evo-kernel {command}" for command in (*commands, f"resume {path}{more_budget}")))

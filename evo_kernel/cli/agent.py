@@ -134,6 +134,7 @@ def ask(
     "--as", "operator", type=options.Name(), default="external", show_default=True, help="Your name in the lineage."
 )
 @options.JUDGE_DEVICE
+@options.UNTIL_WAITING
 @options.WAIT
 @options.JSON
 def tell(
@@ -144,6 +145,7 @@ def tell(
     strategy: str | None,
     operator: str,
     device: str | None,
+    until_waiting: bool,
     wait_s: float,
     as_json: bool,
 ) -> None:
@@ -151,7 +153,8 @@ def tell(
 
     FILE is a Python module with `run(*inputs)`. It is stored as a candidate; then the run's judge records, checks,
     tunes and scores it. The same file again prints the same verdict; if judging was cut off, it is judged now. A
-    --strategy gets credit if the compiled kernel shows that it was applied.
+    --strategy gets credit if the compiled kernel shows that it was applied. With judges elsewhere, --until-waiting ends
+    once the kernel waits for its verdict, and says what to carry; the same command again gets the verdict.
 
     \b
     evo-kernel tell softmax.db --attempt 4 mine.py --strategy one-pass-row
@@ -162,6 +165,7 @@ def tell(
     interrupted, by Ctrl-C or SIGTERM (tell it again).
     """
     from evo_kernel.app import external_session
+    from evo_kernel.app.summary import WaitingRequests
     from evo_kernel.app.verdicts import show_evaluation
     from evo_kernel.cli.options import read_source
 
@@ -176,11 +180,17 @@ def tell(
     source = read_source(Path(file))
     try:
         told = external_session.tell(
-            population, attempt, source, operator, strategy, device, wait_s, lambda line: options.echo(line, err=True)
-        )
+            population, attempt, source, operator, strategy, device, wait_s, lambda line: options.echo(line, err=True),
+            until_waiting=until_waiting,
+        )  # fmt: skip
     except KeyboardInterrupt:
         click.echo(f"interrupted: attempt {attempt} is kept, with what was told; tell {file} again", err=True)
         sys.exit(130)
+    if isinstance(told, WaitingRequests):
+        again = f"evo-kernel tell {population} --attempt {attempt} {file} --until-waiting"
+        lines = json.dumps({"attempt": attempt, "waiting": told.as_data()}) if as_json else "\n".join(told.lines(again))
+        click.echo(lines)
+        return
     if as_json:
         click.echo(json.dumps(told.as_data()))
     else:

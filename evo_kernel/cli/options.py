@@ -102,6 +102,11 @@ JUDGE = click.option(
     "Ray cluster, auto or HOST:PORT.",
 )
 JUDGE_DEVICE = click.option("--device", type=DEVICES, help="Judge on another device than the run did.")
+UNTIL_WAITING = click.option(
+    "--until-waiting",
+    is_flag=True,
+    help="With judges elsewhere: end, with exit code 0, once all that is under way waits for verdicts.",
+)
 WAIT = click.option(
     "--wait",
     "wait_s",

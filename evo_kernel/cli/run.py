@@ -22,6 +22,7 @@ from evo_kernel.cli.options import (
     POPULATION,
     SET,
     UNCONFINED,
+    UNTIL_WAITING,
     WAIT,
     Duration,
     echo,
@@ -32,13 +33,6 @@ from evo_kernel.errors import ConfigError
 from evo_kernel.judge_place import LOCAL
 
 _GPUS = click.option("--gpus", metavar="N|all", help="GPUs of this machine that judge in parallel; 1 if left out.")
-
-
-_UNTIL_WAITING = click.option(
-    "--until-waiting",
-    is_flag=True,
-    help="With judges elsewhere: end, with exit code 0, once all that is under way waits for verdicts.",
-)
 
 
 def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -68,7 +62,7 @@ def _for(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 @click.option("--device", type=DEVICES, help="cuda measures times, cpu models them, auto takes a GPU if there is one.")
 @_GPUS
 @JUDGE
-@_UNTIL_WAITING
+@UNTIL_WAITING
 @SET
 @UNCONFINED
 @with_models
@@ -137,7 +131,7 @@ def run(
 @click.option("--device", type=DEVICES, help="Judge on another device; the best kernels are judged there first.")
 @_GPUS
 @JUDGE
-@_UNTIL_WAITING
+@UNTIL_WAITING
 @SET
 @with_models
 @JSON

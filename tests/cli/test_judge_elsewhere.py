@@ -135,6 +135,14 @@ def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, mon
     for words in (["run", "twice.py", "--judge", "spool:box", "--first", "auto"], ["resume", "twice.db"]):
         parked = told(evo(*words, "--until-waiting", "--json"))  # the population keeps the place
         assert parked["cause"] == "waiting" and parked["waiting"]["requests"] == 1 and parked["waiting"]["bytes"] > 500
+    there = script("-m", "evo_kernel.cli.main", "judge", "box", "--device", "cpu", "--until-empty", "--json")
+    subprocess.run(there, check=True, capture_output=True, timeout=60)
+    evo("resume", "twice.db", "--until-waiting", "--set", "budget.evaluations=1", "--json")
+    brief = json.loads(evo("ask", "twice.db").output)
+    Path("other.py").write_text(Path("mine.py").read_text() + "\n\nMINE = 1\n")
+    tell = ("tell", "twice.db", "--attempt", brief["attempt"], "other.py", "--until-waiting")
+    before = SpoolFolder(Path("box")).carried()[0]
+    assert told(evo(*tell, "--json"))["waiting"]["requests"] == before + 1
 
 
 def test_mistakes_say_what_to_do(tmp_path, monkeypatch):
