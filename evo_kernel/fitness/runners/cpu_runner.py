@@ -127,12 +127,12 @@ class CpuRunner(Runner):
                 return worst
             return self._check(plan, case, rounds)
 
-    def _refuse_too_large(self, plan: CompiledPlan, case: Case) -> None:
-        """Once inputs are drawn. Raises TaskError where the system would kill the judge for the executor's memory, and
-        for what the reference makes of inputs in float64."""
-        needed = sum(buffer.bytes * (2 if buffer.kind == "input" else 1) for buffer in plan.plan.buffers)
-        where = f"{self._task.path}, case {case.name}"
-        refuse_too_large(where, needed, torch.device("cpu"), "judge it on a GPU")
+    def _refuse_too_large(self, case: Case) -> None:
+        """Once inputs are drawn. Raises TaskError where the system would kill the judge for the executor's copy, and
+        for what the reference makes of inputs in float64. What a candidate allocates is the executor's to refuse."""
+        specs = [spec for spec in self._task.input_specs(case) if isinstance(spec, TensorSpec)]
+        needed = 2 * sum(spec.elements * getattr(torch, spec.dtype).itemsize for spec in specs)
+        refuse_too_large(f"{self._task.path}, case {case.name}", needed, torch.device("cpu"), "judge it on a GPU")
 
     def _fault(self, plan: CompiledPlan, case: Case) -> str:
         """Why the plan is not executed for a case; empty if it is."""
@@ -179,7 +179,7 @@ class CpuRunner(Runner):
     def _check_large(self, plan: CompiledPlan, draw: Draw) -> Checked:
         """Check a plan of real size, executed completely or in part."""
         inputs = self._references.inputs(draw)
-        self._refuse_too_large(plan, draw[0])
+        self._refuse_too_large(draw[0])
         answer = self._execute_large(plan, draw[0], inputs, self._limits.whole_s, self._limits.part_s)
         try:
             return answer if isinstance(answer, Checked) else self._compare(plan, draw, inputs, *answer)
