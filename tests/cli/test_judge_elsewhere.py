@@ -54,7 +54,7 @@ def session(tmp_path: Path, root: Source, budget: int, making: Making, width: in
         engine = Engine(
             population, making(population, judge, ledger), judge, ledger, EngineSettings(width=width, confirmations=1)
         )
-        with compose.giving_up(engine, judge):
+        with compose.giving_up(judge, engine):
             ended = engine.run()
         return compose.WAITS if judge.gave_up else ended.cause
 
