@@ -124,7 +124,7 @@ def test_an_interrupted_tell_keeps_what_was_told(monkeypatch: pytest.MonkeyPatch
     brief = told(evo("ask", FILE))
     Path("cut.py").write_text(brief["parent"]["source"] + "\n# cut off\n")
 
-    def cut(*arguments: object) -> None:
+    def cut(*arguments: object, **rest: object) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, _terminated)
