@@ -75,8 +75,8 @@ _LEVELS = {
 `evo-kernel suite kernelbench:KernelBench/level1@mixed@tf32 --to runs/l1 --minutes 0.25 --config configs/h200.toml
 --device cuda --gpus 2`
 
-One search a GPU: three on one filled its memory. 15 to 18 s of search a problem; several searches end before theirs
-confirms a kernel. Where the harness calls a kernel in TF32 wrong, since its reference had no TF32 in cuDNN, the search
+One search a GPU: three on one filled its memory. 15 to 18 s of search a problem; many ended before they could confirm
+their kernel. Where the harness calls a kernel in TF32 wrong, since its reference had no TF32 in cuDNN, the search
 is repeated in IEEE float32 (54, 66, 72, 75). Of 76, 86 and 87 it calls the kernels wrong: 76 and 87 rounded operands
 otherwise than cuDNN does, and were not repeated since they round as it does; 86 rounds what a first convolution gave.
 

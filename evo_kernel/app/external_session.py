@@ -218,13 +218,13 @@ def tell(
 ) -> TellResult | WaitingRequests:  # fmt: skip
     """What came of a kernel that was written for a ticket, or what must be carried first. `until_waiting`: see
     `judged`."""
-    from evo_kernel.app.summary import check_waits, waiting_in
-
     with PopulationReader(path) as reader:  # a mistake starts no judge
         reader.ticket(attempt).check(time.time())
     config = last_config(path, device)
+    from evo_kernel.app.summary import check_until_waiting, waiting_in  # here: it imports torch
+
     if until_waiting:
-        check_waits(config)
+        check_until_waiting(config)
     with judged(path, config, wait_s, say, until_waiting=until_waiting) as session:
         try:
             return session.tell(attempt, source, operator, strategy)

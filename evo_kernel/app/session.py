@@ -86,7 +86,7 @@ def _search(
 ) -> int:
     operator_factory.check(config)  # a mistake is told of before there is a population that would keep it
     if until_waiting:
-        summary.check_waits(config)
+        summary.check_until_waiting(config)
     if not create and (silent := nobody_at(config)):
         _complain(silent)  # it may answer later
     console = open_console(stderr=as_json)

@@ -100,7 +100,7 @@ def waiting_in(judge: object) -> WaitingRequests | None:
     return WaitingRequests(judge.folder.path, *judge.folder.carried()) if isinstance(judge, SpoolJudge) else None
 
 
-def check_waits(config: Config) -> None:
+def check_until_waiting(config: Config) -> None:
     """Raises ConfigError where `--until-waiting` makes no sense."""
     if not config.judge.at.startswith(SPOOL):
         raise ConfigError(

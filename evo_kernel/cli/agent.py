@@ -165,7 +165,6 @@ def tell(
     interrupted, by Ctrl-C or SIGTERM (tell it again).
     """
     from evo_kernel.app import external_session
-    from evo_kernel.app.summary import WaitingRequests
     from evo_kernel.app.verdicts import show_evaluation
     from evo_kernel.cli.options import read_source
 
@@ -186,7 +185,7 @@ def tell(
     except KeyboardInterrupt:
         click.echo(f"interrupted: attempt {attempt} is kept, with what was told; tell {file} again", err=True)
         sys.exit(130)
-    if isinstance(told, WaitingRequests):
+    if not isinstance(told, external_session.TellResult):
         again = f"evo-kernel tell {population} --attempt {attempt} {file} --until-waiting"
         lines = json.dumps({"attempt": attempt, "waiting": told.as_data()}) if as_json else "\n".join(told.lines(again))
         click.echo(lines)

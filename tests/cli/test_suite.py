@@ -158,21 +158,20 @@ def test_what_the_harness_calls_wrong_in_tf32_is_searched_in_ieee_float32(tmp_pa
         return replace(row, stock=Stock(WRONG if "@tf32" in task.spec else exact, "off", kernel=task.spec))
 
     monkeypatch.setattr(Scripted, "ask", ask)
-    exact = WRONG
+    exact, ieee, searched = WRONG, "kernelbench:somewhere/level1/1@mixed", ("level1/1", 1, None)
     wrong, right = tmp_path / "wrong", tmp_path / "right"
     wrong.mkdir()
     right.mkdir()
-    first = SuiteRun(wrong, [one], 1)
-    assert [(row.task, row.reason) for row in first.rows()] == [(one.spec, "")]
-    assert [spec for *_, spec in asked if spec is None] == [None, None]
-    exact, ieee = CORRECT, "kernelbench:somewhere/level1/1@mixed"
-    said = "in IEEE float32, as its reference computes"
-    for minutes, before in ((1, ["level1/1", one.spec]), (2, [])):  # a resume goes on with what was right
+    assert [(row.task, row.reason) for row in SuiteRun(wrong, [one], 1).rows()] == [(one.spec, "")]
+    assert asked == [searched, (one.spec, "stock"), searched, (ieee, "stock")]
+    exact = CORRECT
+    for minutes, before in ((1, [searched, (one.spec, "stock")]), (2, [])):  # a resume goes on with what was right
         asked.clear()
         run = SuiteRun(right, [one], minutes)
-        assert [(row.task, row.label, row.reason) for row in run.rows()] == [(ieee, "level1/1", said)]
-        assert [name for name, *_ in asked] == [*before, "level1/1 in IEEE float32", ieee]
+        assert [(row.task, row.label, row.reason) for row in run.rows()] == [(ieee, "level1/1", "in IEEE float32")]
+        assert asked == [*before, ("level1/1", minutes, None), (ieee, "stock")]
         assert len(run.found()) == 1 and not run.others()
+    assert one.in_ieee().population != one.population
 
 
 def test_what_was_cut_short_is_gone_on_with_by_the_same_command(tmp_path: Path, asked, monkeypatch) -> None:

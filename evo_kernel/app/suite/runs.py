@@ -97,15 +97,6 @@ def _row(data: dict[str, Any]) -> SuiteRow:
     return suite_row({"cut": data["status"] == "passed"} | data)
 
 
-def _in_ieee(row: SuiteRow | None, one: SuiteTask) -> SuiteRow | None:
-    """The row of a task whose reference uses no TF32."""
-    if row is None:
-        return None
-    said = "in IEEE float32, as its reference computes"
-    reason = row.reason if row.reason.startswith(said) else "; ".join(filter(None, (said, row.reason)))
-    return replace(row, label=one.label, reason=reason)
-
-
 @dataclass
 class SuiteRun:
     """All searches of a suite in its folder, of which this process is the only writer (`results.alone_in`)."""
@@ -200,22 +191,23 @@ class SuiteRun:
         worker, before, exact = free.get(), self._results.row(one.spec), one.in_ieee()
         try:
             if exact is not None and before is not None and before.task == exact.spec:
-                return _in_ieee(self._answered(worker, exact, before, self._done(one)), one)
+                return self._answered(worker, exact, before, self._done(one))
             row = self._answered(worker, one, before, self._done(one))
             if exact is None or row is None or row.stock is None or row.stock.verdict != WRONG:
                 return row
             other = self._answered(worker, exact, None, done=False)
             right = other is not None and other.stock is not None and other.stock.correct
-            return _in_ieee(other, one) if right else row
+            return other if right else row
         finally:
             free.put(worker)
 
     def _answered(self, worker: SuiteWorker, one: SuiteTask, row: SuiteRow | None, done: bool) -> SuiteRow | None:
+        """The row after a search, unless that is `done`, and after its harness was asked."""
         if not done:
             before = row.stock if row is not None else None
-            following = self._following(one)
-            row = worker.search(one, self.minutes, self.evaluations, following)
-            row = replace(row, stock=before) if row is not None else None
+            row = worker.search(one, self.minutes, self.evaluations, self._following(one))
+            if row is not None:
+                row = replace(row, stock=before, reason="; ".join(filter(None, (one.note, row.reason))))
         if row is None or benchmark_of(one) not in WRITTEN:
             return row
         return worker.ask(one, row, self.stock and benchmark_of(one) == ASKED)

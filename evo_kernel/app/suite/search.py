@@ -32,11 +32,12 @@ class SuiteTask:
     spec: str
     label: str
     group: str
+    note: str = ""  # what its row and the names of its files say of it
 
     @property
     def name(self) -> str:
         """Of its files."""
-        return re.sub(r"[^A-Za-z0-9_.-]+", "_", self.label)
+        return re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{self.label} {self.note}".strip())
 
     @property
     def population(self) -> str:
@@ -44,9 +45,9 @@ class SuiteTask:
         return self.name + ".db"
 
     def in_ieee(self) -> SuiteTask | None:
-        """The same task in IEEE float32; None where it is."""
+        """The same task without TF32; None where this one does not allow it."""
         spec = self.spec.replace("@tf32", "")
-        return replace(self, spec=spec, label=f"{self.label} in IEEE float32") if spec != self.spec else None
+        return replace(self, spec=spec, note="in IEEE float32") if spec != self.spec else None
 
 
 def tasks_of(suite: str, only: Sequence[str], but: Sequence[str] = ()) -> list[SuiteTask]:

@@ -222,7 +222,7 @@ def unwritten_reason(output: int, lacking: int, elements: int) -> str:
 
 def _is_whole(view: View, value: torch.Tensor, size: int) -> bool:
     """Whether a dense input is its whole buffer, so that no copy is needed."""
-    dense = value.is_contiguous() and value.stride() == view.strides and not view.offset
+    dense = value.is_contiguous() and view.has_strides(value.stride()) and not view.offset
     return dense and value.numel() * value.element_size() == size and str(value.dtype) == f"torch.{view.dtype}"
 
 

@@ -129,7 +129,7 @@ def _reduce_columns(
         outer_y = kernel.term("outer", "out_outer_stride", y, kept[0].dim)
         grid = f"{module.size(kept[0].size)}, {grid}"
     loop = f"range(0, {n_rows})"
-    if module.largest(walked.size) >= MANY:  # a row at a time, too few loads would be under way
+    if module.largest(walked.size) >= UNROLLED:  # a row at a time, too few loads would be under way
         kernel.knobs["UNROLL"] = 8
         loop = f"tl.range(0, {n_rows}, loop_unroll_factor=UNROLL)"
     row = kernel.term("row", "x_row_stride", x, walked.dim)
@@ -145,7 +145,7 @@ def _reduce_columns(
     module.launch(kernel, f"({grid})" if axis else f"({grid},)")
 
 
-MANY = 64
+UNROLLED = 64
 """Rows that are summed up by columns, from which loops over them are unrolled."""
 
 for _kind, *_operations in (
@@ -224,7 +224,7 @@ def var(module: LoweredModule, node: AtenNode) -> LoweredValue:
 
 
 LEAST = 'float("-inf")'
-HELD = 65_536
+LONGEST_HELD = 65_536
 """Elements of a row that a program can hold in registers."""
 
 
@@ -239,7 +239,7 @@ def softmax(module: LoweredModule, node: AtenNode) -> LoweredValue:
     y = align("y", out, source.shape)
     rows = RowFrame(module, name, source, [dim], (y,), compute_type(source.dtype))
     rows.say(f"largest = {lanes(rows.dtype, LEAST)}")
-    if source.shape and module.largest(source.shape[dim]) > HELD:
+    if source.shape and module.largest(source.shape[dim]) > LONGEST_HELD:
         rows.say(f"total = {lanes(rows.dtype)}")
         rows.loop(
             "higher = tl.maximum(largest, x)",
