@@ -8,6 +8,7 @@ import torch
 from evo_kernel.fitness.correctness import check, error_bounds, regimes
 from evo_kernel.fitness.correctness.conversions import conversions
 from evo_kernel.fitness.correctness.references import ANSWERS, SeedPool
+from evo_kernel.tasks.loading import load
 from evo_kernel.tasks.task import Case, Task, Tolerance
 from evo_kernel.types import CaseKind
 
@@ -307,6 +308,62 @@ def test_softmax_in_half_precision_fails():
 
 def test_a_mean_of_a_million_normals_replaced_by_zero_fails():
     assert not verdict(MEAN, draw((10**6,)), lambda x: torch.zeros(())).passed
+
+
+def test_what_is_wrong_beside_a_few_large_errors_fails():
+    """Each gradient of a loss has a -1, whose rounding is as large as all other elements."""
+    task = load("cross_entropy_backward")
+    case = Case("one", CaseKind.SEARCH, {"m": 32, "v": 16384})
+    logits, target, scale = inputs = task.inputs(case, torch.Generator().manual_seed(0), "cpu")
+    wide, rows = logits.float(), torch.arange(len(target))
+
+    def by(total):
+        gradient = torch.exp(wide - total[:, None])
+        gradient[rows, target] -= 1
+        return wide.logsumexp(1) - wide[rows, target], (gradient * scale[:, None]).to(logits.dtype)
+
+    most = wide.amax(1, keepdim=True)
+    sampled = wide[:, :1024].logsumexp(1) + math.log(16)
+    assert verdict(task, inputs, lambda *_: by(most[:, 0] + (wide - most).exp().sum(1).log())).passed
+    result = verdict(task, inputs, lambda *_: by(sampled))
+    assert "output 1 is off by" in result.reason and "where it is off least" in result.reason
+
+
+def test_what_is_wrong_beside_a_few_steps_fails():
+    """Steps of a floor that fall on the other side have the largest errors by far."""
+    a, b, u, v = draw((256, 256), (256, 256), (256, 256), (256, 256))
+    task = task_of(lambda a, b, u, v: a @ b + torch.floor(u * v * 1e4))
+    assert verdict(task, (a, b, u, v), lambda a, b, u, v: tiled_matmul(a, b) + torch.floor(u * (v * 1e4))).passed
+    result = verdict(
+        task, (a, b, u, v), lambda a, b, u, v: a.half().float() @ b.half().float() + torch.floor(u * v * 1e4)
+    )
+    assert not result.passed and result.error < 1
+
+
+@pytest.mark.parametrize("cast", [lambda x: x.bfloat16().float(), error_bounds._as_tf32])
+def test_what_is_wrong_beside_ones_fails(cast):
+    """Of a Gaussian of distances all but the diagonal is next to nothing."""
+
+    def of(product, x):
+        norms = x.square().sum(1)
+        squares = norms[:, None] + norms - 2 * product
+        return torch.exp(squares.fill_diagonal_(0.0).clamp(min=0.0) * (-16 / x.shape[1]))
+
+    (x,) = inputs = draw((192, 384))
+    task = task_of(lambda x: of(x @ x.T, x))
+    narrow = cast(x)
+    assert verdict(task, inputs, lambda x: of(tiled_matmul(x, x.T), x)).passed
+    result = verdict(task, inputs, lambda x: of(narrow @ narrow.T, x))
+    assert not result.passed and result.error < 1
+
+
+def test_other_formulas_that_cancel_more_pass():
+    inputs = draw((1 << 16,))
+    assert verdict(task_of(torch.nn.functional.softplus), inputs, lambda x: torch.log(1 + torch.exp(x))).passed
+    silu = task_of(torch.nn.functional.silu)
+    assert verdict(silu, inputs, lambda x: x - x / (1 + torch.exp(x))).passed
+    gelu = task_of(torch.nn.functional.gelu)
+    assert verdict(gelu, inputs, lambda x: 0.5 * x * (1 + torch.erf(x * 2**-0.5))).passed
 
 
 def test_degenerate_answers_fail():

@@ -27,7 +27,9 @@ many times what rounding makes, and allow as much of operands with fewer digits,
 such errors have in common is a factor; so without one, errors have a bound of their own.
 
 An element much smaller than the largest of its output may have the absolute error allowed for that one. So beside the
-largest norm of an honest error, that of the smaller elements is told, and of the smaller ones of these.
+largest norm of an honest error, that of the smaller elements is told, and of the smaller ones of these. And a few
+elements may have honest errors far above all others, such as steps of a floor, or the -1 of a gradient: so beside the
+norm of all errors, that of the smallest errors is told, for some shares of the elements.
 
 Of an output of 8-bit floats, these bounds would allow half of the largest element. There it is also how many elements
 are rounded to other numbers, and by how much they differ beyond the next one.
@@ -128,6 +130,7 @@ class Expected:
     small: tuple[SmallElements, ...] = ()  # each holds the next; none of 8-bit floats
     selection: Selection | None = None  # of indices
     apart: float | None = None  # where products may be of TF32: the norm of errors, but for a factor common to all
+    typical: tuple[float, ...] = ()  # errors by share in TYPICAL, in the root mean square; none of 8-bit floats
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -162,6 +165,8 @@ class NarrowBounds:
         return NarrowBounds(max(NARROW_LEAST, self.others * share), self.beyond)
 
 
+TYPICAL, TYPICAL_DRAWN = (0.5, 0.9, 0.99), 1 << 14
+"""Shares of elements, of as many of an output as these, whose errors are the smallest."""
 SMALLER, LEAST_SMALLER, _MOST_GROUPS = 2.0**-4, 64, 16
 """Smaller elements are at most so large as a share of the others, and so many at least; how often they are divided."""
 _DRAWN = 1 << 18
@@ -180,8 +185,11 @@ class SmallElements:
     limit: float
     share: float  # norm of honest errors, as a share of their own norm; of what they are without cancellation, one
     # rounding in the coarsest dtype, which an honest kernel may give intermediate results
+    least: float  # share that is always allowed: other formulas cancel more, such as log(1 + exp(x)) for small elements
 
 
+_LEAST_SHARE, _MOST_LEAST = 2.0**14, 0.1
+"""Norm of the errors of small elements that is always allowed, in roundings, and at most, as a share of theirs."""
 _TF32 = 2.0**-11  # relative rounding
 _OF_HALF = 0.75
 """Share of the errors of half a truncation: four times that is half more than those of a whole one, and no more than
@@ -252,7 +260,7 @@ def expect_by(
         _add_result(itertools.compress(estimates, chosen), itertools.compress(run(move), chosen))
     coarse = max([_TF32 * (precision == "tf32"), *(torch.finfo(dtype).eps / 2 for dtype in dtypes)])
     are_few = few or (not is_nominal and elements < recipe.rounded_small)  # rows whose errors do not cancel, by chance
-    products = 0
+    products, are_simulated = 0, False
     rounded_patterns = range(recipe.rounded_patterns if are_few else min(1, recipe.rounded_patterns))
     for pattern, (wide, chosen) in itertools.product(rounded_patterns, kinds):
         try:
@@ -260,7 +268,7 @@ def expect_by(
                 rounded = run(_double)
         except TaskError:  # it succeeded before: it does not allow the dispatch mode
             continue
-        products = seen.products
+        products, are_simulated = seen.products, not seen.unsimulated
         if not seen.sums:  # an axis along which nothing is added up, such as rows of a tall matrix, does not count
             length = min(length, max(LONGEST_ELEMENTWISE, math.ceil(seen.length)))
         _add_result(itertools.compress(estimates, chosen), itertools.compress(rounded, chosen))
@@ -273,12 +281,20 @@ def expect_by(
         # Twice as far as elsewhere: a kernel may round where the reference does not, as before a reciprocal.
         _add_undecided(run, estimates, decided, 2 * recipe.perturbation * min(unit, _unit(torch.float32)), recipe)
     positive = tuple(run(_positive))
-    if products > 1:
+    if products:
         _limit_cancellation(run, estimates, positive, unit, length, recipe)
     terms = max((v.numel() for v in inputs if isinstance(v, torch.Tensor)), default=1)
     return tuple(
         replace(
-            estimate.expected(part, length=length, terms=terms, coarse=coarse, precision=precision, recipe=recipe),
+            estimate.expected(
+                part,
+                length=length,
+                terms=terms,
+                coarse=coarse,
+                precision=precision,
+                recipe=recipe,
+                are_simulated=are_simulated,
+            ),
             selection=selection,
         )
         for estimate, part, selection in zip(estimates, positive, selections, strict=True)
@@ -294,7 +310,8 @@ def _limit_cancellation(
     recipe: Recipe,
 ) -> None:
     """Limit what cancellation allows to what comes of it in each sum by itself: of products that are made of products,
-    such as layers of a network, what there is without signs grows with each of them."""
+    such as layers of a network, what there is without signs grows with each of them; and what exp makes of a sum
+    without signs is another number altogether."""
     unit = max([unit, *(one.inner for one in estimates)])
     if not any(one.allows_more(part, unit, recipe) for one, part in zip(estimates, positive, strict=True)):
         return
@@ -495,12 +512,14 @@ class _Estimate:
         self._compared = torch.ones_like(own, dtype=torch.bool)
         self._errors = (0.0, 0.0)
         self._cancelled = (math.inf, math.inf)  # of what cancels in each sum by itself, if it is known
+        self._cancelled_at: list[torch.Tensor] = []  # the same of drawn elements, and of groups of small ones
         self._unsure = torch.zeros_like(own, dtype=torch.bool)  # integers that differ
         self._undecided: torch.Tensor | None = None
         self._is_narrow, self._other = own.dtype in EIGHT_BITS, torch.zeros_like(own, dtype=torch.bool)
         self._beyond = 0.0
         self._apart = 0.0 if precision == "tf32" and own.dtype.is_floating_point and not self._is_narrow else None
         self._small_errors: list[float] = []  # by group of small elements
+        self._typical_errors: list[float] = []  # by share of elements
         self._neither = 0.0  # most in one computation that are what the reference gives in neither dtype
         ends = [torch.stack(part.double().aminmax()) for (part,) in in_parts(own)] if own.is_floating_point() else []
         self._are_all_finite = not ends or bool(torch.stack(ends).isfinite().all())
@@ -559,6 +578,8 @@ class _Estimate:
                 self._add_narrow(other)
             found = [norm_of_errors(other, self._truth, places) for _, places in self._small]
             self._small_errors = list(map(max, found, self._small_errors or found))
+            typical = typical_of(errors_at(other, self._truth, self._drawn))
+            self._typical_errors = list(map(max, typical, self._typical_errors or typical))
             if self._apart is not None:
                 self._apart = max(self._apart, share * norm_apart(other, self._truth, self._compared))
             frobenius, largest = self._measures(other, self._truth)
@@ -578,12 +599,20 @@ class _Estimate:
         """Whether cancellation allows much more than honest computations show."""
         if self.is_integer:
             return False
-        allowed = (unit * recipe.cancellation * size for size in self._measures(positive))
-        return any(one > recipe.chained * error for one, error in zip(allowed, self._errors, strict=True))
+        at = [positive.reshape(-1)[places].double().abs().nan_to_num() for places in self._told_at()]
+        sizes = [*self._measures(positive), *typical_of(at[0]), *(float(one.norm()) for one in at[1:])]
+        errors = [*self._errors, *self._typical_errors, *self._small_errors]
+        allowed = unit * recipe.cancellation / recipe.chained
+        return any(allowed * size > error for size, error in zip(sizes, errors, strict=True))
 
     def limit_cancellation(self, other: torch.Tensor) -> None:
         if not self.is_integer:
             self._cancelled = self._measures(other, self._truth)
+            self._cancelled_at = [errors_at(other, self._truth, places) for places in self._told_at()]
+
+    def _told_at(self) -> list[torch.Tensor]:
+        """Places of the drawn elements, and of groups of small ones."""
+        return [self._drawn, *(places for _, places in self._small)]
 
     def add_undecided(self, other: torch.Tensor) -> None:
         if self._undecided is None:
@@ -606,6 +635,13 @@ class _Estimate:
             found.append((limit, places))
         return found
 
+    @cached_property
+    def _drawn(self) -> torch.Tensor:
+        """Places of elements of which typical errors are told."""
+        if self._is_narrow:
+            return torch.arange(0)
+        return drawn_sizes(self._truth, self._compared, self._own.dtype, TYPICAL_DRAWN)[0]
+
     def _add_narrow(self, other: torch.Tensor) -> None:
         if not other.numel():
             return
@@ -619,20 +655,54 @@ class _Estimate:
         found = _measures(values, None, less) if self._are_all_finite else (math.nan, math.nan)
         return found if math.isfinite(sum(found)) else _measures(values, self._compared, less)
 
-    def _small_groups(self, positive: torch.Tensor, rounding: float) -> tuple[SmallElements, ...]:
-        """`rounding`: of intermediate results, by which elements may be wrong that are small because terms cancel."""
-        found = []
-        for (limit, places), error in zip(self._small, self._small_errors, strict=True):
-            uncancelled = float(positive.reshape(-1)[places].double().nan_to_num().norm())
+    def _cancellation_at(
+        self, number: int, positive: torch.Tensor, growing: float, once: float, chained: float
+    ) -> torch.Tensor:
+        """What cancellation makes of roundings of intermediate results: of the drawn elements, or a group of small
+        ones. `growing`: with the length of sums, of what there is without signs; at most `once`, of what there is with
+        them, and of what cancels in each sum by itself, as if that was `chained` so often."""
+        places = self._told_at()[number]
+        found = growing * positive.reshape(-1)[places].double().abs().nan_to_num()
+        if self._cancelled_at:
+            known = once * (self._truth.reshape(-1)[places].abs() + chained / self.inner * self._cancelled_at[number])
+            found = torch.minimum(found, known)
+        return found
+
+    def _small_groups(
+        self, positive: torch.Tensor, coarse: float, growth: float, chained: float
+    ) -> tuple[SmallElements, ...]:
+        """`coarse`: rounding of intermediate results, by which elements may be wrong that are small because terms
+        cancel."""
+        found, least = [], min(_MOST_LEAST, _LEAST_SHARE * coarse)
+        growing = coarse + self.inner * growth
+        for number, ((limit, places), error) in enumerate(zip(self._small, self._small_errors, strict=True), 1):
+            cancellation = float(self._cancellation_at(number, positive, growing, coarse, chained).norm())
             norm = float(self._truth.reshape(-1)[places].norm())
-            found.append(SmallElements(limit, max(error, rounding * uncancelled) / norm))
+            found.append(SmallElements(limit, max(error, cancellation, growing * norm) / norm, least))
         return tuple(found)
 
+    def _typical(
+        self, positive: torch.Tensor, rounding: float, cancellation: float, chained: float
+    ) -> tuple[float, ...]:
+        """`rounding`: of results; `cancellation`: of intermediate ones."""
+        size = self._truth.reshape(-1)[self._drawn].abs()
+        cancelled = self._cancellation_at(0, positive, cancellation, cancellation, chained)
+        floors = typical_of(rounding * size + torch.maximum(cancellation * size, cancelled))
+        return tuple(map(max, self._typical_errors, floors))
+
     def expected(
-        self, positive: torch.Tensor, *, length: int, terms: int, coarse: float, precision: str, recipe: Recipe
+        self,
+        positive: torch.Tensor,
+        *,
+        length: int,
+        terms: int,
+        coarse: float,
+        precision: str,
+        recipe: Recipe,
+        are_simulated: bool,
     ) -> Expected:
         """The bounds. `positive`: the output for inputs without signs; `length`: of the longest sum; `coarse`: of the
-        inputs, the largest relative rounding."""
+        inputs, the largest relative rounding; `are_simulated`: whether roundings of all sums were."""
         truth, own, compared = self._truth, self._own, self._compared
         if not own.is_floating_point():
             differ, step = self._errors
@@ -679,22 +749,30 @@ class _Estimate:
             frobenius=max(self._errors[0], floors[0]) + underflow * math.sqrt(own.numel()),
             largest=largest,
             narrow=narrow,
-            small=self._small_groups(positive, max(coarse, rounding) + inner * growth),
+            small=self._small_groups(positive, max(coarse, rounding), growth, recipe.chained / recipe.cancellation),
             apart=None
             if few or self._apart is None
             else max(self._apart, floors[0]) + underflow * math.sqrt(own.numel()),
+            typical=self._typical(
+                positive,
+                rounding * recipe.typical + (0.0 if are_simulated else inner * growth),
+                inner * recipe.cancellation,
+                recipe.chained / recipe.cancellation,
+            ),
         )
 
 
-def drawn_sizes(truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def drawn_sizes(
+    truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype, most: int = _DRAWN
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Places of elements, all or one drawn from each of as many stretches, and their sizes: of those that are compared,
     and no zeros, nor flushed to zero."""
     count = truth.numel()
-    places = torch.arange(min(count, _DRAWN), device=truth.device)
-    if count > _DRAWN:
+    places = torch.arange(min(count, most), device=truth.device)
+    if count > most:
         chance = torch.Generator(truth.device).manual_seed(secrets.randbits(63))  # nobody can tell which ones
-        within = torch.rand(_DRAWN, dtype=torch.float64, device=truth.device, generator=chance)
-        places = ((places + within) * (count / _DRAWN)).long().clamp(max=count - 1)
+        within = torch.rand(most, dtype=torch.float64, device=truth.device, generator=chance)
+        places = ((places + within) * (count / most)).long().clamp(max=count - 1)
     sizes = truth.reshape(-1)[places].abs()
     kept = compared.reshape(-1)[places] & sizes.isfinite() & (sizes > max(_underflow(dtype), _LEAST_SQUARED))
     return places[kept], sizes[kept]
@@ -702,8 +780,22 @@ def drawn_sizes(truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype)
 
 def norm_of_errors(values: torch.Tensor, truth: torch.Tensor, places: torch.Tensor) -> float:
     """Of the elements at some places; infinite where a value is not finite."""
-    norm = float((values.reshape(-1)[places].double() - truth.reshape(-1)[places]).norm())
+    norm = float(errors_at(values, truth, places).norm())
     return norm if math.isfinite(norm) else math.inf
+
+
+def errors_at(values: torch.Tensor, truth: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Magnitudes of the errors of the elements at some places."""
+    return (values.reshape(-1)[places].double() - truth.reshape(-1)[places]).abs()
+
+
+def typical_of(errors: torch.Tensor) -> list[float]:
+    """Root mean square of the smallest errors, by share in `TYPICAL`."""
+    if not errors.numel():
+        return []
+    squares = errors.nan_to_num(math.inf, math.inf).square().sort().values.cumsum(0)
+    counts = [max(1, int(share * errors.numel())) for share in TYPICAL]
+    return [math.sqrt(float(squares[count - 1]) / count) for count in counts]
 
 
 def norm_apart(values: torch.Tensor, truth: torch.Tensor, compared: torch.Tensor) -> float:

@@ -83,6 +83,7 @@ class Rounding(TorchDispatchMode):
         self._moved = 0  # operations so far: each uses another offset in the signs, or another code
         self.length = 0.0  # of the longest sum so far whose length is known
         self.sums = False  # whether an operation may have added up elements in a number that is not known
+        self.unsimulated = False  # whether errors of a sum may have grown by more than was simulated
         self.products = 0  # so far
 
     @classmethod
@@ -103,6 +104,7 @@ class Rounding(TorchDispatchMode):
         known = length or _length_of_rows(_name(func), args)
         self.length = max(self.length, known)
         self.sums = self.sums or (not known and _may_sum(func))
+        self.unsimulated |= self._growth == 0.0 or (not length and (known > 0 or _may_sum(func)))
         self.products += _name(func) == "convolution" or _name(func) in _PRODUCTS
         if _name(func) in _EXACT or _is_view(func) or (_name(func) in _OF_WHOLES and _are_whole((*args, result))):
             return result

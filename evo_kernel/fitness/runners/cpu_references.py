@@ -276,6 +276,7 @@ def _chosen(full: Expected, places: torch.Tensor) -> Expected:
         frobenius=full.frobenius * min(1.0, _SLACK * share),
         apart=None if full.apart is None else full.apart * min(1.0, _SLACK * share),
         narrow=full.narrow and full.narrow.of_part(min(1.0, _SLACK * count)),
+        typical=tuple(_SLACK * share / math.sqrt(count) * error for error in full.typical) if count else (),
         selection=full.selection and full.selection.of_part(places),
     )
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from evo_kernel.types import NOTICEABLE, SAME
 
-JUDGE_VERSION = 42
+JUDGE_VERSION = 43
 
 
 @dataclass(frozen=True)
