@@ -1,8 +1,7 @@
 """Checks the rows of a population before anybody reads them: such a file may come from anywhere, edited by hand.
 
 Each row must be what a search writes: numbers in range, names that are known, links to rows that exist, JSON of its
-shape, and a score that follows from its times. Nothing in the file may act when rows are written: a trigger could make
-others of them.
+shape, and a score that follows from its times. What may be in a file beside rows: `schema.py`.
 """
 
 from __future__ import annotations
@@ -12,24 +11,28 @@ import sqlite3
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NewType
+from typing import Any, NewType, TypeVar
 
 from evo_kernel.errors import PopulationError
-from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Rival, Source, Status, TaskCard, escaped
+from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Rival, Source, Status, TaskCard
 from evo_kernel.types.limits import MOST_COUNT, MOST_NUMBER
 from evo_kernel.types.notes import Evidence
 from populations.archive import PopulationSettings
-from populations.connect import fetch_one
+from populations.connect import owner
 from populations.rows import BASELINE_FAULT, decode_features, decode_finding, digest, dumps, fetch_environment, loads
 from populations.statistics import NO_PROPOSAL
 
 Count, Positive = NewType("Count", int), NewType("Positive", float)
 Error = NewType("Error", float)
 """Of an output, which may be infinite."""
+Fault = tuple[str, int, str]
+"""(table, row, what is wrong)."""
+T = TypeVar("T")
 CHECK, KNOBS, CHARGED = tuple[str, bool, Error, str], list[tuple[str, int]], dict[Purpose, Count]
 
 SHAPES: Mapping[str, Any] = {
@@ -114,28 +117,28 @@ KINDS = {
     "REAL": "typeof({0}) IN ('real', 'integer') AND {0} BETWEEN {2} AND {1}",
 }
 KINDS["FLOAT"] = KINDS["REAL"]
+LEAST_S, LEAST_BYTES_PER_S = 60.0, 1_000_000.0  # what checking rows may take
+
+_checked: set[tuple[int, ...]] = set()
 
 
-_checked: set[tuple[int, int]] = set()
-
-
-def check_rows(connection: sqlite3.Connection, path: Path) -> None:
+def check_rows(connection: sqlite3.Connection, path: Path, limit_s: float | None = None) -> None:
     """Raises PopulationError, which names table and row, for the first that is not what a search writes.
 
-    Once a process and file: 60,000 candidates take three seconds.
+    Once a process and file: 60,000 candidates take three seconds. Again after a change, unless the lock's holder made
+    it.
     """
-    about = path.stat()
-    if (about.st_dev, about.st_ino) in _checked:
+    version = _version(path, bool(owner(path)))
+    if version in _checked:
         return
+    if limit_s is None:
+        limit_s = LEAST_S + path.stat().st_size / LEAST_BYTES_PER_S
     try:
-        if (trigger := fetch_one(connection, "SELECT name FROM sqlite_master WHERE type = 'trigger'")) is not None:
-            raise PopulationError(
-                f"{path}: it has a trigger, {escaped(trigger)!r}, which changes what is written. No search made that. "
-                "Take another copy of it."
-            )
-        connection.execute("BEGIN")  # one moment for all tables: somebody may be writing
-        found = next(_faults(connection), None)
-        connection.execute("ROLLBACK")
+        found = _in_a_thread(connection, _first_fault, limit_s)
+    except TimeoutError:
+        raise PopulationError(
+            f"{path}: its rows cannot be checked within {limit_s:.0f} s. Take another copy of it."
+        ) from None
     except sqlite3.DatabaseError as error:
         raise PopulationError(f"{path} is no whole population ({error}). Take another copy of it.") from error
     if found is not None:
@@ -144,11 +147,41 @@ def check_rows(connection: sqlite3.Connection, path: Path) -> None:
             f"{path}: row {row} of {table}: {said}. No search wrote that: the file was edited, or is damaged. Take "
             "another copy of it."
         )
-    _checked.add((about.st_dev, about.st_ino))
+    _checked.add(version)
 
 
-def _faults(connection: sqlite3.Connection) -> Iterator[tuple[str, int, str]]:
-    """(table, row, what is wrong), columns first: what comes after may rely on them."""
+def trust_rows(path: Path) -> None:
+    """Its rows are checked, or were written by this process."""
+    _checked.add(_version(path, held=False))
+
+
+def _version(path: Path, held: bool) -> tuple[int, ...]:
+    about = path.stat()
+    return (about.st_dev, about.st_ino, *(() if held else (about.st_size, about.st_ctime_ns)))
+
+
+def _in_a_thread(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T], limit_s: float) -> T:
+    """Signals reach who waits: SQLite looks at none, and would drop what their handlers raise in our functions."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work, connection)
+        try:
+            return future.result(limit_s)
+        finally:
+            while not future.done():  # again: the work may have been between two statements
+                connection.interrupt()
+                wait((future,), 0.01)
+
+
+def _first_fault(connection: sqlite3.Connection) -> Fault | None:
+    connection.execute("BEGIN")  # one moment for all tables: somebody may be writing
+    try:
+        return next(_faults(connection), None)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _faults(connection: sqlite3.Connection) -> Iterator[Fault]:
+    """Columns first: what comes after may rely on them."""
     for name, count, function in (
         ("ln", 1, _log), ("hash", 1, digest), ("fits", 2, _json_fits), ("near", 2, _near), ("legible", 1, _legible),
         ("whole", 1, _whole),
@@ -179,7 +212,7 @@ def _faults(connection: sqlite3.Connection) -> Iterator[tuple[str, int, str]]:
                 yield table, row, f"its {column} is not of the known shape"
 
 
-def _broken(connection: sqlite3.Connection, table: str, rule: str, said: str) -> Iterator[tuple[str, int, str]]:
+def _broken(connection: sqlite3.Connection, table: str, rule: str, said: str) -> Iterator[Fault]:
     for (row,) in connection.execute(f'SELECT rowid FROM "{table}" t WHERE ({rule}) IS NOT TRUE LIMIT 1'):
         yield table, row, said
 

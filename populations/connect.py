@@ -10,12 +10,14 @@ import socket
 import sqlite3
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from evo_kernel.errors import PopulationError, PopulationLocked
+from populations.schema import check_schema, use_own_views
 
+STEPS = 1_000_000  # of SQLite's virtual machine between looks for a signal: some 10 ms
 SLOT = 4096  # bytes in the side file: the first for who holds the lock, the second for what it is doing
 
 
@@ -101,10 +103,6 @@ def _read_owner(descriptor: int) -> tuple[int, str]:
         return 0, "unknown"
 
 
-MIGRATIONS = 10
-"""How many a file of this version has had."""
-
-
 def connect_reader(path: Path) -> sqlite3.Connection:
     """A read-only connection that never blocks the writer, nor is blocked by it.
 
@@ -126,20 +124,60 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         if found is None:
             connection.close()
             raise PopulationError(f"{path} is a database, but not a population of evo-kernel. Name another file.")
-        made = "SELECT COUNT(*) FROM _sqlite_migrations WHERE migration_set = 'populations'"
-        if fetch_one(connection, made) >= MIGRATIONS:
-            return connection
-        from sqlite_utils import Database
-
-        from populations.migrations import migrate
-
-        copy = sqlite3.connect(":memory:", check_same_thread=False)
-        with contextlib.closing(connection):
-            connection.backup(copy)
-        migrate(Database(copy))
-        copy.execute("PRAGMA query_only=ON")
-        return copy
+        try:
+            connection = connection if check_schema(connection, path) else _migrated_copy(connection)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise PopulationError(f"{path} is no whole population ({error}). Take another copy of it.") from error
+        except BaseException:
+            connection.close()
+            raise
+        use_own_views(connection)
+        connection.execute("PRAGMA query_only=ON")
+        return connection
     raise PopulationError(f"{path} cannot be read. Check its permissions, and that of its folder.")
+
+
+@contextlib.contextmanager
+def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
+    """A signal whose handler raises ends the block while SQLite computes, which looks at no signal by itself.
+
+    A generator, because the handler runs at its `yield`, where what it raises can be caught: sqlite3 would drop it.
+    """
+    raised: list[BaseException] = []
+
+    def steps() -> Iterator[int]:
+        try:
+            while True:
+                yield 0
+        except GeneratorExit:
+            return
+        except BaseException as error:  # noqa: BLE001  raised again below
+            raised.append(error)
+        while True:
+            yield 1
+
+    step = steps()
+    next(step)
+    connection.set_progress_handler(step.__next__, STEPS)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None, 0)
+        if raised:
+            raise raised[0] from None
+
+
+def _migrated_copy(connection: sqlite3.Connection) -> sqlite3.Connection:
+    from sqlite_utils import Database
+
+    from populations.migrations import migrate
+
+    copy = sqlite3.connect(":memory:", check_same_thread=False)
+    with contextlib.closing(connection):
+        connection.backup(copy)
+    migrate(Database(copy))
+    return copy
 
 
 def fetch_one(connection: sqlite3.Connection, sql: str, parameters: tuple[Any, ...] = ()) -> Any:

@@ -7,10 +7,12 @@ microseconds (`_us`), all other times seconds (`_s`, or `at`: Unix time).
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+import sqlite3
+from collections.abc import Container
 
 from sqlite_utils import Database, Migrations
+
+from populations.views import view_definitions
 
 migrations = Migrations("populations")
 
@@ -104,11 +106,9 @@ def first_schema(database: Database) -> None:
 
 def create_views(database: Database) -> None:
     """Those of views.sql, anew where they exist."""
-    for statement in Path(__file__).with_name("views.sql").read_text(encoding="utf-8").split(";")[:-1]:
-        name = re.search(r"CREATE VIEW (\w+)", statement)
-        assert name is not None
-        database.execute(f"DROP VIEW IF EXISTS {name[1]}")
-        database.execute(statement)
+    for name, definition in view_definitions().items():
+        database.execute(f"DROP VIEW IF EXISTS {name}")
+        database.execute(f"CREATE VIEW {name}{definition}")
 
 
 @migrations(name="0002_lookups")
@@ -191,5 +191,19 @@ def views_anew(database: Database) -> None:
 
 
 def migrate(database: Database) -> None:
-    """Bring a file, new or old, to the present schema."""
+    """Bring a file, new or old, to the present schema, and its views to those of views.sql."""
     migrations.apply(database)
+    stored = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'").fetchall()
+    if dict(stored) != {name: f"CREATE VIEW {name}{text}" for name, text in view_definitions().items()}:
+        with database.atomic():
+            create_views(database)
+
+
+def made_by(names: Container[str]) -> sqlite3.Connection:
+    """A new file after some of the migrations only."""
+    database = Database(memory=True)
+    migrations.ensure_migrations_table(database)
+    for migration in migrations.pending(database):
+        if migration.name in names and "0001_lineage" in names:  # the others build on it
+            migration.fn(database)
+    return database.conn

@@ -6,10 +6,12 @@ sqlite-utils (`lineage.py` brings networkx when a graph is asked for).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evo_kernel.errors import PopulationError
@@ -17,7 +19,7 @@ from evo_kernel.types import CaseKind, Environment, Evaluation, PipelineState, R
 from populations import lineage, statistics
 from populations.candidate_cache import Library
 from populations.checking import check_rows
-from populations.connect import announced, connect_reader, fetch_dicts, fetch_one, owner
+from populations.connect import announced, connect_reader, fetch_dicts, fetch_one, interruptible, owner
 from populations.external_tickets import HandedOut, fetch_ticket, open_tickets
 from populations.rows import (
     fetch_baseline_faults,
@@ -53,13 +55,18 @@ class PopulationReader:
         self.path = Path(path)
         self.connection = connect_reader(self.path)
         check_rows(self.connection, self.path)
+        self._interruptible = interruptible(self.connection)
         self._replay = Replay(self.connection)
 
     def __enter__(self) -> PopulationReader:
+        self._interruptible.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.closing(self.connection):
+            self._interruptible.__exit__(kind, error, traceback)
 
     def close(self) -> None:
         self.connection.close()

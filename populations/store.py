@@ -23,10 +23,11 @@ from sqlite_utils import Database
 from evo_kernel.errors import InfraError, PopulationError
 from evo_kernel.lru_cache import Recent
 from evo_kernel.types import Environment, Strategy
-from populations.checking import check_rows
+from populations.checking import check_rows, trust_rows
 from populations.connect import OwnerLock, connect_reader
 from populations.migrations import migrate
 from populations.rows import dumps
+from populations.schema import check_schema
 
 BUSY_S = 30.0
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
@@ -47,6 +48,7 @@ class Store:
             self.connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self.connection.execute("PRAGMA journal_mode=WAL")
             self.connection.execute("PRAGMA synchronous=NORMAL")
+            check_schema(self.connection, path)
             migrate(Database(self.connection))
             check_rows(self.connection, path)
             self.connection.execute("PRAGMA foreign_keys=ON")  # after migrations, which may rebuild tables
@@ -143,4 +145,5 @@ class Store:
             with contextlib.suppress(sqlite3.OperationalError):  # a reader is at work: the log stays, nothing is lost
                 self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self.connection.close()
+            trust_rows(self.path)
             self._owner.release()

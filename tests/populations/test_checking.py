@@ -6,7 +6,12 @@ import contextlib
 import random
 import re
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +19,14 @@ import pytest
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import CaseKind, PairedComparison, Purpose, Rival, Status
+from populations.checking import check_rows
+from populations.connect import connect_reader
 from populations.population import open_population
 from populations.reading import PopulationReader
 from populations.rows import digest
 from tests.populations.samples import CARD, MODELED, TASK, passed, search
 
+ROOT = Path(__file__).resolve().parents[2]
 EDITS = {
     "a text for a number": "evaluations SET wall_s = 'soon'",
     "a number beyond all": "evaluations SET gpu_s = 9e999",
@@ -100,25 +108,144 @@ def test_a_row_edited_by_hand_is_named(sound, tmp_path, edit):
         open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1)
 
 
-def test_a_file_that_changes_what_is_written_or_has_columns_of_no_kind_is_named(sound, tmp_path):
-    faster = "UPDATE measurements SET median_us = median_us / 10 WHERE evaluation = new.evaluation"
-    for name, script, says in (
-        ("acts.db", f"CREATE TRIGGER faster AFTER INSERT ON measurements BEGIN {faster}; END", "a trigger, 'faster'"),
-        ("untyped.db", "ALTER TABLE notes ADD COLUMN mood", "row 1 of notes: its mood is not what it should be"),
-    ):
-        path = tmp_path / name
-        shutil.copy(sound, path)
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.execute(script)
-            connection.execute("INSERT INTO notes (author, text, at) VALUES ('a', 'b', 1.0)")
-            connection.execute("ANALYZE")
-            if name == "untyped.db":
-                connection.execute("UPDATE notes SET mood = 1")
-            connection.commit()
-        with pytest.raises(PopulationError, match=f"^{re.escape(str(path))}: .*{says}"):
-            PopulationReader(path)
-        with pytest.raises(PopulationError, match=says):
-            open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1)
+FORGED = "CREATE VIEW {0} AS SELECT * FROM (SELECT 1 AS id)"
+SCHEMAS = {
+    "a trigger": (
+        "CREATE TRIGGER faster AFTER INSERT ON measurements BEGIN UPDATE measurements SET median_us = 1.0; END",
+        "it has a trigger, 'faster',",
+    ),
+    "a column": ("ALTER TABLE notes ADD COLUMN mood", "it has a table, 'notes',"),
+    "a computed column": ("ALTER TABLE notes ADD COLUMN mood TEXT AS (author || text)", "it has a table, 'notes',"),
+    "a column of another kind": (
+        "DROP TABLE ceilings; CREATE TABLE ceilings (id INTEGER PRIMARY KEY, environment INTEGER, name TEXT, value REAL"
+        ", unit TEXT AS ('x'), at REAL)",
+        "it has a table, 'ceilings',",
+    ),
+    "a view for a table": (f"DROP TABLE ceilings; {FORGED.format('ceilings')}", "it has a view, 'ceilings',"),
+    "a view for the migrations": (
+        f"DROP TABLE _sqlite_migrations; {FORGED.format('_sqlite_migrations')}",
+        "it has a view, '_sqlite_migrations',",
+    ),
+    "another view": (FORGED.format('"a\x1bb"'), r"it has a view, 'a\\\\x1bb',"),
+    "a table for a view": ("DROP VIEW ledger; CREATE TABLE ledger (session, what, of)", "it has a table, 'ledger',"),
+    "a table of a module": (
+        "DROP TABLE ceilings; CREATE VIRTUAL TABLE ceilings USING fts5(environment, name, value, unit, at)",
+        "it has a table, 'ceilings',",
+    ),
+    "an index": ("CREATE INDEX slow ON notes (author GLOB text)", "it has an index, 'slow',"),
+    "no table": ("DROP TABLE ceilings", "its table 'ceilings' is missing"),
+    "no index": ("DROP INDEX idx_verdicts_plan", "its index 'idx_verdicts_plan' is missing"),
+    "an older file's view for a table": (
+        "DELETE FROM _sqlite_migrations WHERE name = '0009_assembler'; ALTER TABLE environments DROP COLUMN assembler;"
+        f" DROP TABLE ceilings; {FORGED.format('ceilings')}",
+        "it has a view, 'ceilings',",
+    ),
+    "an older file's computed column": (
+        "DELETE FROM _sqlite_migrations WHERE name = '0009_assembler'; ALTER TABLE environments DROP COLUMN assembler;"
+        " ALTER TABLE environments ADD COLUMN assembler TEXT AS (key || key)",
+        "it has a table, 'environments',",
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "says"), SCHEMAS.values(), ids=SCHEMAS)
+def test_what_no_search_has_beside_rows_is_named(sound, tmp_path, script, says):
+    path = tmp_path / "edited.db"
+    shutil.copy(sound, path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+    named = f"^{re.escape(str(path))}: {says}"
+    with pytest.raises(PopulationError, match=named):
+        PopulationReader(path)
+    with pytest.raises(PopulationError, match=named):
+        open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1)
+
+
+def test_views_of_the_file_are_never_evaluated(sound, tmp_path):
+    """Who reads has views of its own; who writes makes those of the file anew."""
+    path = tmp_path / "forged.db"
+    shutil.copy(sound, path)
+    views = "SELECT name, sql FROM sqlite_master WHERE type = 'view'"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        own = dict(connection.execute(views).fetchall())
+        for name in own:
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+            connection.execute(f"DROP VIEW {name}")
+            connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(f'1 AS {column}' for column in columns)}")
+    with PopulationReader(sound) as reader, PopulationReader(path) as forged:
+        true = replace(reader.status(), path=str(path))
+        assert (forged.status(), forged.history(), forged.strategies()) == (true, reader.history(), reader.strategies())
+    open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert dict(connection.execute(views).fetchall()) == own
+        spent = connection.execute("SELECT * FROM ledger").fetchall()
+    with contextlib.closing(sqlite3.connect(sound)) as connection:
+        assert len(spent) > 1 and spent == connection.execute("SELECT * FROM ledger").fetchall()
+
+
+def test_a_file_written_over_is_checked_again(sound, tmp_path):
+    path = tmp_path / "replaced.db"
+    shutil.copy(sound, path)
+    with PopulationReader(path):
+        pass
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE evaluations SET score = score * 2")
+        connection.commit()
+    with pytest.raises(PopulationError, match="of evaluations"):
+        PopulationReader(path)
+
+
+@pytest.fixture(scope="module")
+def slow(sound, tmp_path_factory):
+    """Sound in its columns; its rules take minutes: sessions times evaluations."""
+    path = tmp_path_factory.mktemp("slow") / "slow.db"
+    shutil.copy(sound, path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for table in ("runs", "evaluations"):
+            columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != "id")
+            numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 40000)"
+            one = f"SELECT {columns} FROM n, (SELECT * FROM {table} ORDER BY id LIMIT 1)"
+            connection.execute(f"{numbers} INSERT INTO {table} ({columns}) {one}")
+        connection.execute("UPDATE evaluations SET run = (SELECT MAX(id) FROM runs)")
+        connection.commit()
+    return path
+
+
+def test_checking_ends(slow):
+    with contextlib.closing(connect_reader(slow)) as connection:
+        with pytest.raises(PopulationError, match=r"slow\.db: its rows cannot be checked within 1 s"):
+            check_rows(connection, slow, limit_s=1.0)
+        assert connection.execute("SELECT COUNT(*) FROM tasks").fetchone() == (1,)
+
+
+ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
+READS = f"""with PopulationReader({{path!r}}) as reader:
+    print("now", flush=True)
+    reader.connection.execute("{ENDLESS}").fetchone()"""
+CHECKS = """print("now", flush=True)
+PopulationReader({path!r})"""
+
+
+@pytest.mark.parametrize(("program", "file"), [(READS, "sound"), (CHECKS, "slow")])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_who_reads(request, program, file, number):
+    program = f"""import signal
+from populations.reading import PopulationReader
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+{textwrap.indent(program.format(path=str(request.getfixturevalue(file))), "    ")}
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout.readline() == "now\n"
+            time.sleep(0.5)  # it is within SQLite, or in a function that SQLite calls
+            child.send_signal(number)
+            assert child.communicate(timeout=30)[0] == "interrupted\n"
+        finally:
+            child.kill()
 
 
 def test_what_a_search_wrote_is_read(sound, tmp_path):

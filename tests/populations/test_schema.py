@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +15,10 @@ from sqlite_utils import Database
 
 from docs import generated_pages
 from evo_kernel.types import Purpose
-from populations.connect import MIGRATIONS
 from populations.migrations import migrate, migrations
 from populations.population import open_population
 from populations.reading import PopulationReader
+from populations.schema import MIGRATIONS, SCHEMA, schema_digest, stored_objects
 from tests.populations.samples import CARD, MODELED, TASK, passed, search
 
 
@@ -36,6 +38,7 @@ def test_every_table_and_view_is_described() -> None:
     migrate(database)
     tables = [name for name in database.table_names() if not name.startswith(("_", "sqlite"))]
     assert len(migrations.pending(Database(memory=True))) == MIGRATIONS
+    assert schema_digest(stored_objects(database.conn)) == SCHEMA
     assert set(generated_pages.ABOUT) == {*tables, *database.view_names()}
 
 
@@ -90,6 +93,24 @@ def test_views_say_what_the_reader_says(grown: Path) -> None:
     assert [row["candidate"] for row in champions] == confirmed
     assert status.champion is not None
     assert (champions[0]["place"], champions[0]["candidate"]) == (1, status.champion.candidate)
+
+
+def test_a_schema_as_older_versions_of_the_library_wrote_it_is_the_same(grown: Path, tmp_path: Path) -> None:
+    path = tmp_path / "older.db"
+    shutil.copy(grown, path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for old, new in (('"notes"', "[notes]"), ('"text"', "[text]"), (" REAL", " FLOAT"), ("\n   ", " ")):
+            sql = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE tbl_name IN ('notes', 'ceilings')"
+            assert connection.execute(sql, (old, new)).rowcount == 2
+        connection.commit()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        stored = dict(connection.execute("SELECT name, sql FROM sqlite_master").fetchall())
+        assert "TABLE [notes] ( [id]" in stored["notes"].replace('"id"', "[id]") and " FLOAT NOT" in stored["ceilings"]
+    with PopulationReader(path) as reader:
+        assert reader.status().candidates > 3
+    with open_population(path, task=CARD, task_identity=TASK, environment=MODELED, seed=1) as population:
+        assert population.best() is not None
 
 
 def test_the_queries_of_the_page_run(grown: Path) -> None:
