@@ -427,6 +427,10 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "brevll": _reversed,
     "mulhi": lambda x, y: x.long() * y.long() >> 32,
     "umulhi": lambda x, y: (x.long() & 0xFFFFFFFF) * (y.long() & 0xFFFFFFFF) >> 32,
+    "hadd": lambda x, y: x.long() + y.long() >> 1,
+    "rhadd": lambda x, y: x.long() + y.long() + 1 >> 1,
+    "uhadd": lambda x, y: (x.long() & 0xFFFFFFFF) + (y.long() & 0xFFFFFFFF) >> 1,
+    "urhadd": lambda x, y: (x.long() & 0xFFFFFFFF) + (y.long() & 0xFFFFFFFF) + 1 >> 1,
 }
 
 

@@ -90,6 +90,15 @@ def test_integers_compare_with_a_sign_or_none(dtype):
         assert torch.equal(found, torch.as_tensor(want)), name
 
 
+@pytest.mark.parametrize("name, up", [("hadd", 0), ("rhadd", 1)])
+def test_averages_take_33_bits(name, up):
+    a, b = drawn(torch.int32), drawn(torch.int32, 5)
+    for sign, x, y in (("", a.numpy(), b.numpy()), ("u", unsigned(a), unsigned(b))):
+        call = f'tt.extern_elementwise {{0}}, {{1}} {{{{symbol = "__nv_{sign}{name}"}}}} : ({{t}}, {{t}}) -> {{r}}'
+        want = (x.astype(np.int64) + y.astype(np.int64) + up) // 2
+        assert torch.equal(pointwise(call, a, b, out=torch.int32), signed(want.astype(np.uint32), torch.int32))
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_high_products_and_bit_counts(dtype):
     a, b = drawn(dtype), drawn(dtype, 5)
@@ -211,13 +220,15 @@ def test_floats_become_other_floats():
         assert same(pointwise("arith.extf {0} : {t} to {r}", made, out=torch.float32), made.float())
 
 
-@pytest.mark.parametrize("target, digits", [(torch.float16, 11), (torch.bfloat16, 8)])
-@pytest.mark.parametrize("operation, source, bits", [
-    ("arith.sitofp", torch.int32, 31), ("arith.uitofp", torch.int32, 32), ("arith.sitofp", torch.int64, 63),
-    ("arith.uitofp", torch.int64, 64), ("arith.truncf", torch.float64, 0), ("tt.fp_to_fp", torch.float64, 0),
+@pytest.mark.parametrize("operation, source, bits, target", [
+    ("arith.sitofp", torch.int32, 31, torch.bfloat16), ("arith.uitofp", torch.int32, 32, torch.bfloat16),
+    ("arith.sitofp", torch.int64, 63, torch.bfloat16), ("arith.uitofp", torch.int64, 64, torch.bfloat16),
+    ("arith.truncf", torch.float64, 0, torch.bfloat16), ("arith.truncf", torch.float64, 0, torch.float16),
+    ("tt.fp_to_fp", torch.float64, 0, torch.bfloat16), ("tt.fp_to_fp", torch.float64, 0, torch.float16),
 ])  # fmt: skip
-def test_what_lies_next_to_a_tie_is_rounded_once(operation, source, bits, target, digits):
+def test_what_lies_next_to_a_tie_is_rounded_once(operation, source, bits, target):
     """cvt.rn.bf16.s32 and its like round what they get, not a float32 of it."""
+    digits = 8 if target == torch.bfloat16 else 11
     most = 1 << digits
     kept = range(most // 2, most, most // 44)[:21]
     step, beside = (1 << bits - digits, 1) if bits else (2, 2.0**-40)
