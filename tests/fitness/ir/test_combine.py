@@ -456,13 +456,13 @@ def test_sums_add_up_as_threads_and_warps_do(tmp_path):
     columns = (lanes % 4 * 4)[:, None, None] + torch.arange(4)  # four of a thread, in each of four rows
     rows = torch.arange(4)[:, None] * 32 + warps[:, None, None, None] * 8 + (lanes // 4)[:, None, None]
     across = x.view(128, 16)[rows, columns]
-    for held, shape, axis, far in ((along, (1, 2048), 1, (16, 8, 4, 2, 1)), (across, (128, 16), 0, (16, 8, 4))):
-        while held.shape[2] > 1:
-            held = held[:, :, ::2] + held[:, :, 1::2]
+    for elements, shape, axis, far in ((along, (1, 2048), 1, (16, 8, 4, 2, 1)), (across, (128, 16), 0, (16, 8, 4))):
+        pairs = elements[:, :, ::2] + elements[:, :, 1::2]
+        while pairs.shape[2] > 1:
+            pairs = pairs[:, :, ::2] + pairs[:, :, 1::2]
         for distance in far:
-            held = held + held[:, lanes ^ distance]
-        for distance in (2, 1):
-            held = held + held[warps ^ distance]
+            pairs = pairs + pairs[:, lanes ^ distance]
+        held = (pairs + pairs[warps ^ 2]) + (pairs + pairs[warps ^ 2])[warps ^ 1]
         y = torch.zeros(16)
         text = lowered(summed, x, y, M=shape[0], N=shape[1], AXIS=axis)
         text = text.replace("%x: !tt.ptr<f32>", "%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}", 1)
