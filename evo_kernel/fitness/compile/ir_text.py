@@ -218,7 +218,7 @@ def with_reduced_layouts(text: str, lowered: str) -> str:
 
     def named(reduction: re.Match[str]) -> str:
         layouts = chosen.get(elements(reduction), set())
-        return reduction[0].replace(reduction[2], *layouts) if len(layouts) == 1 else reduction[0]
+        return reduction[0].replace(reduction[2], min(layouts)) if len(layouts) == 1 else reduction[0]
 
     named_text = _REDUCE.sub(named, text)
     return text if named_text == text else "".join(_ALIAS.findall(lowered)) + named_text
