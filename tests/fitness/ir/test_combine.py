@@ -450,7 +450,8 @@ def summed(x, y, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
 
 def test_sums_add_up_as_threads_and_warps_do(tmp_path):
     """As PTX has it: a tree of a thread's elements, then shfl.bfly of 16, 8, ..., then the same among the warps."""
-    lanes, warps, x = torch.arange(32), torch.arange(4), torch.randn(2048)
+    lanes, warps = torch.arange(32), torch.arange(4)
+    x = torch.randn(2048, generator=torch.Generator().manual_seed(1))
     thread = warps[:, None] * 32 + lanes
     along = x[torch.arange(4)[:, None] * 512 + thread[..., None, None] * 4 + torch.arange(4)].flatten(2)
     columns = (lanes % 4 * 4)[:, None, None] + torch.arange(4)  # four of a thread, in each of four rows
