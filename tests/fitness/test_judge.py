@@ -142,6 +142,17 @@ def test_broken_kernels_get_their_status_and_a_sentence(task, judge, old, new, s
     assert evaluation.score is None
 
 
+def test_a_case_without_rows_needs_no_launch(tmp_path):
+    small = small_softmax(tmp_path, {"check": [{"m": 0, "n": 33}, {"m": 3, "n": 33}], "search": [{"m": 64, "n": 128}]})
+    settings = JudgeSettings(tune_plans=0, deadline_s=30.0)
+    with PlanJudge(small, CpuRunner(small, MODELED_ARCH, settings.deadline_s), settings) as judge:
+        judge.start()
+        right = judge.evaluate(small.seed, Purpose.PROBE)
+        none = judge.evaluate(Source(small.seed.text.replace("return y", "return y[:0]")), Purpose.PROBE)
+    assert right.status is Status.PASSED, right.reason
+    assert none.status is Status.WRONG and "shape (0, 33)" in none.reason, none.reason
+
+
 @pytest.mark.parametrize(
     "raised", [ValueError("bad"), RecursionError(), OverflowError("large"), UnicodeDecodeError("utf-8", b"x", 0, 1, "")]
 )

@@ -21,7 +21,7 @@ from triton.compiler import compile as triton_compile
 from triton.compiler.compiler import make_backend
 from triton.runtime import cache
 
-from evo_kernel.fitness.compile.ir_text import with_kept_orders
+from evo_kernel.fitness.compile.ir_text import with_kept_orders, with_reduced_layouts
 from evo_kernel.fitness.sandbox.guards import landlock
 
 SHARED_S = 1.0
@@ -91,7 +91,7 @@ def compile_ir(kernel: dict[str, Any], arch: int, folder: str, told: bool = Fals
         compiled = triton_compile(path, target=target, options=dict(kernel["options"]))
     metadata = {name: getattr(compiled.metadata, name, None) for name in _METADATA}
     if suffix == "ttir":
-        text = with_kept_orders(text, compiled.asm["ttgir"])
+        text = with_reduced_layouts(with_kept_orders(text, compiled.asm["ttgir"]), compiled.asm["ttgir"])
     if suffix == "ttgir":  # otherwise only the stage that made this text reports it
         metadata["tensordesc_meta"] = module.get_tensordesc_metadata()
     answer = {"metadata": metadata, "cubin": base64.b64encode(compiled.asm["cubin"]).decode(), "ir": text}

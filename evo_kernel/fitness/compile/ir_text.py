@@ -57,6 +57,9 @@ _WITHOUT_MEMORY = re.compile(
 )
 """Operations that do not access global memory."""
 _SHAPE = r"tensor<((?:\d+x)*\d+)x\w+(?:, (?:#ttg\.slice<\{dim = (\d+), parent = (?=#\w+\}))?(#\w+)(?:\}>)?)?>"
+_REDUCE = re.compile(r'"tt\.reduce"\([^\n]*<\{axis = (\d+) .*?^ *\}\) : (\([^\n]*?\)) -> ', re.MULTILINE | re.DOTALL)
+_ELEMENTS = re.compile(r"tensor<(\w+)")
+_ALIAS = re.compile(r"^#\w+ = #ttg\..*\n", re.MULTILINE)
 _REORDER = re.compile(r"tt\.reshape %\S+ allow_reorder")
 _RESHAPE = re.compile(rf"tt\.reshape %\S+( allow_reorder)(?: efficient_layout)? : {_SHAPE} -> {_SHAPE}")
 _AXES = r"\[([\d, ]+)\]"
@@ -200,6 +203,25 @@ def with_kept_orders(text: str, lowered: str) -> str:
         if _only_ones(known) and (before is None or before != after):
             return text
     return _RESHAPE.sub(lambda found: found[0].replace(found[1], "", 1) if _only_ones(found) else found[0], text)
+
+
+def with_reduced_layouts(text: str, lowered: str) -> str:
+    """IR whose reductions name the layouts that the compiler has chosen in `lowered` for what they reduce: it adds by
+    them. Without, where it has chosen two for equal tensors, or reduces others."""
+
+    def elements(reduction: re.Match[str]) -> tuple[str, ...]:
+        return (reduction[1], *_ELEMENTS.findall(reduction[2]))
+
+    chosen: dict[tuple[str, ...], set[str]] = {}
+    for reduction in _REDUCE.finditer(lowered):
+        chosen.setdefault(elements(reduction), set()).add(reduction[2])
+
+    def named(reduction: re.Match[str]) -> str:
+        layouts = chosen.get(elements(reduction), set())
+        return reduction[0].replace(reduction[2], min(layouts)) if len(layouts) == 1 else reduction[0]
+
+    named_text = _REDUCE.sub(named, text)
+    return text if named_text == text else "".join(_ALIAS.findall(lowered)) + named_text
 
 
 def _only_ones(reshape: re.Match[str]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from evo_kernel.fitness.ir.contractions import narrowed
 from evo_kernel.fitness.ir.engine import Frame, Machine, Unsupported, handles
 from evo_kernel.fitness.ir.lanes import AddressWord, Lanes, as_address, as_number, nothing
 from evo_kernel.fitness.ir.module import Operation
@@ -40,15 +41,24 @@ def _widen(machine: Machine, frame: Frame, operation: Operation, operands: Seque
 @handles("arith.sitofp", "arith.uitofp")
 def _to_float(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
     (value,), type_ = operands, operation.results[0].type
-    if operation.name == "arith.sitofp":
-        data = -value.data.to(type_.dtype) if value.type.element == "i1" else value.data.to(type_.dtype)
-    elif value.type.bits == 64:
-        data = torch.from_numpy(value.data.contiguous().numpy().view(np.uint64).astype(np.float64)).to(type_.dtype)
-        if type_.element == "f32":
-            data = torch.from_numpy(value.data.contiguous().numpy().view(np.uint64).astype(np.float32))
-    else:
-        data = unsigned_of(value.data, value.type).to(type_.dtype)
-    return elementwise_result(operation, data, operands)
+    whole = value.data if operation.name == "arith.sitofp" else unsigned_of(value.data, value.type)
+    if value.type.element == "i1":
+        data = whole.to(type_.dtype)
+        return elementwise_result(operation, -data if operation.name == "arith.sitofp" else data, operands)
+    if operation.name == "arith.uitofp" and value.type.bits == 64:
+        above, half = whole < 0, whole >> 1 & (1 << 63) - 1 | whole & 1
+        data = _rounded(torch.where(above, half, whole), value.type, type_)
+        return elementwise_result(operation, torch.where(above, data * 2, data), operands)
+    return elementwise_result(operation, _rounded(whole, value.type, type_), operands)
+
+
+def _rounded(whole: torch.Tensor, source: Type, made: Type) -> torch.Tensor:
+    """Integers as floats, rounded once: torch rounds to float32 on its way to bfloat16. In float16, what
+    float32 would round is infinite."""
+    if made.element != "bf16" or source.bits <= 16:
+        return whole.to(made.dtype)
+    odd = whole & ~0xFFF | torch.where(whole & 0xFFF != 0, 0x1000, 0)
+    return narrowed(torch.where(whole.abs() < 1 << 53, whole, odd).double(), made.dtype)
 
 
 @handles("arith.fptosi", "arith.fptoui")
@@ -70,7 +80,7 @@ def _to_integer(machine: Machine, frame: Frame, operation: Operation, operands: 
 
 @handles("arith.extf", "arith.truncf")
 def _round(machine: Machine, frame: Frame, operation: Operation, operands: Sequence[Lanes]) -> list[Lanes]:
-    return elementwise_result(operation, operands[0].data.to(operation.results[0].type.dtype), operands)
+    return elementwise_result(operation, narrowed(operands[0].data, operation.results[0].type.dtype), operands)
 
 
 _FINITE = {"f8E4M3FN": 448.0, "f8E5M2": 57344.0}
@@ -89,7 +99,7 @@ def _float_to_float(machine: Machine, frame: Frame, operation: Operation, operan
     if type_.element in _FINITE:  # the device saturates: cvt.rn.satfinite
         most = _FINITE[type_.element]
         data = data.float().clamp(-most, most)
-    return elementwise_result(operation, data.to(type_.dtype), operands)
+    return elementwise_result(operation, narrowed(data, type_.dtype), operands)
 
 
 def widened(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -186,7 +186,7 @@ def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
             rounded[between] = _rounded_to_odd(*terms).float()
         return rounded
     if z.dtype != torch.float64:
-        return _rounded_to_odd(x.double(), y.double(), z.double()).to(z.dtype)
+        return narrowed(_rounded_to_odd(x.double(), y.double(), z.double()), z.dtype)
     high = x * y
     low = _product_error(x, y, high)
     top, lower = _two_sum(z, low)
@@ -197,6 +197,14 @@ def fused(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     if not bool(plain.all()):
         rounded = torch.where(plain, rounded, _fused_slowly(x, y, z, ~plain))
     return rounded
+
+
+def narrowed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Floats as a type of fewer bits, rounded once. torch rounds float64 to float32 on its way to 16 bits."""
+    if data.dtype == torch.float64 and dtype.itemsize == 2:
+        data, exact = data.float(), data
+        data = _to_odd(data, exact - data.double())
+    return data.to(dtype)
 
 
 def _rounded_to_odd(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -219,7 +227,7 @@ def _product_error(x: torch.Tensor, y: torch.Tensor, product: torch.Tensor) -> t
 
 def _to_odd(total: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
     """A sum and its error as one number, rounded to odd, so that a later rounding to fewer bits is correct."""
-    even = (total.view(torch.int64) & 1) == 0
+    even = (total.view(torch.int64 if total.dtype == torch.float64 else torch.int32) & 1) == 0
     toward = torch.nextafter(total, torch.where(error > 0, torch.inf, -torch.inf).to(total.dtype))
     inexact = (error != 0) & torch.isfinite(error) & torch.isfinite(total)
     return torch.where(inexact & even, toward, total)

@@ -50,17 +50,25 @@ def alike(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     that a result would depend on the programs that are executed together."""
 
     def whole(*values: torch.Tensor) -> torch.Tensor:
-        values = torch.broadcast_tensors(*values)
-        count = values[0].numel()
-        rows = [torch.nn.functional.pad(value.reshape(-1), (0, -count % _VECTORS)).contiguous() for value in values]
-        return function(*rows)[:count].view(values[0].shape)
+        rows = [value.reshape(-1) for value in torch.broadcast_tensors(*values)]
+        shape, count = np.broadcast_shapes(*(value.shape for value in values)), len(rows[0])
+        if rest := -count % _VECTORS:
+            rows = [torch.nn.functional.pad(row, (0, rest)) for row in rows]
+        return function(*(row.contiguous() for row in rows))[:count].view(shape)
 
     return whole
 
 
 exp2, raised = alike(torch.exp2), alike(torch.pow)
+_made_exp2 = alike(torch.exp2_)
 flushed_exp2 = flushing(exp2)
 """Triton compiles exp2 of float32 to ex2.approx.ftz."""
+
+
+def exponential(x: torch.Tensor) -> torch.Tensor:
+    """e^x as Triton compiles it: of float32 ex2.approx of a rounded product, whose error grows with x. libdevice's has
+    an error of its own."""
+    return _made_exp2(x * math.log2(math.e)) if x.dtype is torch.float32 else torch.exp(x)
 
 
 def _zeros_apart(
@@ -338,7 +346,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **_UNARY,
     **FLUSHED,
     "exp2": flushed_exp2,
-    "fast_expf": flushing(torch.exp),
+    "fast_expf": flushing(exponential),
     "rsqrt": inverse_root,
     "erfc": flushing(torch.erfc),
     "erfcx": flushing(torch.special.erfcx),
@@ -355,7 +363,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "llrint": _as_int(torch.round, torch.int64),
     "llround": _as_int(half_away, torch.int64),
     "exp10": lambda x: raised(torch.full_like(x, 10.0), x),
-    "fast_exp10f": flushing(lambda x: raised(torch.full_like(x, 10.0), x)),
+    "fast_exp10f": lambda x: flushed_exp2(x * math.log2(10.0)),
     "cbrt": _cube_root,
     "saturate": flushed(lambda x: fmax(x, torch.zeros_like(x)).clamp(max=1.0)),  # NaN becomes 0
     "frcp_rn": flushing(torch.reciprocal),
@@ -419,6 +427,10 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "brevll": _reversed,
     "mulhi": lambda x, y: x.long() * y.long() >> 32,
     "umulhi": lambda x, y: (x.long() & 0xFFFFFFFF) * (y.long() & 0xFFFFFFFF) >> 32,
+    "hadd": lambda x, y: x.long() + y.long() >> 1,
+    "rhadd": lambda x, y: x.long() + y.long() + 1 >> 1,
+    "uhadd": lambda x, y: (x.long() & 0xFFFFFFFF) + (y.long() & 0xFFFFFFFF) >> 1,
+    "urhadd": lambda x, y: (x.long() & 0xFFFFFFFF) + (y.long() & 0xFFFFFFFF) + 1 >> 1,
 }
 
 

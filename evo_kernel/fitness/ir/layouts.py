@@ -99,6 +99,17 @@ def fits_product(result: str, element: str) -> bool:
     return first is not None and int(first[1]) % 4 == 0
 
 
+@lru_cache(maxsize=256)
+def order_of_sums(encoding: str, shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Distances along `axis` of the elements that a reduction combines, step by step: a tree of those of a thread, then
+    lanes and warps, the highest bit of their numbers first. None where the layout is not known."""
+    registers, lanes, warps = _layout(encoding, shape) or ((), (), ())
+    steps = [place for place in (*registers, *reversed(lanes), *reversed(warps)) if place[axis]]
+    distances = tuple(place[axis] for place in steps)
+    straight = all(sum(map(bool, place)) == 1 for place in steps)
+    return distances if straight and sorted(distances) == [1 << n for n in range(len(steps))] else ()
+
+
 def _layout(encoding: str, shape: tuple[int, ...]) -> tuple[_Places, _Places, _Places] | None:
     """Places of the bits of registers, lanes and warps; None of unknown layouts, and where places are none of the
     tensor's. Registers that hold an element again count once."""

@@ -14,6 +14,7 @@ from evo_kernel.fitness.ir.device_functions import (
     FLUSHED,
     alike,
     device_function,
+    exponential,
     flushed_exp2,
     fmax,
     fmin,
@@ -302,7 +303,7 @@ def _high_product(machine: Machine, frame: Frame, operation: Operation, operands
 _FLOAT: dict[str, Callable[..., torch.Tensor]] = {
     "arith.addf": torch.add, "arith.subf": torch.sub, "arith.mulf": torch.mul, "arith.divf": quotient,
     "arith.remf": remainder, "arith.negf": torch.neg,
-    "arith.maximumf": maximum, "arith.minimumf": minimum, "math.exp": torch.exp, "math.exp2": flushed_exp2,
+    "arith.maximumf": maximum, "arith.minimumf": minimum, "math.exp": exponential, "math.exp2": flushed_exp2,
     "math.log": torch.log, "math.log2": torch.log2, "math.log10": torch.log10, "math.cos": torch.cos,
     "math.cosh": alike(torch.cosh), "math.acos": torch.acos, "math.rsqrt": inverse_root,
     **{f"math.{name}": FLUSHED[name] for name in (

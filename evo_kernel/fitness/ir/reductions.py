@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from evo_kernel.fitness.ir.casts import widened
 from evo_kernel.fitness.ir.device_functions import tf32
 from evo_kernel.fitness.ir.engine import ExecutionObserver, Frame, Machine, Unsupported, ended, handles
 from evo_kernel.fitness.ir.lanes import Lanes, any_marked, any_undefined, taken
-from evo_kernel.fitness.ir.layouts import expanded, fits_product
+from evo_kernel.fitness.ir.layouts import expanded, fits_product, order_of_sums
 from evo_kernel.fitness.ir.memory import MemoryFault
 from evo_kernel.fitness.ir.module import Operation, Region
 from evo_kernel.fitness.ir.pointwise import elementwise_result, signaling
@@ -51,6 +51,17 @@ def _without_nan(function: Callable[..., torch.Tensor], other: float) -> Callabl
 def _sum(data: torch.Tensor, axis: int) -> torch.Tensor:
     """Of contiguous values: torch's order depends on how they lie, and that on the programs executed together."""
     return data.contiguous().sum(axis, dtype=data.dtype)
+
+
+def _sum_by_distances(data: torch.Tensor, axis: int, distances: Sequence[int]) -> torch.Tensor:
+    """Of as many elements as the distances reach: pairs at the first distance, then pairs of their sums, ..."""
+    left = sorted(distances, reverse=True)
+    data = data.unflatten(axis, (2,) * len(left))
+    for distance in distances:
+        pairs = data.unbind(axis + left.index(distance))
+        data = pairs[0] + pairs[1]
+        left.remove(distance)
+    return data
 
 
 def _sum_in_halves(data: torch.Tensor, axis: int) -> torch.Tensor:
@@ -100,6 +111,11 @@ def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
         undefined = any_marked(undefined, marked.any(axis + 1))
     if only == "arith.addf" and operands[0].type.element in _NARROW:
         whole = _sum_in_halves
+    elif only == "arith.addf":
+        shape = operands[0].type.shape or ()
+        distances = order_of_sums(expanded(operation.types[0], machine.module.layouts), shape, axis)
+        if distances and 1 << len(distances) == shape[axis]:
+            whole = partial(_sum_by_distances, distances=distances)
     if whole is not None:
         results = [whole(columns[0][0], axis + 1)]
     else:

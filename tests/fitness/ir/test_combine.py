@@ -7,7 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.fitness.ir.support import fault, fine
+from evo_kernel.fitness.compile.child import compile_ir
+from tests.fitness.ir.support import fault, fine, lowered
 
 ROWS, WIDE = 3, 16
 
@@ -439,3 +440,34 @@ def test_scaled_products_have_the_range_of_their_operands(dtype, kind):
     fine(in_groups, 1, x, w, scales, y, FORMAT=kind, SIZE=64)
     want = torch.tensor([2.0**-20, 2.0**-40]).to(dtype).float()
     assert torch.equal(y, want.repeat_interleave(32)[:, None].expand(64, 64))
+
+
+@triton.jit
+def summed(x, y, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(y + tl.arange(0, M if AXIS else N), tl.sum(tl.load(x + at), AXIS))
+
+
+def test_sums_add_up_as_threads_and_warps_do(tmp_path):
+    """As PTX has it: a tree of a thread's elements, then shfl.bfly of 16, 8, ..., then the same among the warps."""
+    lanes, warps = torch.arange(32), torch.arange(4)
+    x = torch.randn(2048, generator=torch.Generator().manual_seed(1))
+    thread = warps[:, None] * 32 + lanes
+    along = x[torch.arange(4)[:, None] * 512 + thread[..., None, None] * 4 + torch.arange(4)].flatten(2)
+    columns = (lanes % 4 * 4)[:, None, None] + torch.arange(4)  # four of a thread, in each of four rows
+    rows = torch.arange(4)[:, None] * 32 + warps[:, None, None, None] * 8 + (lanes // 4)[:, None, None]
+    across = x.view(128, 16)[rows, columns]
+    for elements, shape, axis, far in ((along, (1, 2048), 1, (16, 8, 4, 2, 1)), (across, (128, 16), 0, (16, 8, 4))):
+        pairs = elements[:, :, ::2] + elements[:, :, 1::2]
+        while pairs.shape[2] > 1:
+            pairs = pairs[:, :, ::2] + pairs[:, :, 1::2]
+        for distance in far:
+            pairs = pairs + pairs[:, lanes ^ distance]
+        held = (pairs + pairs[warps ^ 2]) + (pairs + pairs[warps ^ 2])[warps ^ 1]
+        y = torch.zeros(16)
+        text = lowered(summed, x, y, M=shape[0], N=shape[1], AXIS=axis)
+        text = text.replace("%x: !tt.ptr<f32>", "%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}", 1)
+        kernel = {"name": "summed", "language": "triton", "code": text, "options": {"num_warps": 4}}
+        fine(compile_ir(kernel, 90, str(tmp_path))["ir"], 1, x, y)
+        assert torch.equal(y[: 1 if axis else 16], held[0, : 1 if axis else 4].flatten()), axis
+        assert not torch.equal(y[: 1 if axis else 16], x.view(shape).sum(axis))

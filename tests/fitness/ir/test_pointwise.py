@@ -90,6 +90,15 @@ def test_integers_compare_with_a_sign_or_none(dtype):
         assert torch.equal(found, torch.as_tensor(want)), name
 
 
+@pytest.mark.parametrize("name, up", [("hadd", 0), ("rhadd", 1)])
+def test_averages_take_33_bits(name, up):
+    a, b = drawn(torch.int32), drawn(torch.int32, 5)
+    for sign, x, y in (("", a.numpy(), b.numpy()), ("u", unsigned(a), unsigned(b))):
+        call = f'tt.extern_elementwise {{0}}, {{1}} {{{{symbol = "__nv_{sign}{name}"}}}} : ({{t}}, {{t}}) -> {{r}}'
+        want = (x.astype(np.int64) + y.astype(np.int64) + up) // 2
+        assert torch.equal(pointwise(call, a, b, out=torch.int32), signed(want.astype(np.uint32), torch.int32))
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_high_products_and_bit_counts(dtype):
     a, b = drawn(dtype), drawn(dtype, 5)
@@ -211,6 +220,33 @@ def test_floats_become_other_floats():
         assert same(pointwise("arith.extf {0} : {t} to {r}", made, out=torch.float32), made.float())
 
 
+@pytest.mark.parametrize("operation, source, bits, target", [
+    ("arith.sitofp", torch.int32, 31, torch.bfloat16), ("arith.uitofp", torch.int32, 32, torch.bfloat16),
+    ("arith.sitofp", torch.int64, 63, torch.bfloat16), ("arith.uitofp", torch.int64, 64, torch.bfloat16),
+    ("arith.truncf", torch.float64, 0, torch.bfloat16), ("arith.truncf", torch.float64, 0, torch.float16),
+    ("tt.fp_to_fp", torch.float64, 0, torch.bfloat16), ("tt.fp_to_fp", torch.float64, 0, torch.float16),
+])  # fmt: skip
+def test_what_lies_next_to_a_tie_is_rounded_once(operation, source, bits, target):
+    """cvt.rn.bf16.s32 and its like round what they get, not a float32 of it."""
+    digits = 8 if target == torch.bfloat16 else 11
+    most = 1 << digits
+    kept = range(most // 2, most, most // 44)[:21]
+    step, beside = (1 << bits - digits, 1) if bits else (2, 2.0**-40)
+    values = [number * step + step // 2 + offset for number in kept for offset in (-beside, 0, beside)] + [0]
+    want = [chosen * step for n in kept for chosen in (n, n + n % 2, n + 1)] + [0]
+    a = signed(np.array(values, dtype=f"u{source.itemsize}"), source) if bits else torch.tensor(values, dtype=source)
+    made = pointwise(f"{operation} {{0}} : {{t}} {'->' if operation[:2] == 'tt' else 'to'} {{r}}", a, out=target)
+    assert torch.equal(made, torch.tensor(want, dtype=torch.float64).float().to(target))
+    if operation == "arith.sitofp":
+        assert torch.equal(pointwise("arith.sitofp {0} : {t} to {r}", -a, out=target), -made)
+
+
+def test_a_fused_product_of_16_bits_is_rounded_once():
+    x, y, z = (torch.full((SIZE,), value, dtype=torch.float16) for value in (3.0, 683.0, 2.0**-24))
+    made = pointwise("math.fma {0}, {1}, {2} : {t}", x, y, z, out=torch.float16)
+    assert made.eq(2050).all() and pointwise("math.fma {0}, {1}, {2} : {t}", x, y, -z, out=torch.float16).eq(2048).all()
+
+
 @pytest.mark.parametrize("target", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_eight_bits_saturate_and_come_back(target):
     most = torch.finfo(target).max
@@ -256,6 +292,21 @@ FUNCTIONS = {"exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log2": tor
 def test_functions(name):
     a = torch.rand(SIZE) * 4 + 0.1
     torch.testing.assert_close(pointwise(f"math.{name} {{0}} : {{t}}", a, out=torch.float32), FUNCTIONS[name](a))
+
+
+def test_exponentials_are_those_of_the_instruction():
+    """ex2.approx(x * log2(e)), as the PTX of tl.exp has it; libdevice's expf has other instructions."""
+    x = torch.linspace(-80, 80, SIZE)
+    made = pointwise("math.exp {0} : {t}", x, out=torch.float32)
+    rounded = x * float.fromhex("0x1.715476p+0")
+    assert ((made.double() / torch.exp2(rounded.double()) - 1).abs() < 2**-22).all()
+    assert (made.double() / torch.exp(x.double()) - 1).abs().max() > 2**-20
+    library, fast, ten = (device_function(f"__nv_{name}") for name in ("expf", "fast_expf", "fast_exp10f"))
+    assert library and fast and ten
+    assert torch.equal(fast(x), made) and not torch.equal(library(x), made)
+    assert torch.equal(ten(x / 4), flushed_exp2(x / 4 * float.fromhex("0x1.a934f0p+1")))
+    tiny = pointwise("math.exp {0} : {t}", torch.full((SIZE,), -90.0), out=torch.float32)
+    assert ((tiny > 0) & (tiny < 2.0**-126)).all()  # no .ftz
 
 
 def test_a_fused_product_is_rounded_once():
