@@ -357,6 +357,23 @@ def test_what_is_wrong_beside_ones_fails(cast):
     assert not result.passed and result.error < 1
 
 
+def test_two_small_elements_may_be_far_off_where_terms_cancel_by_chance():
+    (x,) = draw((4096,), dtype=torch.bfloat16)
+    x[:100] /= 1024
+    task = task_of(lambda x: x * 3)
+
+    def off(count):
+        def kernel(x):
+            values = x * 3
+            values[:count] += 0.005
+            return values
+
+        return verdict(task, (x,), kernel)
+
+    assert off(2).passed
+    assert "small elements that are wrong" in off(100).reason
+
+
 def test_other_formulas_that_cancel_more_pass():
     inputs = draw((1 << 16,))
     assert verdict(task_of(torch.nn.functional.softplus), inputs, lambda x: torch.log(1 + torch.exp(x))).passed

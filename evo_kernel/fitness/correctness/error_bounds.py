@@ -793,9 +793,9 @@ def typical_of(errors: torch.Tensor) -> list[float]:
     """Root mean square of the smallest errors, by share in `TYPICAL`."""
     if not errors.numel():
         return []
-    squares = errors.nan_to_num(math.inf, math.inf).square().sort().values.cumsum(0)
+    squares = np.cumsum(np.sort(np.square(errors.nan_to_num(math.inf, math.inf).cpu().numpy())))
     counts = [max(1, int(share * errors.numel())) for share in TYPICAL]
-    return [math.sqrt(float(squares[count - 1]) / count) for count in counts]
+    return [math.sqrt(squares[count - 1] / count) for count in counts]
 
 
 def norm_apart(values: torch.Tensor, truth: torch.Tensor, compared: torch.Tensor) -> float:
