@@ -156,8 +156,9 @@ def _summary(
     )
     load, store = (mean_of(everyone, f"{kind}_bytes", counted) for kind in ("load", "store"))
     wave_load_bytes = sum(near.footprints.expanded("load", window, wave) for window in windows) / len(windows)
-    grid_load_bytes = lines.footprints.expanded("load", those, total)
-    grid_store_bytes = lines.footprints.expanded("store", those, total)
+    loaded, stored = (lines.footprints.by_buffer(kind, those, total) for kind in ("load", "store"))
+    grid_load_bytes, grid_store_bytes = sum(loaded.values()), sum(stored.values())
+    own = near.own_load_bytes(lines.footprints)
     reuse = near.reuse("load", seed, grid_load_bytes > HELD_BYTES)
     restores = near.reuse("store", seed, True).again if grid_store_bytes > HELD_BYTES else ()
     return LaunchTraffic(
@@ -175,7 +176,7 @@ def _summary(
         rereads=reuse.again,
         restores=restores,
         new_rounds=reuse.new_rounds,
-        own_load_bytes=min(total * near.own_load_bytes(), grid_load_bytes, grid_store_bytes),
+        own_load_bytes=sum(min(total * each, loaded.get(n, 0.0), stored.get(n, 0.0)) for n, each in own.items()),
         grid_store_bytes=grid_store_bytes,
         rounds=mean_of(everyone, "rounds", counted),
         waiting_rounds=mean_of(everyone, "waiting_rounds", counted),

@@ -93,7 +93,7 @@ class LaunchTraffic:
     new_rounds: Amount | None = (
         None  # share of rounds with lines that the program reads first; missing in calibration data
     )
-    own_load_bytes: Amount = 0.0  # of grid_load_bytes, lines that the program that loads them has stored before
+    own_load_bytes: Amount = 0.0  # of grid_load_bytes, lines that their program alone has stored before
     library: Mapping[str, Amount] = field(
         default_factory=dict
     )  # instructions of a warp in loops of library functions, for 32 elements, by the elements of their tensors
