@@ -616,6 +616,15 @@ def test_what_programs_stored_themselves_is_read_from_l2_while_it_fits(softmax):
     assert dram[3] >= dram[2] and missed > 0
 
 
+def test_warps_whose_lanes_repeat_addresses_hide_no_latency(softmax):
+    compiled, (seen,) = softmax
+    exposed = [
+        modeled_time(compiled, [dataclasses.replace(seen, load_lanes=lanes)], H200).launches[0].terms["exposed"]
+        for lanes in (None, 32.0 * compiled.binaries[0].num_warps, 64.0, 32.0, 1.0)
+    ]
+    assert exposed[0] == exposed[1] < exposed[2] < exposed[3] == exposed[4]
+
+
 def test_arithmetic_of_64_bit_floats_has_a_rate_of_its_own(softmax):
     compiled, traffic = softmax
     binary = compiled.binaries[0]

@@ -315,6 +315,30 @@ def test_lines_that_warps_store_to_are_counted(places: str, lines: int):
         assert seen.store_lines == lines
 
 
+@pytest.mark.parametrize(
+    ("places", "mask", "lanes"),
+    [
+        ("columns", "mask", 256),
+        ("columns", "columns < n_cols // 2", 128),
+        ("columns * 7 % 256", "mask", 256),
+        ("columns * 0", "mask", 1),
+        ("columns // 32", "mask", 8),
+        ("columns % 32", "mask", 32),
+        ("columns % 32 * 4", "columns % 2 == 0", 16),
+        ("(tl.arange(0, 8) * 4)[:, None] + tl.arange(0, 8)[None, :]", "True", 36),
+    ],
+)
+def test_lanes_that_load_what_no_other_loads_are_counted(places: str, mask: str, lanes: int):
+    body = f"    x = tl.load(x_ptr + row * x_stride + {places}, mask={mask}, other=0.0)\n"
+    text = (
+        SOFTMAX[: SOFTMAX.index("    x = ")]
+        + body
+        + "    tl.store(y_ptr + row, tl.max(tl.reshape(x, x.numel), axis=0))\n"
+    )
+    (seen,) = counted_traffic(softmax_plan(64, 256, text=text))
+    assert seen.load_lanes == lanes
+
+
 @pytest.mark.parametrize("most_kept", [5000, 1_000_000])
 @pytest.mark.parametrize(
     ("row", "own"), [("row", 1.0), ("0", 0.0), ("(row // 2)", 0.0), ("(row // 1024 * 1024 + row % 7)", 0.0)]

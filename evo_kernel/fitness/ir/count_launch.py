@@ -168,6 +168,7 @@ def _summary(
         store_bytes=store,
         load_sector_bytes=load * _sector_share(near, sample, "load"),
         store_sector_bytes=store * _sector_share(near, sample, "store"),
+        load_lanes=load * _share_of(near, sample, "load_lanes", "load_bytes"),
         atomic_elements=mean_of(everyone, "atomic", counted),
         store_lines=mean_of(near, "store_lines", sample),
         crowd=everyone.crowd(counted.numel(), total),
@@ -194,8 +195,13 @@ def _summary(
 
 def _sector_share(counter: Counter, programs: torch.Tensor, kind: str) -> float:
     """Bytes of the sectors of accesses ÷ requested bytes."""
-    requested = mean_of(counter, f"{kind}_bytes", programs)
-    return mean_of(counter, f"{kind}_sectors", programs) * SECTOR_BYTES / requested if requested else 0.0
+    return _share_of(counter, programs, f"{kind}_sectors", f"{kind}_bytes") * SECTOR_BYTES
+
+
+def _share_of(counter: Counter, programs: torch.Tensor, count: str, whole: str) -> float:
+    """One count of some programs ÷ another one."""
+    amount = mean_of(counter, whole, programs)
+    return mean_of(counter, count, programs) / amount if amount else 0.0
 
 
 def touched(counter: Counter, programs: torch.Tensor) -> dict[str, float]:

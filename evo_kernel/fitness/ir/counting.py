@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from evo_kernel.fitness.ir.coalescing import Runs, runs_of, scattering, sectors_of, together
+from evo_kernel.fitness.ir.coalescing import Runs, distinct_bytes, runs_of, scattering, sectors_of, together
 from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, ProgramWork, work_of
@@ -249,6 +249,8 @@ class Counter:
             if overwrites:
                 self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
+        if count and kind == "load" and self._sectors:
+            self._count_lanes(runs, programs, item, mask is None)
         times = scattering(self._memory, pointer, mask, item, shape, layout) if layout and self._sectors else 1.0
         if count and kind == "store" and self._sectors:
             each = (runs.lengths.clamp(max=_VECTOR_BYTES) // item).clamp(min=1)  # elements that a lane stores at once
@@ -297,6 +299,14 @@ class Counter:
             share = min(seen.unshared("store", buffer, *own) for seen in {self.footprints, everyone})
             found[buffer] = share * own[0].numel() * LINE_BYTES * self.footprints.scale / self._followed.numel()
         return found
+
+    def _count_lanes(self, runs: Runs, programs: torch.Tensor, item: int, all_on: bool) -> None:
+        """Count lanes that load what no other lane of their program loads at once."""
+        if all_on and runs.starts.numel() == programs.numel():  # one run of each
+            owners, loaded = programs, runs.lengths.reshape(-1)
+        else:
+            owners, loaded = distinct_bytes(runs)
+        self._by_program["load_lanes"].index_add_(0, owners, loaded.double() / item)
 
     def _count_sectors(self, kind: str, runs: Runs, times: float = 1.0) -> None:
         if self._sectors:
