@@ -651,8 +651,10 @@ def test_what_programs_stored_themselves_is_read_from_l2_while_it_fits(softmax):
 def test_warps_whose_lanes_repeat_addresses_hide_no_latency(softmax):
     compiled, (seen,) = softmax
     exposed = [
-        modeled_time(compiled, [dataclasses.replace(seen, load_lanes=lanes)], H200).launches[0].terms["exposed"]
-        for lanes in (None, 32.0 * compiled.binaries[0].num_warps, 64.0, 32.0, 1.0)
+        modeled_time(compiled, [dataclasses.replace(seen, distinct_load_bytes=loaded)], H200)
+        .launches[0]
+        .terms["exposed"]
+        for loaded in (None, 32.0 * compiled.binaries[0].num_warps, 64.0, 32.0, 1.0)
     ]
     assert exposed[0] == exposed[1] < exposed[2] < exposed[3] == exposed[4]
 

@@ -282,11 +282,11 @@ def _latency_us(launch: LaunchFacts, takes: float, target: Target, blocks: int, 
 def _shows(launch: LaunchFacts, blocks: float, c: Constants) -> float:
     """Share of exposed latency that other warps do not hide, with `blocks` on an SM.
 
-    Only warps with loads of their own hide latency. Where such lanes were not counted, each loads at least a byte.
+    Only warps with loads of their own hide latency; each of their lanes loads at least a byte that no other one does.
     """
     traffic = launch.traffic
-    lanes = traffic.load_bytes if traffic.load_lanes is None else traffic.load_lanes
-    loading = lanes / max(1.0, traffic.rounds) / 32 / launch.num_ctas
+    loaded = traffic.load_bytes if traffic.distinct_load_bytes is None else traffic.distinct_load_bytes
+    loading = loaded / max(1.0, traffic.rounds) / 32 / launch.num_ctas
     return max(0.0, 1.0 - blocks * min(launch.num_warps, max(1.0, loading)) / c.hiding_warps)
 
 

@@ -168,7 +168,7 @@ def _summary(
         store_bytes=store,
         load_sector_bytes=load * _sector_share(near, sample, "load"),
         store_sector_bytes=store * _sector_share(near, sample, "store"),
-        load_lanes=load * _share_of(near, sample, "load_lanes", "load_bytes"),
+        distinct_load_bytes=load * _share_of(near, sample, "distinct_load", "load_bytes"),
         atomic_elements=mean_of(everyone, "atomic", counted),
         store_lines=mean_of(near, "store_lines", sample),
         crowd=everyone.crowd(counted.numel(), total),

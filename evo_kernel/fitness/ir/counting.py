@@ -250,7 +250,7 @@ class Counter:
                 self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
         if count and kind == "load" and self._sectors:
-            self._count_lanes(runs, programs, item, mask is None)
+            self._count_distinct(runs, programs, mask is None)
         times = scattering(self._memory, pointer, mask, item, shape, layout) if layout and self._sectors else 1.0
         if count and kind == "store" and self._sectors:
             each = (runs.lengths.clamp(max=_VECTOR_BYTES) // item).clamp(min=1)  # elements that a lane stores at once
@@ -300,13 +300,13 @@ class Counter:
             found[buffer] = share * own[0].numel() * LINE_BYTES * self.footprints.scale / self._followed.numel()
         return found
 
-    def _count_lanes(self, runs: Runs, programs: torch.Tensor, item: int, all_on: bool) -> None:
-        """Count lanes that load what no other lane of their program loads at once."""
+    def _count_distinct(self, runs: Runs, programs: torch.Tensor, all_on: bool) -> None:
+        """Count bytes that a program loads at once, each once however many lanes ask for it."""
         if all_on and runs.starts.numel() == programs.numel():  # one run of each
             owners, loaded = programs, runs.lengths.reshape(-1)
         else:
             owners, loaded = distinct_bytes(runs)
-        self._by_program["load_lanes"].index_add_(0, owners, loaded.double() / item)
+        self._by_program["distinct_load"].index_add_(0, owners, loaded.double())
 
     def _count_sectors(self, kind: str, runs: Runs, times: float = 1.0) -> None:
         if self._sectors:
