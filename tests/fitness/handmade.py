@@ -176,6 +176,7 @@ def softmax_plan(
 def matmul_plan(
     m: int, n: int, k: int, block: tuple[int, int, int], dtype: str = "bfloat16",
     num_warps: int = 4, num_stages: int = 3, group: int = 1, text: str = MATMUL, name: str = "matmul_kernel",
+    num_ctas: int = 1,
 ) -> Plan:  # fmt: skip
     """C = A @ B, row-major, output in the dtype of the inputs, accumulated in fp32."""
     item = 2 if dtype in ("bfloat16", "float16") else 4
@@ -188,7 +189,7 @@ def matmul_plan(
         *((constant, "constexpr") for constant in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP")),
     )
     divisible = (0, 1, 2, *(3 + i for i, value in enumerate(values) if value % 16 == 0))
-    options = (("num_warps", num_warps), ("num_stages", num_stages))
+    options = (("num_warps", num_warps), ("num_stages", num_stages), ("num_ctas", num_ctas))
     kernel = lowered(text, name, kinds, (*block, group), divisible, options)
     grid = (-(-m // block[0]) * -(-n // block[1]), 1, 1)
     args = (*(Pointer(buffer=i) for i in range(3)), *(Scalar(type="i32", value=value) for value in values))
@@ -229,7 +230,7 @@ def compiled_plan(plan: Plan) -> CompiledPlan:
         binaries.append(
             Binary(
                 key=kernel.key, ir=made["ir"], symbol=metadata["name"], cubin=cubin,
-                code_hash=machine_code.code_hash(cubin), num_warps=metadata["num_warps"],
+                code_hash=machine_code.code_hash(cubin), num_warps=metadata["num_warps"], num_ctas=metadata["num_ctas"],
                 shared_bytes=metadata["shared"], registers=used.registers, spill_bytes=used.spill_bytes,
                 parameter_bytes=machine_code.parameter_bytes(cubin),
                 instructions=dict(instructions.instruction_counts(cubin)), loops=instructions.loops(cubin),

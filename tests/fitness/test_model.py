@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from evo_kernel.fitness.costmodel import torch_costs
-from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, facts_of, loop_kinds
+from evo_kernel.fitness.costmodel.facts import (
+    LaunchFacts,
+    PlanFacts,
+    Rounds,
+    facts_of,
+    loop_kinds,
+    repeated_operands,
+)
 from evo_kernel.fitness.costmodel.model import modeled_time, time_of
 from evo_kernel.fitness.costmodel.targets import H200
 from evo_kernel.fitness.costmodel.torch_costs import torch_cost, unpriced
@@ -153,6 +160,31 @@ def test_every_block_of_a_cluster_costs(softmax):
     )
     one, four = (modeled_time(plan, traffic, H200).launches[0].terms for plan in (compiled, clustered))
     assert four["issue"] == pytest.approx(one["issue"])  # as many warps, in four blocks
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("tile", "blocks"), [((128, 128), 4), ((256, 128), 8)])
+def test_blocks_of_a_cluster_load_operands_as_if_alone(tile: tuple[int, int], blocks: int, dtype: str):
+    """Each computes 64 by 64 of a tile; its code brings it all that it takes for that, as often as the loop runs."""
+    terms = []
+    for plan in (
+        matmul_plan(1024, 1024, 1024, (64, 64, 32), dtype),
+        matmul_plan(1024, 1024, 1024, (*tile, 32), dtype, num_ctas=blocks),
+    ):
+        (launch,) = modeled_time(compiled_plan(plan), counted_traffic(plan), H200).launches
+        terms.append(launch.terms)
+    alone, clustered = terms
+    assert clustered["l2"] == pytest.approx(alone["l2"], rel=0.02)
+    assert clustered["issue"] >= 0.98 * alone["issue"]
+
+
+@pytest.mark.parametrize(
+    ("tile", "blocks", "repeats"),
+    [((256, 256), 1, 1), ((256, 256), 2, 1.5), ((256, 128), 8, 8 / 3), ((512, 32), 4, 20 / 17)],
+)
+def test_blocks_share_a_product_as_needs_the_fewest_loads(tile: tuple[int, int], blocks: int, repeats: float):
+    module = parse(matmul_plan(1024, 1024, 1024, (*tile, 32)).kernels[0].code)
+    assert repeated_operands(module, blocks) == pytest.approx(repeats)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 67e12), ("bfloat16", 789e12)])
@@ -614,6 +646,17 @@ def test_what_programs_stored_themselves_is_read_from_l2_while_it_fits(softmax):
         seen.grid_load_bytes / H200.copy_bytes_per_s * 1e6
     )
     assert dram[3] >= dram[2] and missed > 0
+
+
+def test_warps_whose_lanes_repeat_addresses_hide_no_latency(softmax):
+    compiled, (seen,) = softmax
+    exposed = [
+        modeled_time(compiled, [dataclasses.replace(seen, distinct_load_bytes=loaded)], H200)
+        .launches[0]
+        .terms["exposed"]
+        for loaded in (None, 32.0 * compiled.binaries[0].num_warps, 64.0, 32.0, 1.0)
+    ]
+    assert exposed[0] == exposed[1] < exposed[2] < exposed[3] == exposed[4]
 
 
 def test_arithmetic_of_64_bit_floats_has_a_rate_of_its_own(softmax):

@@ -315,6 +315,49 @@ def test_lines_that_warps_store_to_are_counted(places: str, lines: int):
         assert seen.store_lines == lines
 
 
+@pytest.mark.parametrize(
+    ("places", "mask", "lanes"),
+    [
+        ("columns", "mask", 256),
+        ("columns", "columns < n_cols // 2", 128),
+        ("columns * 7 % 256", "mask", 256),
+        ("columns * 0", "mask", 1),
+        ("columns // 32", "mask", 8),
+        ("columns % 32", "mask", 32),
+        ("columns % 32 * 4", "columns % 2 == 0", 16),
+        ("(tl.arange(0, 8) * 4)[:, None] + tl.arange(0, 8)[None, :]", "True", 36),
+    ],
+)
+def test_what_several_lanes_load_counts_once(places: str, mask: str, lanes: int):
+    body = f"    x = tl.load(x_ptr + row * x_stride + {places}, mask={mask}, other=0.0)\n"
+    text = (
+        SOFTMAX[: SOFTMAX.index("    x = ")]
+        + body
+        + "    tl.store(y_ptr + row, tl.max(tl.reshape(x, x.numel), axis=0))\n"
+    )
+    (seen,) = counted_traffic(softmax_plan(64, 256, text=text))
+    assert seen.distinct_load_bytes == 4 * lanes
+
+
+@pytest.mark.parametrize("most_kept", [5000, 1_000_000])
+@pytest.mark.parametrize(
+    ("row", "own"), [("row", 1.0), ("0", 0.0), ("(row // 2)", 0.0), ("(row // 1024 * 1024 + row % 7)", 0.0)]
+)
+def test_lines_that_others_store_too_are_no_programs_own(row: str, own: float, most_kept: int, monkeypatch):
+    """In a buffer of which all lines are loaded and stored, so that its size tells nothing."""
+    monkeypatch.setattr(footprints, "MOST_KEPT", most_kept)
+    body = f"""    part = tl.arange(0, BLOCK // 4)
+    own = x_ptr + {row} * x_stride + part
+    tl.store(own, tl.zeros((BLOCK // 4,), tl.float32))
+    rest = x_ptr + row * x_stride + BLOCK // 4 + part
+    ticket = tl.atomic_add((rest + BLOCK // 2).to(tl.pointer_type(tl.int32)), 1)
+    tl.store(rest, tl.load(rest) + tl.load(own + tl.where(ticket < 0, 1, 0)))
+"""
+    text = SOFTMAX[: SOFTMAX.index("    columns")] + body
+    (seen,) = counted_traffic(softmax_plan(4096, 1024, text=text))
+    assert seen.own_load_bytes == pytest.approx(own * 4096 * 1024, rel=0.1)
+
+
 def test_rows_that_begin_inside_a_line_lose_that_line_alone():
     (seen,) = counted_traffic(softmax_plan(64, 1000, text=SOFTMAX.replace(STORE, STORE + OTHER)))
     assert 0.95 * 64 * 4000 < seen.own_load_bytes < 64 * 4000

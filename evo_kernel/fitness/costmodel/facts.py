@@ -33,6 +33,10 @@ MOST_UNROLLED = 16.0
 but one have at most 9."""
 FUSED = 2.0
 """Results of the source, addresses among them, that one instruction may stand for."""
+PRODUCT = 2 * 16 * 8 * 16
+"""Operations of one of `Instruction.products`."""
+_AS_LONG = {"tf32": 2.0, "tf32x3": 6.0, "bf16x3": 3.0, "bf16x6": 6.0, "fp8e5": 0.5, "fp8e4nv": 0.5, "int8": 0.5}
+"""Time of a product ÷ that of one of 16-bit floats."""
 _LOADS = ("ld.global", "cp.async", "tma.load")
 _KINDS = {"load": _LOADS, "store": ("st.global", "tma.store"), "tensor": ("mma", "wgmma", "tcgen05")}
 _ARITHMETIC = ("fma", "fma", "fadd", "fmul", "minmax", "mufu", "convert")  # a fused instruction does two operations
@@ -55,6 +59,7 @@ class LaunchFacts:
         default_factory=dict
     )  # of the IR's loops with code of their own, likewise
     shares: Mapping[str, float] = field(default_factory=dict)  # of the IR's loops in groups of warps, likewise
+    repeats: float = 1.0  # of what its blocks load for products, see `repeated_operands`
 
     @property
     def threads(self) -> int:
@@ -109,6 +114,7 @@ def facts_of(
                 work=loop_work(module, 32 * binary.num_warps * binary.num_ctas, shares) if module else {},
                 kinds=loop_kinds(module) if module else {},
                 shares=shares,
+                repeats=repeated_operands(module, binary.num_ctas) if module else 1.0,
             )
         )
     others = ((n, node) for n, node in enumerate(compiled.plan.nodes) if not isinstance(node, Launch))
@@ -156,6 +162,21 @@ class Rounds:
         longest = (n * float(self._rates_of("all", name).max(initial=0.0)) for name, n in iterations.items()
                    if name in launch.shares)  # fmt: skip
         return max(longest, default=0.0) * launch.num_warps / warps
+
+    @cached_property
+    def repeats(self) -> float:
+        """How often the blocks of a cluster load what their program asks for once, in the mean: by the code of loops,
+        or by the shapes of products, since what TMA brings is not in the code."""
+        launch = self._launch
+        if launch.num_ctas == 1:
+            return 1.0
+        asked = {
+            name: amount * work["load_bytes"] * work.get("calls", 1.0)
+            for name, amount in launch.traffic.loops.items() if (work := launch.work.get(name, {})).get("load_bytes")
+        }  # fmt: skip
+        made = sum(launch.traffic.loops[name] * self._rates_of("load_bytes", name).max(initial=0.0) for name in asked)
+        by_code = made / sum(asked.values()) if any(asked.values()) else 1.0
+        return min(max(1.0, by_code, launch.repeats), float(launch.num_ctas))
 
     def _rates_of(self, family: str, name: str) -> np.ndarray:
         """Instructions of one iteration of a loop of the IR, for each loop of the code that it may be; computed once,
@@ -235,7 +256,8 @@ class Rounds:
 
         By the least that any kind of work tells, and only where loads or arithmetic tell: what becomes of addresses
         and of integers is too uncertain by itself. Where nothing is loaded, few integers are addresses: so a little
-        arithmetic that takes more instructions than was thought tells nothing of many of them.
+        arithmetic that takes more instructions than was thought tells nothing of many of them. In a cluster, whose
+        blocks repeat loads, products tell too.
         """
         if loop["all"] - loop.get("in_divisions", 0) > LONGEST_UNROLLED:
             return 1.0
@@ -244,6 +266,8 @@ class Rounds:
         found = [amount / asked[kind] for kind, amount in has.items() if amount and asked.get(kind)]
         if len(found) > 1 and found[1] < 1.0:  # another loop's code, or arithmetic that the compiler took out of it
             found.pop()
+        if found and self._launch.num_ctas > 1 and loop.get("products", 0) and asked.get("products"):
+            found.append(loop["products"] / asked["products"])
         if found and asked.get("all"):
             found.append(FUSED * loop["all"] / asked["all"])
         if found and asked.get("least") and not asked.get("load_bytes"):
@@ -260,7 +284,7 @@ class Rounds:
         if not (loop.get("tma.load", 0) or seen.latencies) or not launch.loops:
             return float(loop["ahead"])
         rounds_a_byte = seen.rounds / max(seen.load_bytes, 1.0)
-        ring = launch.shared_bytes * launch.num_ctas * rounds_a_byte - 1.0
+        ring = launch.shared_bytes * launch.num_ctas * rounds_a_byte / self.repeats - 1.0
         if seen.latencies:
             shared = max(work.rounds - work.waiting_rounds for work in (seen, *seen.busiest)) / seen.latencies
             ahead = min(ring, shared, 2.0 * (shared - 1.0))  # a round alone hides nothing
@@ -335,8 +359,8 @@ which `.ftz` leaves out."""
 def loop_work(
     module: IRModule, threads: int, shares: Mapping[str, float] = MappingProxyType({})
 ) -> dict[str, dict[str, float]]:
-    """By the loops' names, of a thread and one iteration: `load_bytes`, `arithmetic` operations, `all` results, and the
-    `least` number of instructions that make them where they are no addresses.
+    """By the loops' names, of a thread and one iteration: `load_bytes`, `arithmetic` operations, `products` of a warp,
+    `all` results, and the `least` number of instructions that make them where they are no addresses.
 
     Where no layout says what each thread holds, it is an element of a tensor that has fewer than `threads`, and every
     scalar. `calls`: of a loop in a
@@ -403,6 +427,19 @@ def _contracted(module: IRModule, threads: int) -> dict[int, float]:
     return {one: sums[one] + (each if uses[one] else 0.0) for one, each in own.items()}
 
 
+def repeated_operands(module: IRModule, blocks: int) -> float:
+    """How often, in the mean and at least, the blocks of a program load the operands of a product: each takes the rows
+    of one operand and the columns of the other for its part of the result."""
+    most = 1.0
+    for operation in module.operations():
+        shape = (operation.results[0].type.shape or ()) if operation.name in DOTS else ()
+        if len(shape) == 2:
+            parts = (down for down in range(1, blocks + 1) if blocks % down == 0)
+            least = min(blocks // down * shape[0] + down * shape[1] for down in parts)
+            most = max(most, least / sum(shape))
+    return most
+
+
 def loop_kinds(module: IRModule) -> dict[str, tuple[str, ...]]:
     """By the loops' names: "load", "store" and "tensor", if the code of a loop and of loops in it may hold any.
 
@@ -463,7 +500,9 @@ def _work(operation: Operation, threads: int, module: IRModule) -> Mapping[str, 
     if name in LOADS:
         return {"load_bytes": each * result.item_bytes}
     if name in DOTS:
-        return {"arithmetic": product_of(operation)[1] / result.elements * each}
+        kind, flops = product_of(operation)
+        arithmetic = flops / result.elements * each
+        return {"arithmetic": arithmetic, "products": arithmetic * 32 / PRODUCT * _AS_LONG.get(kind, 1.0)}
     if name in _COMBINING:
         return _combined(operation, each, threads, module)
     if name in FREE:

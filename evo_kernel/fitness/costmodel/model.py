@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from evo_kernel.fitness.costmodel.facts import LaunchFacts, PlanFacts, Rounds, facts_of
+from evo_kernel.fitness.costmodel.facts import PRODUCT, LaunchFacts, PlanFacts, Rounds, facts_of
 from evo_kernel.fitness.costmodel.targets import H200, Occupancy, Target, occupancy
 from evo_kernel.fitness.costmodel.torch_costs import TorchCost
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, WAVE_PROGRAMS, LaunchTraffic, ProgramWork, TorchWork
@@ -126,7 +126,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
     blocks = max(1, fits.blocks_per_sm)
     terms = {
         "dram": _dram_us(traffic, target.sm_count * blocks / launch.num_ctas, target, c),
-        "l2": traffic.programs * _l2_us(traffic, target, c),
+        "l2": traffic.programs * _l2_us(traffic, walked, target, c),
         "tensor": _tensor_us(launch, walked, target, blocks, c),
         "issue": _issue_us(launch, walked, target, blocks, c),
         "latency": _latency_us(launch, takes, target, blocks, c),
@@ -149,7 +149,7 @@ def _launch(launch: LaunchFacts, target: Target, c: Constants) -> ModeledLaunch:
 def _alone_us(program: ProgramWork, launch: LaunchFacts, walked: Rounds, target: Target, c: Constants) -> float:
     """Time of one program alone on an SM, a lower bound for the launch."""
     traffic, (takes, exposed) = launch.traffic, walked.waits(program)
-    bytes_, sectors = traffic.load_bytes + traffic.store_bytes, traffic.load_sector_bytes + traffic.store_sector_bytes
+    bytes_, sectors = traffic.load_bytes + traffic.store_bytes, _sector_bytes(traffic, walked)
     latency = c.block_us + program.rounds * takes * _load_us(traffic, c)
     terms = (
         _product_us(program.flops, launch, walked, target, c, launch.num_warps, program)
@@ -167,9 +167,14 @@ def _l2_rate(target: Target, c: Constants) -> float:
     return c.l2_bytes_per_us * target.l2_bytes_per_s / H200.l2_bytes_per_s
 
 
-def _l2_us(traffic: LaunchTraffic, target: Target, c: Constants) -> float:
+def _sector_bytes(traffic: LaunchTraffic, walked: Rounds) -> float:
+    """Of the accesses of one program, all its blocks together."""
+    return walked.repeats * traffic.load_sector_bytes + traffic.store_sector_bytes
+
+
+def _l2_us(traffic: LaunchTraffic, walked: Rounds, target: Target, c: Constants) -> float:
     """Of one program at the rate of the whole GPU, whose SMs store a line at a time."""
-    sectors = (traffic.load_sector_bytes + traffic.store_sector_bytes) / _l2_rate(target, c)
+    sectors = _sector_bytes(traffic, walked) / _l2_rate(target, c)
     return max(sectors, traffic.store_lines * c.store_cycles / target.sm_count / target.clock_mhz)
 
 
@@ -232,12 +237,8 @@ def _product_us(
         share = c.wgmma_share if counts.get("wgmma", 0) or counts.get("tcgen05", 0) else 0.0
     plain = {kind: c.fp32_share * (target.fp64_flops if kind == "fp64" else target.fp32_flops) for kind in flops}
     asked = sum(count / (rates.get(kind, 0.0) * share or plain[kind]) for kind, count in flops.items())
-    made = walked.instructions("products", by) * _PRODUCT / (target.bf16_flops * share) if share else 0.0
+    made = walked.instructions("products", by) * PRODUCT / (target.bf16_flops * share) if share else 0.0
     return 1e6 * max(asked, made)
-
-
-_PRODUCT = 2 * 16 * 8 * 16
-"""Operations of one of `Instruction.products`."""
 
 
 def _issue_us(launch: LaunchFacts, walked: Rounds, target: Target, blocks: int, c: Constants) -> float:
@@ -281,10 +282,11 @@ def _latency_us(launch: LaunchFacts, takes: float, target: Target, blocks: int, 
 def _shows(launch: LaunchFacts, blocks: float, c: Constants) -> float:
     """Share of exposed latency that other warps do not hide, with `blocks` on an SM.
 
-    Only warps with loads of their own hide latency; each of their lanes loads at least a byte.
+    Only warps with loads of their own hide latency; each of their lanes loads at least a byte that no other one does.
     """
     traffic = launch.traffic
-    loading = traffic.load_bytes / max(1.0, traffic.rounds) / 32 / launch.num_ctas
+    loaded = traffic.load_bytes if traffic.distinct_load_bytes is None else traffic.distinct_load_bytes
+    loading = loaded / max(1.0, traffic.rounds) / 32 / launch.num_ctas
     return max(0.0, 1.0 - blocks * min(launch.num_warps, max(1.0, loading)) / c.hiding_warps)
 
 

@@ -144,6 +144,18 @@ def _stretches(on: torch.Tensor, starts: torch.Tensor, programs: torch.Tensor, i
     return Runs(starts[tuple(rows)] + first * item, (last - first + 1) * item, programs[rows[0]], lanes)
 
 
+def distinct_bytes(runs: Runs) -> tuple[torch.Tensor, torch.Tensor]:
+    """(programs, bytes) that one access reaches, in parts; bytes that several lanes of a program ask for count once."""
+    starts, lengths, owners = (column.reshape(-1).numpy() for column in runs[:3])
+    order = np.lexsort((starts, owners))
+    starts, ends, owners = starts[order], (starts + lengths)[order], owners[order]
+    numbers = np.cumsum(np.diff(owners, prepend=owners[:1]) != 0)
+    base = numbers * (int(ends.max()) - int(starts.min()))  # so that programs follow each other
+    reached = np.maximum.accumulate(ends + base)
+    starts[1:] = np.maximum(starts[1:], reached[:-1] - base[1:])
+    return torch.from_numpy(owners), torch.from_numpy((ends - starts).clip(min=0))
+
+
 def sectors_of(runs: Runs, size: int = SECTOR_BYTES) -> tuple[torch.Tensor, torch.Tensor]:
     """(programs, sectors) that accesses request, in parts. `size`: of a sector, or of a line in place of it.
 

@@ -156,8 +156,9 @@ def _summary(
     )
     load, store = (mean_of(everyone, f"{kind}_bytes", counted) for kind in ("load", "store"))
     wave_load_bytes = sum(near.footprints.expanded("load", window, wave) for window in windows) / len(windows)
-    grid_load_bytes = lines.footprints.expanded("load", those, total)
-    grid_store_bytes = lines.footprints.expanded("store", those, total)
+    loaded, stored = (lines.footprints.by_buffer(kind, those, total) for kind in ("load", "store"))
+    grid_load_bytes, grid_store_bytes = sum(loaded.values()), sum(stored.values())
+    own = near.own_load_bytes(lines.footprints)
     reuse = near.reuse("load", seed, grid_load_bytes > HELD_BYTES)
     restores = near.reuse("store", seed, True).again if grid_store_bytes > HELD_BYTES else ()
     return LaunchTraffic(
@@ -167,6 +168,7 @@ def _summary(
         store_bytes=store,
         load_sector_bytes=load * _sector_share(near, sample, "load"),
         store_sector_bytes=store * _sector_share(near, sample, "store"),
+        distinct_load_bytes=load * _share_of(near, sample, "distinct_load", "load_bytes"),
         atomic_elements=mean_of(everyone, "atomic", counted),
         store_lines=mean_of(near, "store_lines", sample),
         crowd=everyone.crowd(counted.numel(), total),
@@ -175,7 +177,7 @@ def _summary(
         rereads=reuse.again,
         restores=restores,
         new_rounds=reuse.new_rounds,
-        own_load_bytes=min(total * near.own_load_bytes(), grid_load_bytes, grid_store_bytes),
+        own_load_bytes=sum(min(total * each, loaded.get(n, 0.0), stored.get(n, 0.0)) for n, each in own.items()),
         grid_store_bytes=grid_store_bytes,
         rounds=mean_of(everyone, "rounds", counted),
         waiting_rounds=mean_of(everyone, "waiting_rounds", counted),
@@ -193,8 +195,13 @@ def _summary(
 
 def _sector_share(counter: Counter, programs: torch.Tensor, kind: str) -> float:
     """Bytes of the sectors of accesses ÷ requested bytes."""
-    requested = mean_of(counter, f"{kind}_bytes", programs)
-    return mean_of(counter, f"{kind}_sectors", programs) * SECTOR_BYTES / requested if requested else 0.0
+    return _share_of(counter, programs, f"{kind}_sectors", f"{kind}_bytes") * SECTOR_BYTES
+
+
+def _share_of(counter: Counter, programs: torch.Tensor, count: str, whole: str) -> float:
+    """One count of some programs ÷ another one."""
+    amount = mean_of(counter, whole, programs)
+    return mean_of(counter, count, programs) / amount if amount else 0.0
 
 
 def touched(counter: Counter, programs: torch.Tensor) -> dict[str, float]:

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from evo_kernel.fitness.ir.coalescing import Runs, runs_of, scattering, sectors_of, together
+from evo_kernel.fitness.ir.coalescing import Runs, distinct_bytes, runs_of, scattering, sectors_of, together
 from evo_kernel.fitness.ir.footprints import Footprints, Reuse, reuse_of
 from evo_kernel.fitness.ir.lanes import Lanes
 from evo_kernel.fitness.ir.launch_traffic import LINE_BYTES, SECTOR_BYTES, ProgramWork, work_of
 from evo_kernel.fitness.ir.layouts import expanded
-from evo_kernel.fitness.ir.memory import DeviceMemory
+from evo_kernel.fitness.ir.memory import BASE_BITS, DeviceMemory
 from evo_kernel.fitness.ir.module import LOADS, IRModule, Operation, loops_of
 from evo_kernel.fitness.ir.own_lines import long_runs, own_lines
 from evo_kernel.fitness.ir.rounds import ProgramCounts, RoundCounter, WaitCounter
@@ -39,6 +39,7 @@ _SMALL, _MOST_WAITING = 1 << 12, 1 << 16
 _WARP, _VECTOR_BYTES = 32, 16
 _PLACES = 1_000_003
 """Lines, or addresses, that are told apart: a prime, so that no columns of a matrix share one."""
+_BUFFER_LINES = (1 << BASE_BITS) // LINE_BYTES
 _SHARED = 16
 """Counted programs that update a line, of which more are taken for a share of all."""
 _Note = Callable[[Operation, Type | None, torch.Tensor, int], None]
@@ -248,6 +249,8 @@ class Counter:
             if overwrites:
                 self._stored.append((len(self._reached), long_runs(runs, self._followed)))
             self._reached.append(self._rounds.rounds[self._followed])
+        if count and kind == "load" and self._sectors:
+            self._count_distinct(runs, programs, mask is None)
         times = scattering(self._memory, pointer, mask, item, shape, layout) if layout and self._sectors else 1.0
         if count and kind == "store" and self._sectors:
             each = (runs.lengths.clamp(max=_VECTOR_BYTES) // item).clamp(min=1)  # elements that a lane stores at once
@@ -282,14 +285,28 @@ class Counter:
         rounds = torch.stack(self._reached)[accesses, torch.searchsorted(self._followed, owners)]
         return reuse_of(owners, first, last, rounds.long(), seed, distances)
 
-    def own_load_bytes(self) -> float:
-        """Bytes of lines that a followed program loads after it stored them whole, in the mean; see own_lines.py."""
+    def own_load_bytes(self, everyone: Footprints) -> dict[int, float]:
+        """Bytes of lines, by buffer, that a followed program loads after it stored them whole, in the mean; see
+        own_lines.py. What other programs of `everyone`, or that were observed here, store too is no program's own."""
         assert self._followed is not None
         if not self._stored:
-            return 0.0
+            return {}
         (owners, first, last), accesses = self.footprints.in_order("load", self._followed)
-        lines = own_lines(self._stored, (owners, first, last, accesses), self._followed)
-        return float(lines * LINE_BYTES * self.footprints.scale / max(1, self._followed.numel()))
+        owners, lines = own_lines(self._stored, (owners, first, last, accesses), self._followed)
+        buffers, found = lines // _BUFFER_LINES, {}
+        for buffer in torch.unique(buffers).tolist():
+            own = owners[buffers == buffer], lines[buffers == buffer] % _BUFFER_LINES
+            share = min(seen.unshared("store", buffer, *own) for seen in {self.footprints, everyone})
+            found[buffer] = share * own[0].numel() * LINE_BYTES * self.footprints.scale / self._followed.numel()
+        return found
+
+    def _count_distinct(self, runs: Runs, programs: torch.Tensor, all_on: bool) -> None:
+        """Count bytes that a program loads at once, each once however many lanes ask for it."""
+        if all_on and runs.starts.numel() == programs.numel():  # one run of each
+            owners, loaded = programs, runs.lengths.reshape(-1)
+        else:
+            owners, loaded = distinct_bytes(runs)
+        self._by_program["distinct_load"].index_add_(0, owners, loaded.double())
 
     def _count_sectors(self, kind: str, runs: Runs, times: float = 1.0) -> None:
         if self._sectors:

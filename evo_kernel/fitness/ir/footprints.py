@@ -179,22 +179,27 @@ class Footprints:
 
     def different(self, kind: str, programs: torch.Tensor | None = None) -> float:
         """Bytes of distinct lines accessed by some programs, or all observed ones; at most each buffer's size."""
-        total = 0.0
-        for buffer, (_, first, last) in self._of(kind, programs):
-            total += self._bytes(lines_of(first, last), buffer)
-        return total
+        return sum(self._different(kind, programs).values())
+
+    def _different(self, kind: str, programs: torch.Tensor | None) -> dict[int, float]:
+        return {
+            buffer: self._bytes(lines_of(first, last), buffer) for buffer, (_, first, last) in self._of(kind, programs)
+        }
 
     def expanded(self, kind: str, programs: torch.Tensor, count: int) -> float:
-        """Estimated bytes of distinct lines accessed by `count` programs, from some of them; at most each buffer's
-        size.
+        """Estimated bytes of distinct lines accessed by `count` programs, from some of them."""
+        return sum(self.by_buffer(kind, programs, count).values())
+
+    def by_buffer(self, kind: str, programs: torch.Tensor, count: int) -> dict[int, float]:
+        """As `expanded`, of each buffer that is accessed; at most its size.
 
         Lines accessed by many programs count as all lines of their kind. Otherwise the model is G groups of programs of
         equal size, each accessing the same lines of a buffer (the tiles of a row share their rows of A); G is such that
         m programs are expected to touch G (1 - (1 - 1/G)^m) groups.
         """
-        total, sampled = 0.0, programs.numel()
+        found, sampled = {}, programs.numel()
         if sampled == count:
-            return self.different(kind, programs)
+            return self._different(kind, programs)
         for buffer, lines in self._of(kind, programs):
             depths, counts = multiplicities(lines)
             rare = depths < _COMMON
@@ -202,8 +207,20 @@ class Footprints:
             lines_total = float(counts[~rare].sum())
             if each:
                 lines_total += each * expand(float(counts[rare].sum()) / each, sampled, count)
-            total += self._bytes(lines_total, buffer)
-        return total
+            found[buffer] = self._bytes(lines_total, buffer)
+        return found
+
+    def unshared(self, kind: str, buffer: int, owners: torch.Tensor, lines: torch.Tensor) -> float:
+        """Share of programs' lines that no other observed program accesses; 0 where none of the lines is observed."""
+        if self._level:
+            owners, lines, _ = self._sampled(buffer, (owners, lines, lines))
+        found = dict(self._of(kind, None)).get(buffer)
+        if found is None or not lines.numel():
+            return 0.0
+        programs, first, last = _apart(found)
+        begun = torch.searchsorted(first.sort().values, lines, right=True)
+        accessing = begun - torch.searchsorted(last.sort().values, lines)
+        return float((accessing <= _among(owners, programs).long()).double().mean())
 
     def in_order(self, kind: str, programs: torch.Tensor) -> tuple[Lines, torch.Tensor]:
         """Runs of some programs, program by program in the order of accesses, and the numbers of these.

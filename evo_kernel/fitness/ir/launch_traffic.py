@@ -93,11 +93,12 @@ class LaunchTraffic:
     new_rounds: Amount | None = (
         None  # share of rounds with lines that the program reads first; missing in calibration data
     )
-    own_load_bytes: Amount = 0.0  # of grid_load_bytes, lines that the program that loads them has stored before
+    own_load_bytes: Amount = 0.0  # of grid_load_bytes, lines that their program alone has stored before
     library: Mapping[str, Amount] = field(
         default_factory=dict
     )  # instructions of a warp in loops of library functions, for 32 elements, by the elements of their tensors
     store_lines: Amount = 0.0  # that each warp asks for, of stores and atomic operations; missing in old data
+    distinct_load_bytes: Amount | None = None  # requested, but once for all lanes of an access; likewise
     crowd: Amount = 0.0  # atomic requests of the line that most are of, by the whole launch; missing in old data
     latencies: Amount | None = (
         None  # of memory, of the program that waits most for copies into shared memory: waits that cannot overlap
@@ -127,10 +128,11 @@ def at_least(counted: LaunchTraffic, executed: Mapping[str, float]) -> LaunchTra
         share = _share(executed.get(name, 0.0), getattr(counted, next(iter(fields))))
         return {field: _raised(getattr(counted, field), share, programs) for field, programs in fields.items()}
 
+    distinct = {} if counted.distinct_load_bytes is None else {"distinct_load_bytes": 1}
     raised = replace(
         counted,
         **raised_by("load_bytes", {"load_bytes": 1, "load_sector_bytes": 1, "wave_load_bytes": wave,
-                                   "grid_load_bytes": whole}),
+                                   "grid_load_bytes": whole} | distinct),
         **raised_by("store_bytes", {"store_bytes": 1, "store_sector_bytes": 1, "grid_store_bytes": whole}),
         **raised_by("iterations", {"iterations": 1}),
         **raised_by("rounds", {"rounds": 1}),

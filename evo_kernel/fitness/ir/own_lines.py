@@ -17,6 +17,7 @@ _SECTORS = LINE_BYTES // SECTOR_BYTES
 _PROGRAM = 56
 """Bits below the number of a program, for sectors of all buffers."""
 
+NONE = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
 Loads = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """Runs of lines in the order of accesses, program by program: program, first and last line, number of the access."""
 
@@ -29,8 +30,10 @@ def long_runs(runs: Runs, programs: torch.Tensor) -> Runs:
     return Runs(starts[chosen], lengths[chosen], owners[chosen], lanes[chosen])
 
 
-def own_lines(stores: Sequence[tuple[int, Runs]], loads: Loads, programs: torch.Tensor) -> int:
-    """How many lines `programs` (ascending) load for the first time after they stored them whole.
+def own_lines(
+    stores: Sequence[tuple[int, Runs]], loads: Loads, programs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(program, line) of what `programs` (ascending) load for the first time after they stored it whole.
 
     `stores`: (number of the access, its `long_runs`), in order; atomic operations are none. Too few rather than too
     many: lines that two programs store together, or that are stored in pieces of less than a sector, are not counted.
@@ -38,14 +41,15 @@ def own_lines(stores: Sequence[tuple[int, Runs]], loads: Loads, programs: torch.
     sectors = _stored_sectors(stores, programs)
     owners, first, last, accesses = loads
     if sectors is None or not owners.numel() or int((last - first + 1).sum()) > MOST:
-        return 0
+        return NONE
     whole, stored_at = _whole_lines(*sectors)
     keys, which = _expanded((torch.searchsorted(programs, owners) << (_PROGRAM - 2)) + first, last - first + 1)
     loaded, loaded_at = _earliest(keys, accesses[which])
     if not whole.numel():
-        return 0
+        return NONE
     places = torch.searchsorted(whole, loaded).clamp(max=whole.numel() - 1)
-    return int(((whole[places] == loaded) & (stored_at[places] < loaded_at)).sum())
+    own = loaded[(whole[places] == loaded) & (stored_at[places] < loaded_at)]
+    return programs[own >> (_PROGRAM - 2)], own & ((1 << (_PROGRAM - 2)) - 1)
 
 
 def _stored_sectors(
