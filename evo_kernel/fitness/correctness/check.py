@@ -26,7 +26,6 @@ import torch
 from evo_kernel.errors import TaskError
 from evo_kernel.fitness.correctness.error_bounds import (
     TYPICAL,
-    TYPICAL_DRAWN,
     Expected,
     beyond_next,
     drawn_sizes,
@@ -35,6 +34,7 @@ from evo_kernel.fitness.correctness.error_bounds import (
     in_parts,
     norm_apart,
     rounded_apart,
+    thinned,
     typical_of,
 )
 from evo_kernel.fitness.marks import all_of, any_of
@@ -65,11 +65,7 @@ def compare(
         fault, error = _fault(got, wanted, allowed)
         worst = max(worst, error)
         if not fault and regime == "nominal" and got.is_floating_point():
-            fault = (
-                _overflow_fault(got, wanted, bounds_of(wanted, allowed)[0])
-                or _small_fault(got, wanted, allowed)
-                or _typical_fault(got, wanted, allowed)
-            )
+            fault = _overflow_fault(got, wanted, bounds_of(wanted, allowed)[0]) or _drawn_fault(got, wanted, allowed)
         if fault:
             return CheckResult(case=case, passed=False, error=worst, reason=f"{name} {fault}")
     return CheckResult(case=case, passed=True, error=worst)
@@ -229,11 +225,19 @@ _LEAST_COMPARED, _MOST_APART = 32, 2
 terms cancel by chance: another honest kernel is right there by chance."""
 
 
-def _small_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> str:
-    """The fault of small elements that tell nothing: zeros, say, since the largest elements of the output hide them."""
-    if not wanted.small:
+def _drawn_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> str:
+    """The fault of elements whose errors those of others hide."""
+    if not wanted.small and not wanted.typical:
         return ""
     places, sizes = drawn_sizes(wanted.truth, wanted.compared, wanted.honest.dtype)
+    fault = _small_fault(got, wanted, tolerance, places, sizes)
+    return fault or _typical_fault(got, wanted, tolerance, thinned(places))
+
+
+def _small_fault(
+    got: torch.Tensor, wanted: Expected, tolerance: Tolerance, places: torch.Tensor, sizes: torch.Tensor
+) -> str:
+    """The fault of small elements that tell nothing: zeros, say, since the largest elements of the output hide them."""
     for group in wanted.small:
         places, sizes = places[sizes <= group.limit], sizes[sizes <= group.limit]
         if places.numel() < _LEAST_COMPARED:
@@ -257,9 +261,8 @@ def _small_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> s
     return ""
 
 
-def _typical_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance) -> str:
+def _typical_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance, places: torch.Tensor) -> str:
     """The fault of errors that are too large but for a few that honest kernels have, too."""
-    places, _ = drawn_sizes(wanted.truth, wanted.compared, wanted.honest.dtype, TYPICAL_DRAWN)
     if not wanted.typical or places.numel() < _LEAST_COMPARED:
         return ""
     for share, error, honest in zip(

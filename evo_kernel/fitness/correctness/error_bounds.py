@@ -165,13 +165,13 @@ class NarrowBounds:
         return NarrowBounds(max(NARROW_LEAST, self.others * share), self.beyond)
 
 
-TYPICAL, TYPICAL_DRAWN = (0.5, 0.9, 0.99), 1 << 14
-"""Shares of elements, of as many of an output as these, whose errors are the smallest."""
+TYPICAL = 0.5, 0.9, 0.99
+"""Shares of elements whose errors are the smallest."""
 SMALLER, LEAST_SMALLER, _MOST_GROUPS = 2.0**-4, 64, 16
 """Smaller elements are at most so large as a share of the others, and so many at least; how often they are divided."""
-_DRAWN = 1 << 18
+_DRAWN, _THINNED = 1 << 18, 1 << 14
 """Elements of an output among which small ones are looked for: to gather all of them would take several times as long
-as all other comparisons."""
+as all other comparisons. And those of them that tell typical errors."""
 
 
 _LEAST_SQUARED = 2.0**-500
@@ -621,26 +621,30 @@ class _Estimate:
             torch.maximum(most, (part.double() - own.double()).abs().float(), out=most)
 
     @cached_property
-    def _small(self) -> list[tuple[float, torch.Tensor]]:
-        """Groups of small elements: limits of their sizes, and their places."""
+    def _places(self) -> tuple[torch.Tensor, list[tuple[float, torch.Tensor]]]:
+        """Of `_drawn` and of `_small`."""
         if self._is_narrow:
-            return []
+            return torch.arange(0), []
         found: list[tuple[float, torch.Tensor]] = []
         places, sizes = drawn_sizes(self._truth, self._compared, self._own.dtype)
+        drawn = thinned(places).clone()  # a view would keep all of them
         while len(found) < _MOST_GROUPS and places.numel():
             limit = SMALLER * float(sizes.max())
             places, sizes = places[sizes <= limit], sizes[sizes <= limit]
             if places.numel() < LEAST_SMALLER:
                 break
             found.append((limit, places))
-        return found
+        return drawn, found
 
     @cached_property
     def _drawn(self) -> torch.Tensor:
         """Places of elements of which typical errors are told."""
-        if self._is_narrow:
-            return torch.arange(0)
-        return drawn_sizes(self._truth, self._compared, self._own.dtype, TYPICAL_DRAWN)[0]
+        return self._places[0]
+
+    @cached_property
+    def _small(self) -> list[tuple[float, torch.Tensor]]:
+        """Groups of small elements: limits of their sizes, and their places."""
+        return self._places[1]
 
     def _add_narrow(self, other: torch.Tensor) -> None:
         if not other.numel():
@@ -762,20 +766,24 @@ class _Estimate:
         )
 
 
-def drawn_sizes(
-    truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype, most: int = _DRAWN
-) -> tuple[torch.Tensor, torch.Tensor]:
+def drawn_sizes(truth: torch.Tensor, compared: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Places of elements, all or one drawn from each of as many stretches, and their sizes: of those that are compared,
     and no zeros, nor flushed to zero."""
     count = truth.numel()
-    places = torch.arange(min(count, most), device=truth.device)
-    if count > most:
+    places = torch.arange(min(count, _DRAWN), device=truth.device)
+    if count > _DRAWN:
         chance = torch.Generator(truth.device).manual_seed(secrets.randbits(63))  # nobody can tell which ones
-        within = torch.rand(most, dtype=torch.float64, device=truth.device, generator=chance)
-        places = ((places + within) * (count / most)).long().clamp(max=count - 1)
+        within = torch.rand(_DRAWN, dtype=torch.float64, device=truth.device, generator=chance)
+        places = ((places + within) * (count / _DRAWN)).long().clamp(max=count - 1)
     sizes = truth.reshape(-1)[places].abs()
     kept = compared.reshape(-1)[places] & sizes.isfinite() & (sizes > max(_underflow(dtype), _LEAST_SQUARED))
     return places[kept], sizes[kept]
+
+
+def thinned(places: torch.Tensor) -> torch.Tensor:
+    """Some of many drawn places, of all columns of a matrix: an odd number is skipped each time."""
+    step = len(places) // _THINNED | 1
+    return places[secrets.randbelow(step) :: step]
 
 
 def norm_of_errors(values: torch.Tensor, truth: torch.Tensor, places: torch.Tensor) -> float:
