@@ -17,7 +17,7 @@ from evo_kernel.errors import ConfigError, PopulationError, PopulationLocked, Us
 from populations import connect
 from populations.connect import OwnerLock, fetch_one
 from populations.reading import PopulationReader
-from tests.support.commands import evo, told
+from tests.support.commands import child, evo, told
 
 TASK = '''"""A difference of two rows, squashed."""
 
@@ -118,6 +118,17 @@ def test_giving_up_is_kept() -> None:
         evo("tell", FILE, "-", "--attempt", attempt, stdin="def run(x, y): return x\n")
     with pytest.raises(PopulationError, match="given up"):
         evo("tell", FILE, "--attempt", attempt, "--fail", "twice")
+
+
+def test_giving_up_imports_nothing_slow() -> None:
+    attempt = told(evo("ask", FILE))["attempt"]
+    words = ["tell", FILE, "--attempt", attempt, "--fail", "no time"]
+    code = (
+        f"import sys; from evo_kernel.cli.main import cli; cli.main({words!r}, standalone_mode=False); "
+        "print([m for m in ('torch', 'triton') if m in sys.modules])"
+    )
+    ended = child("-P", "-c", code, cwd=Path.cwd(), env={})
+    assert "given up" in ended.stdout and ended.stdout.splitlines()[-1] == "[]", ended.stdout + ended.stderr
 
 
 def test_an_interrupted_tell_keeps_what_was_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,8 @@ def test_the_real_judge_serves_commands_and_ends_at_once_when_told(tmp_path, mon
     Path("twice.py").write_text(f"{TASK}\n\nreference.compiled_baseline = False\n")
     Path("mine.py").write_text(first_kernel(load("twice.py")).text)
     command = script("-m", "evo_kernel.cli.main", "judge", "box", "--device", "cpu", "--json")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served, ExitStack() as ends:
+        ends.callback(served.kill)  # or what fails here would wait for it
         wait_for(lambda: SpoolFolder(Path("box")).announcements())
         found = told(evo("verify", "mine.py", "--task", "twice.py", "--judge", "spool:box", "--json"))
         assert found["status"] == "passed" and found["environment"]["kind"] == "modeled"
