@@ -285,13 +285,9 @@ class _Reader:
                 raise self._fail(f"TOLERANCE has an unknown key {key!r}; keys are {', '.join(fields)}.{hint}")
             if key == "precision" and value not in ("ieee", "tf32"):
                 raise self._fail(f"TOLERANCE['precision'] is {value!r}. Choose 'ieee' or 'tf32'.")
-            if key == "absolute_of":
-                if not (isinstance(value, (list, tuple)) and all(isinstance(n, int) and n >= 0 for n in value)):
-                    raise self._fail(f"TOLERANCE[{key!r}] is {value!r}. Give a list of numbers of outputs, from 0.")
-            elif key != "precision" and not (isinstance(value, (int, float)) and value >= 0):
+            if key != "precision" and not (isinstance(value, (int, float)) and value >= 0):
                 raise self._fail(f"TOLERANCE[{key!r}] is {value!r}. Give a number that is not negative.")
-        given: dict[str, Any] = {**precision, **raw, "absolute_of": tuple(raw.get("absolute_of", ()))}
-        return Tolerance(**given)
+        return Tolerance(**(precision | dict(raw)))
 
     def _host_known(self) -> frozenset[int]:
         raw = getattr(self.module, "HOST_KNOWN", ())

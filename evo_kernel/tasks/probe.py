@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from evo_kernel.errors import TaskError
-from evo_kernel.tasks.task import Case, Input, Task, Tolerance, as_tuple, describe, functional, same_values
+from evo_kernel.tasks.task import Case, Input, Task, as_tuple, describe, functional, same_values
 from evo_kernel.types import CaseKind
 
 MAX_CASES = 3
@@ -65,16 +65,15 @@ def probe(task: Task) -> list[ProbeFinding]:
 
 def within(task: Task, got: Outputs, honest: Outputs, truth: Outputs) -> bool:
     """Whether `got` is within the task's tolerance of `truth`, given an honest kernel's outputs (integers: equal)."""
-    every = enumerate(zip(got, honest, truth, strict=True))
-    return all(_close(task.tolerance.of_output(number), *triple) for number, triple in every)
+    return all(_close(task, *triple) for triple in zip(got, honest, truth, strict=True))
 
 
-def _close(tolerance: Tolerance, got: torch.Tensor, honest: torch.Tensor, truth: torch.Tensor) -> bool:
+def _close(task: Task, got: torch.Tensor, honest: torch.Tensor, truth: torch.Tensor) -> bool:
     if got.shape != honest.shape:
         return False
     if not honest.is_floating_point() or not honest.numel():
         return torch.equal(got.to(honest.dtype), honest)
-    epsilon = torch.finfo(honest.dtype).eps
+    tolerance, epsilon = task.tolerance, torch.finfo(honest.dtype).eps
     truth = truth.double()
     error, reached = (got.double() - truth).abs(), (honest.double() - truth).abs()
     scale = float(truth.abs().max())

@@ -58,19 +58,14 @@ class Tolerance:
 
     An output passes when its relative Frobenius error is at most `relative_multiple` times, and its largest error over
     (eps · scale) at most `max_multiple` times, that of an honest kernel in the same dtype. `absolute` is a floor below
-    which an error never counts (0: none), of the outputs in `absolute_of` (empty: of all).
+    which an error never counts (0: none).
     """
 
     relative_multiple: float = 4.0
     max_multiple: float = 8.0
     absolute: float = 0.0
-    absolute_of: tuple[int, ...] = ()
     atomics: bool = False  # two runs may differ in the last bits: sums through atomics are allowed
     precision: Literal["ieee", "tf32"] = "ieee"  # what float32 contractions may use
-
-    def of_output(self, number: int) -> Tolerance:
-        """The same for one output: without a floor where that is of others."""
-        return self if not self.absolute_of or number in self.absolute_of else replace(self, absolute=0.0)
 
 
 TOLERANCES: Mapping[str, Tolerance] = {

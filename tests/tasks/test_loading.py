@@ -148,11 +148,6 @@ def test_a_named_tolerance(write):
     assert task.tolerance == Tolerance(relative_multiple=16.0, max_multiple=32.0)
 
 
-def test_a_floor_of_errors_may_be_of_some_outputs(write):
-    task = load(write('import torch\nTOLERANCE = {"absolute": 0.5, "absolute_of": [1]}\n' + CASES + BODY))
-    assert [task.tolerance.of_output(number).absolute for number in range(3)] == [0.0, 0.5, 0.0]
-
-
 def test_a_bare_list_is_search_cases_and_small_ones_are_checked_too(write):
     task = load(write('import torch\nCASES = [{"n": 64}, {"n": 9_000_000}, {"n": 64}]\n' + BODY))
     assert [case.name for case in task.cases_of(CaseKind.CHECK)] == ["check-n64", "check-n64-2"]
@@ -194,7 +189,6 @@ def test_large_search_cases_alone_say_which_line_to_add(write):
         (CASES + 'TOLERANCE = "lose"' + BODY, "Named ones are default, loose"),
         (CASES + 'TOLERANCE = {"max_multple": 3}' + BODY, "Did you mean 'max_multiple'?"),
         (CASES + 'TOLERANCE = {"absolute": -1}' + BODY, "not negative"),
-        (CASES + 'TOLERANCE = {"absolute_of": 1}' + BODY, "Give a list of numbers of outputs, from 0"),
         (CASES + "TOLERANCE = 0.1" + BODY, "name or a dict"),
         (CASES + 'HOST_KNOWN = "offsets"' + BODY, "set of input positions"),
         (CASES + 'MUTATES = "x"' + BODY, 'a tuple of parameters of reference, such as MUTATES = ("x",)'),

@@ -57,9 +57,14 @@ _WITHOUT_MEMORY = re.compile(
 )
 """Operations that do not access global memory."""
 _SHAPE = r"tensor<((?:\d+x)*\d+)x\w+(?:, (?:#ttg\.slice<\{dim = (\d+), parent = (?=#\w+\}))?(#\w+)(?:\}>)?)?>"
-_REDUCE = re.compile(r'"tt\.reduce"\([^\n]*<\{axis = (\d+) .*?^ *\}\) : (\([^\n]*?\)) -> ', re.MULTILINE | re.DOTALL)
+_REDUCE = re.compile(
+    r'"tt\.reduce"\([^\n]*<\{axis = (?P<axis>\d+) (?P<region>.*?^ *\}\)) : (?P<types>\([^\n]*?\)) -> ',
+    re.MULTILINE | re.DOTALL,
+)
+_NAMED = re.compile(r' \{layout = "[^"\n]*"\}')
 _ELEMENTS = re.compile(r"tensor<(\w+)")
-_ALIAS = re.compile(r"^#\w+ = #ttg\..*\n", re.MULTILINE)
+_ENCODING = re.compile(r"tensor<\w+, ((?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*)>")
+_ALIAS = re.compile(r"^(#\w+) = (#ttg\..*)$", re.MULTILINE)
 _REORDER = re.compile(r"tt\.reshape %\S+ allow_reorder")
 _RESHAPE = re.compile(rf"tt\.reshape %\S+( allow_reorder)(?: efficient_layout)? : {_SHAPE} -> {_SHAPE}")
 _AXES = r"\[([\d, ]+)\]"
@@ -206,22 +211,28 @@ def with_kept_orders(text: str, lowered: str) -> str:
 
 
 def with_reduced_layouts(text: str, lowered: str) -> str:
-    """IR whose reductions name the layouts that the compiler has chosen in `lowered` for what they reduce: it adds by
-    them. Without, where it has chosen two for equal tensors, or reduces others."""
+    """IR whose reductions have an attribute, `layout`: what the compiler has chosen in `lowered` for what they reduce,
+    since it adds in that order. Without, where it has chosen two for equal tensors, or reduces others."""
+    text, lowered = _NAMED.sub("", text), _NAMED.sub("", lowered)
+    aliases = dict(_ALIAS.findall(lowered))
 
     def elements(reduction: re.Match[str]) -> tuple[str, ...]:
-        return (reduction[1], *_ELEMENTS.findall(reduction[2]))
+        return (reduction["axis"], *_ELEMENTS.findall(reduction["types"]))
 
     chosen: dict[tuple[str, ...], set[str]] = {}
     for reduction in _REDUCE.finditer(lowered):
-        chosen.setdefault(elements(reduction), set()).add(reduction[2])
+        layout = _ENCODING.search(reduction["types"])
+        whole = re.sub(r"#\w+\b(?!\.)", lambda found: aliases.get(found[0], found[0]), layout[1]) if layout else ""
+        chosen.setdefault(elements(reduction), set()).add(whole)
 
     def named(reduction: re.Match[str]) -> str:
-        layouts = chosen.get(elements(reduction), set())
-        return reduction[0].replace(reduction[2], min(layouts)) if len(layouts) == 1 else reduction[0]
+        layouts = chosen.get(elements(reduction), {""})
+        if len(layouts) > 1 or "" in layouts:
+            return reduction[0]
+        before = reduction.end("region") - reduction.start()
+        return f'{reduction[0][:before]} {{layout = "{min(layouts)}"}}{reduction[0][before:]}'
 
-    named_text = _REDUCE.sub(named, text)
-    return text if named_text == text else "".join(_ALIAS.findall(lowered)) + named_text
+    return _REDUCE.sub(named, text)
 
 
 def _only_ones(reshape: re.Match[str]) -> bool:

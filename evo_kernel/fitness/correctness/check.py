@@ -61,11 +61,12 @@ def compare(
     worst = 0.0
     for number, (got, wanted) in enumerate(zip(outputs, expected, strict=True)):
         name = f"output {number}" if len(expected) > 1 else "the output"
-        allowed = tolerance.of_output(number)
-        fault, error = _fault(got, wanted, allowed)
+        fault, error = _fault(got, wanted, tolerance)
         worst = max(worst, error)
         if not fault and regime == "nominal" and got.is_floating_point():
-            fault = _overflow_fault(got, wanted, bounds_of(wanted, allowed)[0]) or _drawn_fault(got, wanted, allowed)
+            fault = _overflow_fault(got, wanted, bounds_of(wanted, tolerance)[0]) or _drawn_fault(
+                got, wanted, tolerance
+            )
         if fault:
             return CheckResult(case=case, passed=False, error=worst, reason=f"{name} {fault}")
     return CheckResult(case=case, passed=True, error=worst)
@@ -265,15 +266,20 @@ def _typical_fault(got: torch.Tensor, wanted: Expected, tolerance: Tolerance, pl
     """The fault of errors that are too large but for a few that honest kernels have, too."""
     if not wanted.typical or places.numel() < _LEAST_COMPARED:
         return ""
-    for share, error, honest in zip(
-        TYPICAL, typical_of(errors_at(got, wanted.truth, places)), wanted.typical, strict=True
-    ):
-        if error > (allowed := max(tolerance.relative_multiple * honest, tolerance.absolute)):
+    errors, sizes = errors_at(got, wanted.truth, places), wanted.truth.reshape(-1)[places].abs()
+    for share, error, size, honest in zip(TYPICAL, typical_of(errors), typical_of(sizes), wanted.typical, strict=True):
+        floor = min(tolerance.absolute, _MOST_ABSOLUTE * size)
+        if error > (allowed := max(tolerance.relative_multiple * honest, floor)):
             return (
                 f"is off by {error / allowed:.3g}x what is allowed where it is off least: {share:.0%} of its elements "
                 f"by {error:.3g} in the root mean square, where those of an honest kernel are by {honest:.3g}"
             )
     return ""
+
+
+_MOST_ABSOLUTE = 2.0**-10
+"""Share of what most elements are that a task's absolute tolerance may reach: one for losses is more than the elements
+of their gradients are."""
 
 
 def _marks(
@@ -340,7 +346,7 @@ def unbound(task: Task, case: Case, expected: Sequence[Expected]) -> str:
     """
     if case.kind is CaseKind.CHECK:
         return ""
-    loose = [number for number, part in enumerate(expected) if not _binds(part, task.tolerance.of_output(number))]
+    loose = [number for number, part in enumerate(expected) if not _binds(part, task.tolerance)]
     if not loose:
         return ""
     try:
@@ -349,8 +355,7 @@ def unbound(task: Task, case: Case, expected: Sequence[Expected]) -> str:
     except TaskError:
         return ""
     for number in loose:
-        allowed = task.tolerance.of_output(number)
-        if number < len(checked) and bool(checked[number].truth.any()) and _binds(checked[number], allowed):
+        if number < len(checked) and bool(checked[number].truth.any()) and _binds(checked[number], task.tolerance):
             which = f"output {number}" if len(expected) > 1 else "the output"
             return (
                 f"nothing can be told about {which} on this case: the error of an honest kernel is as large as the "

@@ -57,8 +57,10 @@ def _rounded(whole: torch.Tensor, source: Type, made: Type) -> torch.Tensor:
     float32 would round is infinite."""
     if made.element != "bf16" or source.bits <= 16:
         return whole.to(made.dtype)
-    odd = whole & ~0xFFF | torch.where(whole & 0xFFF != 0, 0x1000, 0)
-    return narrowed(torch.where(whole.abs() < 1 << 53, whole, odd).double(), made.dtype)
+    if source.bits == 64:  # float64 does not hold all of them
+        odd = whole & ~0xFFF | torch.where(whole & 0xFFF != 0, 0x1000, 0)
+        whole = torch.where(whole.abs() < 1 << 53, whole, odd)
+    return narrowed(whole.double(), made.dtype)
 
 
 @handles("arith.fptosi", "arith.fptoui")

@@ -113,7 +113,10 @@ def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
         whole = _sum_in_halves
     elif only == "arith.addf":
         shape = operands[0].type.shape or ()
-        distances = order_of_sums(expanded(operation.types[0], machine.module.layouts), shape, axis)
+        layout = expanded(operation.types[0], machine.module.layouts) or operation.attributes.get("layout", "").strip(
+            '"'
+        )
+        distances = order_of_sums(layout, shape, axis)
         if distances and 1 << len(distances) == shape[axis]:
             whole = partial(_sum_by_distances, distances=distances)
     if whole is not None:

@@ -237,6 +237,9 @@ def test_what_lies_next_to_a_tie_is_rounded_once(operation, source, bits, target
     a = signed(np.array(values, dtype=f"u{source.itemsize}"), source) if bits else torch.tensor(values, dtype=source)
     made = pointwise(f"{operation} {{0}} : {{t}} {'->' if operation[:2] == 'tt' else 'to'} {{r}}", a, out=target)
     assert torch.equal(made, torch.tensor(want, dtype=torch.float64).float().to(target))
+    if bits:
+        few = torch.arange(SIZE).to(source)
+        assert torch.equal(pointwise(f"{operation} {{0}} : {{t}} to {{r}}", few, out=target), few.to(target))
     if operation == "arith.sitofp":
         assert torch.equal(pointwise("arith.sitofp {0} : {t} to {r}", -a, out=target), -made)
 
