@@ -78,7 +78,8 @@ _LEVELS = {
 One search a GPU: three on one filled its memory. 15 to 18 s of search a problem; many ended before they could confirm
 their kernel. Where the harness calls a kernel in TF32 wrong, since its reference had no TF32 in cuDNN, the search
 is repeated in IEEE float32 (54, 60, 66, 72, 75). Of 76, 86 and 87 it calls the kernels wrong: 76 and 87 rounded
-operands otherwise than cuDNN does, and were not repeated since they round as it does; 86 rounds what a first convolution gave.
+operands otherwise than cuDNN does, and were not repeated since they round as it does; 86 rounds
+what a first convolution gave.
 
 The harness's clock has the host's time in it. A call of the modules that it timed took the host 0.12 ms with one
 launch (12), 0.37 ms with three that have tensor maps (1); written anew since then, 0.06 and 0.10 ms. In the folder
