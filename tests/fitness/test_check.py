@@ -379,6 +379,12 @@ def test_other_formulas_that_cancel_more_pass():
     assert verdict(task_of(torch.nn.functional.softplus), inputs, lambda x: torch.log(1 + torch.exp(x))).passed
     silu = task_of(torch.nn.functional.silu)
     assert verdict(silu, inputs, lambda x: x - x / (1 + torch.exp(x))).passed
+    small = tuple(part * 0.02 for part in inputs)
+    assert verdict(task_of(torch.nn.functional.elu), small, lambda x: torch.where(x > 0, x, torch.exp(x) - 1)).passed
+    assert verdict(task_of(torch.tanh), small, lambda x: (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)).passed
+    half = tuple((part * 5).half() for part in inputs)
+    coarse = lambda x: (torch.tanh(x.float() / 2) * 2048).round() / 2048  # as exact as tanh.approx.f32  # noqa: E731
+    assert verdict(silu, half, lambda x: (0.5 * x.float() * (1 + coarse(x))).half()).passed
     gelu = task_of(torch.nn.functional.gelu)
     assert verdict(gelu, inputs, lambda x: 0.5 * x * (1 + torch.erf(x * 2**-0.5))).passed
 

@@ -165,8 +165,10 @@ class NarrowBounds:
         return NarrowBounds(max(NARROW_LEAST, self.others * share), self.beyond)
 
 
-TYPICAL = 0.5, 0.9, 0.99
-"""Shares of elements whose errors are the smallest."""
+TYPICAL = 0.9, 0.99
+"""Shares of elements whose errors are the smallest: more than half, which may be next to nothing, as after silu."""
+OF_ONE = 2.0**-16
+"""Share of what most elements are that a rounding of 1 may reach: kernels have no expm1, and other forms of tanh."""
 SMALLER, LEAST_SMALLER, _MOST_GROUPS = 2.0**-4, 64, 16
 """Smaller elements are at most so large as a share of the others, and so many at least; how often they are divided."""
 _DRAWN, _THINNED = 1 << 18, 1 << 14
@@ -188,7 +190,7 @@ class SmallElements:
     least: float  # share that is always allowed: other formulas cancel more, such as log(1 + exp(x)) for small elements
 
 
-_LEAST_SHARE, _MOST_LEAST = 2.0**14, 0.1
+_LEAST_SHARE, _MOST_LEAST = 2.0**15, 0.1
 """Norm of the errors of small elements that is always allowed, in roundings, and at most, as a share of theirs."""
 _TF32 = 2.0**-11  # relative rounding
 _OF_HALF = 0.75
@@ -691,7 +693,8 @@ class _Estimate:
         """`rounding`: of results; `cancellation`: of intermediate ones."""
         size = self._truth.reshape(-1)[self._drawn].abs()
         cancelled = self._cancellation_at(0, positive, cancellation, cancellation, chained)
-        floors = typical_of(rounding * size + torch.maximum(cancellation * size, cancelled))
+        of_one = torch.clamp(OF_ONE * size, max=self.inner)
+        floors = typical_of(rounding * size + torch.maximum(cancellation * size, cancelled) + of_one)
         return tuple(map(max, self._typical_errors, floors))
 
     def expected(

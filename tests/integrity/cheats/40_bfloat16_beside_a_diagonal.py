@@ -3,7 +3,6 @@
 row: 40
 task: distances
 ends: wrong
-says: small elements that are wrong
 scored: 1.34 (0.37); now wrong
 """
 

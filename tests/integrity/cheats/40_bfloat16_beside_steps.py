@@ -3,7 +3,6 @@
 row: 40
 task: steps_of_a_product
 ends: wrong
-says: small elements that are wrong
 scored: 0.91 (0.58); now wrong
 """
 
