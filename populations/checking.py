@@ -11,19 +11,18 @@ import sqlite3
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NewType, TypeVar
+from typing import Any, NewType
 
 from evo_kernel.errors import PopulationError
 from evo_kernel.types import CaseKind, Measurement, PlanFeatures, Purpose, Rival, Source, Status, TaskCard
 from evo_kernel.types.limits import MOST_COUNT, MOST_NUMBER
 from evo_kernel.types.notes import Evidence
 from populations.archive import PopulationSettings
-from populations.connect import owner
+from populations.connect import limited, owner
 from populations.rows import BASELINE_FAULT, decode_features, decode_finding, digest, dumps, fetch_environment, loads
 from populations.statistics import NO_PROPOSAL
 
@@ -32,7 +31,6 @@ Error = NewType("Error", float)
 """Of an output, which may be infinite."""
 Fault = tuple[str, int, str]
 """(table, row, what is wrong)."""
-T = TypeVar("T")
 CHECK, KNOBS, CHARGED = tuple[str, bool, Error, str], list[tuple[str, int]], dict[Purpose, Count]
 
 SHAPES: Mapping[str, Any] = {
@@ -117,8 +115,6 @@ KINDS = {
     "REAL": "typeof({0}) IN ('real', 'integer') AND {0} BETWEEN {2} AND {1}",
 }
 KINDS["FLOAT"] = KINDS["REAL"]
-LEAST_S, LEAST_BYTES_PER_S = 60.0, 1_000_000.0  # what checking rows may take
-
 _checked: set[tuple[int, ...]] = set()
 
 
@@ -131,14 +127,8 @@ def check_rows(connection: sqlite3.Connection, path: Path, limit_s: float | None
     version = _version(path, bool(owner(path)))
     if version in _checked:
         return
-    if limit_s is None:
-        limit_s = LEAST_S + path.stat().st_size / LEAST_BYTES_PER_S
     try:
-        found = _in_a_thread(connection, _first_fault, limit_s)
-    except TimeoutError:
-        raise PopulationError(
-            f"{path}: its rows cannot be checked within {limit_s:.0f} s. Take another copy of it."
-        ) from None
+        found = limited(connection, path, lambda: _first_fault(connection), limit_s)
     except sqlite3.DatabaseError as error:
         raise PopulationError(f"{path} is no whole population ({error}). Take another copy of it.") from error
     if found is not None:
@@ -158,18 +148,6 @@ def trust_rows(path: Path) -> None:
 def _version(path: Path, held: bool) -> tuple[int, ...]:
     about = path.stat()
     return (about.st_dev, about.st_ino, *(() if held else (about.st_size, about.st_ctime_ns)))
-
-
-def _in_a_thread(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T], limit_s: float) -> T:
-    """Signals reach who waits: SQLite looks at none, and would drop what their handlers raise in our functions."""
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(work, connection)
-        try:
-            return future.result(limit_s)
-        finally:
-            while not future.done():  # again: the work may have been between two statements
-                connection.interrupt()
-                wait((future,), 0.01)
 
 
 def _first_fault(connection: sqlite3.Connection) -> Fault | None:

@@ -10,14 +10,19 @@ import socket
 import sqlite3
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from evo_kernel.errors import PopulationError, PopulationLocked
 from populations.schema import check_schema, use_own_views
 
+T = TypeVar("T")
+LEAST_S, LEAST_BYTES_PER_S = 60.0, 1_000_000.0  # what checking a file may take
 STEPS = 1_000_000  # of SQLite's virtual machine between looks for a signal: some 10 ms
+_EVALUATIONS = "SELECT 1 FROM sqlite_master WHERE name = 'evaluations'"
 SLOT = 4096  # bytes in the side file: the first for who holds the lock, the second for what it is doing
 
 
@@ -114,10 +119,13 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     for mode in ("mode=ro", "immutable=1"):  # immutable: a read-only folder, where WAL has no place for its index
         connection = sqlite3.connect(f"{name}?{mode}", uri=True, timeout=30.0, check_same_thread=False)
         try:
-            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'evaluations'").fetchone()
+            found = limited(connection, path, partial(fetch_one, connection, _EVALUATIONS))
         except sqlite3.OperationalError:
             connection.close()
             continue
+        except PopulationError:
+            connection.close()
+            raise
         except sqlite3.DatabaseError as error:
             connection.close()
             raise PopulationError(f"{path} is not a population: {error}. Name another file.") from error
@@ -125,7 +133,8 @@ def connect_reader(path: Path) -> sqlite3.Connection:
             connection.close()
             raise PopulationError(f"{path} is a database, but not a population of evo-kernel. Name another file.")
         try:
-            connection = connection if check_schema(connection, path) else _migrated_copy(connection)
+            if not limited(connection, path, partial(check_schema, connection, path)):
+                connection = _migrated_copy(connection, path)
         except sqlite3.DatabaseError as error:
             connection.close()
             raise PopulationError(f"{path} is no whole population ({error}). Take another copy of it.") from error
@@ -168,7 +177,26 @@ def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
             raise raised[0] from None
 
 
-def _migrated_copy(connection: sqlite3.Connection) -> sqlite3.Connection:
+def limited(connection: sqlite3.Connection, path: Path, work: Callable[[], T], limit_s: float | None = None) -> T:
+    """What a stranger's file may make endless, within a limit, while signals reach who waits: SQLite looks at none, and
+    would drop what their handlers raise in our functions."""
+    if limit_s is None:
+        limit_s = LEAST_S + path.stat().st_size / LEAST_BYTES_PER_S
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        try:
+            return future.result(limit_s)
+        except TimeoutError:
+            raise PopulationError(
+                f"{path}: it cannot be checked within {limit_s:.0f} s. Take another copy of it."
+            ) from None
+        finally:
+            while not future.done():  # again: the work may have been between two statements
+                connection.interrupt()
+                wait((future,), 0.01)
+
+
+def _migrated_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     from sqlite_utils import Database
 
     from populations.migrations import migrate
@@ -176,7 +204,7 @@ def _migrated_copy(connection: sqlite3.Connection) -> sqlite3.Connection:
     copy = sqlite3.connect(":memory:", check_same_thread=False)
     with contextlib.closing(connection):
         connection.backup(copy)
-    migrate(Database(copy))
+    limited(copy, path, partial(migrate, Database(copy)))
     return copy
 
 

@@ -24,7 +24,7 @@ from evo_kernel.errors import InfraError, PopulationError
 from evo_kernel.lru_cache import Recent
 from evo_kernel.types import Environment, Strategy
 from populations.checking import check_rows, trust_rows
-from populations.connect import OwnerLock, connect_reader
+from populations.connect import OwnerLock, connect_reader, limited
 from populations.migrations import migrate
 from populations.rows import dumps
 from populations.schema import check_schema
@@ -46,10 +46,7 @@ class Store:
         self._released: dict[int, tuple[Any, ...]] = {}  # in the transaction under way
         try:
             self.connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            self.connection.execute("PRAGMA journal_mode=WAL")
-            self.connection.execute("PRAGMA synchronous=NORMAL")
-            check_schema(self.connection, path)
-            migrate(Database(self.connection))
+            limited(self.connection, path, self._prepare)
             check_rows(self.connection, path)
             self.connection.execute("PRAGMA foreign_keys=ON")  # after migrations, which may rebuild tables
         except sqlite3.DatabaseError as error:
@@ -61,6 +58,12 @@ class Store:
         except BaseException:
             self._owner.release()
             raise
+
+    def _prepare(self) -> None:
+        self.connection.execute("PRAGMA journal_mode=WAL")
+        self.connection.execute("PRAGMA synchronous=NORMAL")
+        check_schema(self.connection, self.path)
+        migrate(Database(self.connection))
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:

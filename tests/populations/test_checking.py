@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import textwrap
@@ -211,9 +212,48 @@ def slow(sound, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def endless(sound, tmp_path_factory):
+    """Its schema names one automatic index 300^8 times: each cell of a page leads to the next page, see
+    sqlite.org/fileformat2.html, sections 1.6 and 2.1."""
+    path = tmp_path_factory.mktemp("endless") / "endless.db"
+    shutil.copy(sound, path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        name, table, root = connection.execute(
+            "SELECT name, tbl_name, rootpage FROM sqlite_master WHERE sql IS NULL"
+        ).fetchone()
+    data = bytearray(path.read_bytes())
+    (size,) = struct.unpack_from(">H", data, 16)
+    pages = len(data) // size
+
+    def page(kind, cells, right, at=0):
+        made, end = bytearray(size), size
+        head = struct.pack(">BHHHB", kind, 0, len(cells), size - sum(map(len, cells)), 0) + right
+        for cell in cells:
+            end -= len(cell)
+            made[end : end + len(cell)] = cell
+            head += struct.pack(">H", end)
+        made[at : at + len(head)] = head
+        return made
+
+    def leading(to, right, at=0):
+        return page(5, [struct.pack(">IB", to, n % 127 + 1) for n in range(300)], struct.pack(">I", right), at)
+
+    row = [b"index", name.encode(), table.encode()]
+    record = bytes([6, *(2 * len(text) + 13 for text in row), 1, 0]) + b"".join(row) + bytes([root])
+    first, count, content = bytearray(size), *struct.unpack_from(">HH", data, 103)
+    first[: 12 + 2 * count], first[content:] = data[100 : 112 + 2 * count], data[content:size]
+    levels = [leading(pages + 2 + n, pages + 2 + n) for n in range(1, 9)]
+    data[100:size] = leading(pages + 2, pages + 1, 100)[100:]
+    data[28:32] = struct.pack(">I", pages + 10)
+    path.write_bytes(bytes(data) + b"".join([first, *levels, page(13, [bytes([len(record), 1]) + record], b"")]))
+    return path
+
+
 def test_checking_ends(slow):
     with contextlib.closing(connect_reader(slow)) as connection:
-        with pytest.raises(PopulationError, match=r"slow\.db: its rows cannot be checked within 1 s"):
+        with pytest.raises(PopulationError, match=r"slow\.db: it cannot be checked within 1 s"):
             check_rows(connection, slow, limit_s=1.0)
         assert connection.execute("SELECT COUNT(*) FROM tasks").fetchone() == (1,)
 
@@ -224,9 +264,15 @@ READS = f"""with PopulationReader({{path!r}}) as reader:
     reader.connection.execute("{ENDLESS}").fetchone()"""
 CHECKS = """print("now", flush=True)
 PopulationReader({path!r})"""
+OPENS = """print("now", flush=True)
+from pathlib import Path
+from populations.store import Store
+Store(Path({path!r}))"""
 
 
-@pytest.mark.parametrize(("program", "file"), [(READS, "sound"), (CHECKS, "slow")])
+@pytest.mark.parametrize(
+    ("program", "file"), [(READS, "sound"), (CHECKS, "slow"), (CHECKS, "endless"), (OPENS, "endless")]
+)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_who_reads(request, program, file, number):
     program = f"""import signal
