@@ -365,13 +365,13 @@ def test_two_small_elements_may_be_far_off_where_terms_cancel_by_chance():
     def off(count):
         def kernel(x):
             values = x * 3
-            values[:count] += 0.005
+            values[:count] += 0.02
             return values
 
         return verdict(task, (x,), kernel)
 
     assert off(2).passed
-    assert "small elements that are wrong" in off(100).reason
+    assert "small elements that are wrong" in off(8).reason
 
 
 def test_other_formulas_that_cancel_more_pass():
@@ -383,8 +383,8 @@ def test_other_formulas_that_cancel_more_pass():
     assert verdict(task_of(torch.nn.functional.elu), small, lambda x: torch.where(x > 0, x, torch.exp(x) - 1)).passed
     assert verdict(task_of(torch.tanh), small, lambda x: (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)).passed
     half = tuple((part * 5).half() for part in inputs)
-    coarse = lambda x: (torch.tanh(x.float() / 2) * 2048).round() / 2048  # as exact as tanh.approx.f32  # noqa: E731
-    assert verdict(silu, half, lambda x: (0.5 * x.float() * (1 + coarse(x))).half()).passed
+    tanh = (torch.tanh(half[0].float() / 2) * 2048).round() / 2048  # as exact as tanh.approx.f32
+    assert verdict(silu, half, lambda x: (0.5 * x.float() * (1 + tanh)).half()).passed
     gelu = task_of(torch.nn.functional.gelu)
     assert verdict(gelu, inputs, lambda x: 0.5 * x * (1 + torch.erf(x * 2**-0.5))).passed
 

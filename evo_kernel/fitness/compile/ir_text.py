@@ -61,7 +61,7 @@ _REDUCE = re.compile(
     r'"tt\.reduce"\([^\n]*<\{axis = (?P<axis>\d+) (?P<region>.*?^ *\}\)) : (?P<types>\([^\n]*?\)) -> ',
     re.MULTILINE | re.DOTALL,
 )
-_NAMED = re.compile(r' \{layout = "[^"\n]*"\}')
+_GIVEN_LAYOUT = re.compile(r' \{layout = "[^"\n]*"\}')
 _ELEMENTS = re.compile(r"tensor<(\w+)")
 _ENCODING = re.compile(r"tensor<\w+, ((?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*)>")
 _ALIAS = re.compile(r"^(#\w+) = (#ttg\..*)$", re.MULTILINE)
@@ -213,7 +213,7 @@ def with_kept_orders(text: str, lowered: str) -> str:
 def with_reduced_layouts(text: str, lowered: str) -> str:
     """IR whose reductions have an attribute, `layout`: what the compiler has chosen in `lowered` for what they reduce,
     since it adds in that order. Without, where it has chosen two for equal tensors, or reduces others."""
-    text, lowered = _NAMED.sub("", text), _NAMED.sub("", lowered)
+    text, lowered = _GIVEN_LAYOUT.sub("", text), _GIVEN_LAYOUT.sub("", lowered)
     aliases = dict(_ALIAS.findall(lowered))
 
     def elements(reduction: re.Match[str]) -> tuple[str, ...]:

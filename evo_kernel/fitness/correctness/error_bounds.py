@@ -167,7 +167,7 @@ class NarrowBounds:
 
 TYPICAL = 0.9, 0.99
 """Shares of elements whose errors are the smallest: more than half, which may be next to nothing, as after silu."""
-OF_ONE = 2.0**-16
+_OF_ONE = 2.0**-16
 """Share of what most elements are that a rounding of 1 may reach: kernels have no expm1, and other forms of tanh."""
 SMALLER, LEAST_SMALLER, _MOST_GROUPS = 2.0**-4, 64, 16
 """Smaller elements are at most so large as a share of the others, and so many at least; how often they are divided."""
@@ -693,7 +693,7 @@ class _Estimate:
         """`rounding`: of results; `cancellation`: of intermediate ones."""
         size = self._truth.reshape(-1)[self._drawn].abs()
         cancelled = self._cancellation_at(0, positive, cancellation, cancellation, chained)
-        of_one = torch.clamp(OF_ONE * size, max=self.inner)
+        of_one = torch.clamp(_OF_ONE * size, max=self.inner)
         floors = typical_of(rounding * size + torch.maximum(cancellation * size, cancelled) + of_one)
         return tuple(map(max, self._typical_errors, floors))
 

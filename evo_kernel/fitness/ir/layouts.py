@@ -102,7 +102,7 @@ def fits_product(result: str, element: str) -> bool:
 @lru_cache(maxsize=256)
 def order_of_sums(encoding: str, shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     """Distances along `axis` of the elements that a reduction combines, step by step: a tree of those of a thread, then
-    lanes and warps, the highest bit of their numbers first. None where the layout is not known."""
+    lanes and warps, the highest bit of their numbers first. Empty where the layout is not known."""
     registers, lanes, warps = _layout(encoding, shape) or ((), (), ())
     steps = [place for place in (*registers, *reversed(lanes), *reversed(warps)) if place[axis]]
     distances = tuple(place[axis] for place in steps)

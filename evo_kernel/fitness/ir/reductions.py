@@ -112,10 +112,8 @@ def _reduce(machine: Machine, frame: Frame, operation: Operation, operands: Sequ
     if only == "arith.addf" and operands[0].type.element in _NARROW:
         whole = _sum_in_halves
     elif only == "arith.addf":
-        shape = operands[0].type.shape or ()
-        layout = expanded(operation.types[0], machine.module.layouts) or operation.attributes.get("layout", "").strip(
-            '"'
-        )
+        shape, chosen = operands[0].type.shape or (), operation.attributes.get("layout", "").strip('"')
+        layout = expanded(operation.types[0], machine.module.layouts) or chosen
         distances = order_of_sums(layout, shape, axis)
         if distances and 1 << len(distances) == shape[axis]:
             whole = partial(_sum_by_distances, distances=distances)
