@@ -284,7 +284,7 @@ def expect_by(
         _add_undecided(run, estimates, decided, 2 * recipe.perturbation * min(unit, _unit(torch.float32)), recipe)
     positive = tuple(run(_positive))
     if products:
-        _limit_cancellation(run, estimates, positive, unit, length, recipe)
+        _limit_cancellation(run, estimates, positive, unit, length, recipe, chained=products > 1)
     terms = max((v.numel() for v in inputs if isinstance(v, torch.Tensor)), default=1)
     return tuple(
         replace(
@@ -310,12 +310,15 @@ def _limit_cancellation(
     unit: float,
     length: int,
     recipe: Recipe,
+    chained: bool,
 ) -> None:
     """Limit what cancellation allows to what comes of it in each sum by itself: of products that are made of products,
-    such as layers of a network, what there is without signs grows with each of them; and what exp makes of a sum
-    without signs is another number altogether."""
+    such as layers of a network (`chained`), what there is without signs grows with each of them; and what exp makes of
+    a sum without signs is another number altogether, which tells nothing of drawn and of small elements."""
     unit = max([unit, *(one.inner for one in estimates)])
-    if not any(one.allows_more(part, unit, recipe) for one, part in zip(estimates, positive, strict=True)):
+    both = list(zip(estimates, positive, strict=True))
+    chained = chained and any(one.allows_more(part, unit, recipe) for one, part in both)
+    if not chained and not any(one.allows_more_at(part, unit, recipe) for one, part in both):
         return
     try:
         with Cancelling(unit, recipe.growth, length, recipe.cancellation) as seen:
@@ -324,7 +327,7 @@ def _limit_cancellation(
         return
     for estimate, output in zip(estimates, outputs, strict=True):
         if seen.knows:
-            estimate.limit_cancellation(output)
+            estimate.limit_cancellation(output, chained)
 
 
 def _may_contract(run: Callable[[Change], Sequence[torch.Tensor]]) -> bool:
@@ -601,16 +604,27 @@ class _Estimate:
         """Whether cancellation allows much more than honest computations show."""
         if self.is_integer:
             return False
+        return self._is_more(self._measures(positive), self._errors, unit, recipe)
+
+    def allows_more_at(self, positive: torch.Tensor, unit: float, recipe: Recipe) -> bool:
+        """The same of drawn elements, or of a group of small ones."""
+        if self.is_integer:
+            return False
         at = [positive.reshape(-1)[places].double().abs().nan_to_num() for places in self._told_at()]
-        sizes = [*self._measures(positive), *typical_of(at[0]), *(float(one.norm()) for one in at[1:])]
-        errors = [*self._errors, *self._typical_errors, *self._small_errors]
+        sizes = [*typical_of(at[0]), *(float(one.norm()) for one in at[1:])]
+        return self._is_more(sizes, [*self._typical_errors, *self._small_errors], unit, recipe)
+
+    @staticmethod
+    def _is_more(sizes: Sequence[float], errors: Sequence[float], unit: float, recipe: Recipe) -> bool:
         allowed = unit * recipe.cancellation / recipe.chained
         return any(allowed * size > error for size, error in zip(sizes, errors, strict=True))
 
-    def limit_cancellation(self, other: torch.Tensor) -> None:
-        if not self.is_integer:
+    def limit_cancellation(self, other: torch.Tensor, chained: bool) -> None:
+        if self.is_integer:
+            return
+        if chained:
             self._cancelled = self._measures(other, self._truth)
-            self._cancelled_at = [errors_at(other, self._truth, places) for places in self._told_at()]
+        self._cancelled_at = [errors_at(other, self._truth, places) for places in self._told_at()]
 
     def _told_at(self) -> list[torch.Tensor]:
         """Places of the drawn elements, and of groups of small ones."""
